@@ -2,10 +2,10 @@
 
 use antdt_core::{JobTime, Stall, Work};
 
-/// What the training thread is at, as it says itself: at work, or waiting for others.
+/// Activity of the training thread, as the thread itself reports it: at work, or waiting for another process.
 ///
-/// Heartbeats come from another thread and go on when this one hangs; a thread that waits for a peer, a server or the master
-/// does not hang, however long it takes.
+/// Heartbeats come from another thread and continue while the training thread hangs. A thread that waits for
+/// a peer, a server or the master does not count as hung, however long it waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Activity {
     at_work: Option<(Work, JobTime)>,

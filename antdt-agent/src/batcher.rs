@@ -4,7 +4,7 @@
 //! first come first served. "Read" and "committed" are two cursors: a lease is acknowledged up to the committed one,
 //! which moves only when the update that contains the samples is part of the model.
 
-use antdt_core::{Ack, Acks, Fragment, Grant, Held, LeaseId, NearQueue};
+use antdt_core::{Acks, Fragment, Grant, Held, LeaseId, NearQueue};
 use smallvec::SmallVec;
 
 /// Samples that a worker computes together, and the leases that they were taken from.
@@ -35,6 +35,15 @@ impl Batch {
     /// Returns the numbers of the samples in the data set, computed as the caller asks for them.
     pub fn samples(&self) -> impl Iterator<Item = u64> {
         self.fragments.iter().flat_map(Fragment::samples)
+    }
+
+    /// Returns the pass over the data that each sample belongs to, in the order of [`samples`](Self::samples).
+    pub fn epochs(&self) -> impl Iterator<Item = u32> {
+        let of = |fragment: &Fragment| {
+            let len = usize::try_from(fragment.len()).unwrap_or(usize::MAX);
+            std::iter::repeat_n(fragment.grant.key.epoch.0, len)
+        };
+        self.fragments.iter().flat_map(of)
     }
 
     /// Returns the part of this batch that is the micro-batch `micro`.
@@ -226,7 +235,7 @@ impl Batcher {
 
     /// Gives up those of `leases` of which no sample was handed out, so that other workers can begin them at once.
     /// Returns the released leases.
-    pub fn recall(&mut self, leases: &[LeaseId]) -> Vec<Ack> {
+    pub fn recall(&mut self, leases: &[LeaseId]) -> Vec<Held> {
         if leases.is_empty() {
             return Vec::new();
         }
@@ -236,7 +245,7 @@ impl Batcher {
                 && leases.contains(&held.grant.lease)
         };
         let given_up = self.held.iter().filter(|held| unstarted(held));
-        let given_up = given_up.map(|held| Ack { lease: held.grant.lease, offset: held.committed }).collect();
+        let given_up = given_up.map(Reading::as_held).collect();
         self.held.retain_mut(|held| !unstarted(held));
         self.count();
         given_up
@@ -272,12 +281,9 @@ impl Batcher {
     }
 
     /// Gives up every lease. Returns them with what is committed of each.
-    pub fn release(&mut self) -> Vec<Ack> {
+    pub fn release(&mut self) -> Vec<Held> {
         self.unread = 0;
-        std::mem::take(&mut self.held)
-            .into_iter()
-            .map(|held| Ack { lease: held.grant.lease, offset: held.committed })
-            .collect()
+        std::mem::take(&mut self.held).iter().map(Reading::as_held).collect()
     }
 }
 

@@ -68,7 +68,7 @@ pub struct BeatReply {
     pub finished: bool,
     /// The group in force, if one of its members died.
     pub broken_group: Option<MembershipVersion>,
-    /// Checkpoint for which the worker must stand still after its step.
+    /// Checkpoint for which the worker must pause after its current step; `None` if no checkpoint is due.
     #[cfg_attr(feature = "serde", serde(default))]
     pub checkpoint: Option<CheckpointId>,
     /// Newest rollback of the job: a worker that has not joined a group since must join again.
@@ -116,8 +116,9 @@ pub struct AgentSession {
 }
 
 impl AgentSession {
-    /// Returns a session that was registered at `now`. It gives the master up after `master_wait` without an answer, unless
-    /// the master says another time.
+    /// Returns a session that was registered at `now`. The session counts the master as lost after
+    /// `master_wait` without an answer, or after the time that a heartbeat reply of the master has set
+    /// instead.
     pub fn new(now: JobTime, master_wait: Duration) -> Self {
         Self {
             state: SessionState::Running,

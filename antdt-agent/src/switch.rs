@@ -4,6 +4,9 @@
 //! that all hold the same new one, all apply it before the next batch. They see the same numbers in the same step,
 //! so the decision is unanimous without an extra message.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use antdt_core::{MembershipVersion, NodeId, Plan, PlanVersion};
 
 /// Holds the newest plan of a worker until all workers have it.
@@ -17,6 +20,8 @@ pub struct PlanSwitch {
     micro_batches: u32,
     local_steps: Option<u32>,
     backups: Option<u32>,
+    /// `None` before the first plan that has any.
+    actions: Option<Arc<BTreeMap<String, String>>>,
 }
 
 impl PlanSwitch {
@@ -32,6 +37,7 @@ impl PlanSwitch {
             micro_batches: 1,
             local_steps: None,
             backups: None,
+            actions: None,
         }
     }
 
@@ -55,6 +61,11 @@ impl PlanSwitch {
         self.backups
     }
 
+    /// Returns the values of further actions in the plan in force, by the action's name; `None` if it has none.
+    pub const fn actions(&self) -> Option<&Arc<BTreeMap<String, String>>> {
+        self.actions.as_ref()
+    }
+
     /// Returns the version of the plan in force.
     pub const fn applied(&self) -> PlanVersion {
         self.applied
@@ -69,8 +80,8 @@ impl PlanSwitch {
         }
     }
 
-    /// Returns the newest version that this node holds and can apply. The worker tells it to the other workers in each
-    /// step.
+    /// Returns the version of the newest plan that this node holds and can apply. In each step, the worker
+    /// reports this version to the other workers.
     pub fn ready(&self) -> PlanVersion {
         match &self.held {
             Some(plan) if self.membership.is_none_or(|membership| plan.membership == membership) => {
@@ -98,8 +109,8 @@ impl PlanSwitch {
         self.agreed(self.ready())
     }
 
-    /// Begins a new group: plans of another membership are void from now on, and `plan` is in force for all of its
-    /// members.
+    /// Enters a new group, whose members all have `plan` in force. Drops the plan that this node holds; from
+    /// now on only plans for `membership` are applied.
     pub fn regroup(&mut self, membership: MembershipVersion, plan: &Plan) {
         self.membership = Some(membership);
         self.held = None;
@@ -117,6 +128,7 @@ impl PlanSwitch {
         self.micro_batches = plan.micro_batches(self.node);
         self.local_steps = plan.local_steps;
         self.backups = plan.backups;
+        self.actions = Some(Arc::clone(&plan.actions)).filter(|actions| !actions.is_empty());
     }
 }
 
@@ -127,6 +139,18 @@ mod tests {
     fn plan(version: u64, membership: u64, size: u32) -> Plan {
         let sizes = [(NodeId::worker(0), size)].into_iter().collect();
         Plan::new(PlanVersion(version), MembershipVersion(membership), sizes)
+    }
+
+    #[test]
+    fn actions_are_those_of_the_plan_in_force() {
+        let mut switch = PlanSwitch::new(NodeId::worker(0));
+        switch.regroup(MembershipVersion(1), &plan(1, 1, 8));
+        assert_eq!(switch.actions(), None);
+        let values: BTreeMap<String, String> = [("ACT".to_owned(), "1".to_owned())].into_iter().collect();
+        switch.offer(plan(2, 1, 8).with_actions(values.clone()));
+        assert_eq!(switch.actions(), None, "a peer does not have it yet");
+        assert!(switch.agreed(PlanVersion(2)));
+        assert_eq!(switch.actions().map(|actions| &**actions), Some(&values));
     }
 
     #[test]

@@ -340,6 +340,19 @@ pub trait Trainer: Send {
         sink: &mut dyn GradientSink,
     ) -> Result<StepStats, TrainError>;
 
+    /// Carries out an action that a policy of the user's own decided on, and that is handed to the trainer. Comes between two batches, at
+    /// one iteration of all workers; also again, when nothing has changed.
+    ///
+    /// # Errors
+    /// If the trainer does not take this action or this value, which ends the job.
+    fn act(&mut self, action: &str, _value: &str) -> Result<(), TrainError> {
+        Err(TrainError::Model(format!("the trainer takes no action `{action}`")))
+    }
+
+    /// Says which pass over the data each sample of the batch belongs to that is loaded next, in the order of the samples. For a trainer
+    /// that draws anything by it, such as what a training step leaves out.
+    fn of_epochs(&mut self, _epochs: &[u32]) {}
+
     /// Begins an evaluation: drops what the trainer itself kept of an earlier one.
     fn begin_evaluation(&mut self) {}
 

@@ -71,7 +71,7 @@ pub struct Arguments {
     /// Measure the whole matrix, which takes hours (baselines), or all counts of the targets (survive).
     #[arg(long, conflicts_with = "quick")]
     pub full: bool,
-    /// Keep the cells that an earlier `--full` run has measured, and go on with the others (baselines).
+    /// Keep the cells that an earlier `--full` run has measured, and go on with the others (baselines, survive).
     #[arg(long = "continue", requires = "full")]
     pub go_on: bool,
     /// Also write the table as JSON.
@@ -129,9 +129,6 @@ impl Arguments {
         if arguments.full && ![Name::Baselines, Name::Survive].contains(&name) {
             return refuse(format!("--full is for `baselines` and `survive`; leave it out with `{name}`"));
         }
-        if arguments.go_on && name != Name::Baselines {
-            return refuse(format!("--continue is for `baselines`; leave it out with `{name}`"));
-        }
         if !arguments.only.is_empty() && ![Name::Job, Name::Collective, Name::Shard].contains(&name) {
             return refuse(format!(
                 "--only is for `job`, `collective` and `shard`; leave it out with `{name}`"
@@ -181,7 +178,7 @@ mod tests {
             ("bench collective --allow-missing", "name them with --peer"),
             ("bench collective --peer gloo --peer-limit 0", "--peer-limit"),
             ("bench job --full", "--full is for `baselines` and `survive`"),
-            ("bench survive --full --continue", "--continue is for `baselines`"),
+            ("bench job --full --continue", "--full is for `baselines` and `survive`"),
             ("bench baselines --full --quick", "--quick"),
             ("bench baselines --continue", "--full"),
             ("bench sim --only tcp", "--only is for `job`, `collective` and `shard`"),

@@ -4,21 +4,23 @@
 //! The first figure is the time to a fixed loss, the second the throughput. Each is held against the hypotheses of a faithful
 //! reproduction of Ripples, whose verdicts follow from the cells alone.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs;
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 
 use crate::entry::State;
 use crate::meter::Others;
+use crate::store::Store;
 use crate::{Entry, Rows, Settings};
 
 mod cell;
 mod hypothesis;
 mod loss;
-mod pacer;
+mod ours;
+pub(crate) mod pacer;
 mod page;
 mod setting;
 
@@ -78,10 +80,10 @@ pub fn run(settings: &Settings, rows: &mut Rows) -> Result<()> {
     fs::write(&job, setting::WORKLOAD).with_context(|| format!("cannot write {}", job.display()))?;
     let mut store = Store::open(&settings.report_dir.join("cells.jsonl"), settings.go_on)?;
     for cell in cells(settings) {
-        let measured = match store.find(&cell) {
+        let measured = match find(store.cells(), &cell) {
             Some(known) => known.clone(),
             None => {
-                let loss = store.loss(cell.seed);
+                let loss = loss_of(store.cells(), cell.seed);
                 let measured = measure(settings, &setting, &job, cell, loss)?;
                 store.push(measured.clone())?;
                 measured
@@ -89,13 +91,13 @@ pub fn run(settings: &Settings, rows: &mut Rows) -> Result<()> {
         };
         rows.extend(of_cell(&setting, &measured));
     }
-    rows.push(Entry::without("auto", State::NotMeasured, "`--sync auto` is not offered yet"));
+    rows.extend(ours::rows(store.cells()));
     let mut lines = Vec::new();
-    let mut ratios: Vec<f64> = store.cells.iter().map(|it| it.cell.ratio).collect();
+    let mut ratios: Vec<f64> = store.cells().iter().map(|it| it.cell.ratio).collect();
     ratios.sort_by(f64::total_cmp);
     ratios.dedup();
     for ratio in ratios {
-        let cells = Cells { ratio, all: &store.cells };
+        let cells = Cells { ratio, all: store.cells() };
         rows.extend(cells.published());
         for ((number, claim), verdict) in CLAIMS.iter().zip(cells.verdicts(&setting)) {
             let name = format!("R_e {ratio}: {number}, {claim}");
@@ -104,7 +106,7 @@ pub fn run(settings: &Settings, rows: &mut Rows) -> Result<()> {
         }
     }
     let file = settings.report_dir.join("baselines.html");
-    fs::write(&file, page::page(&setting.name(), &store.cells, &lines))
+    fs::write(&file, page::page(&setting.name(), store.cells(), &lines))
         .with_context(|| format!("cannot write {}", file.display()))?;
     println!("charts in {}", file.display());
     Ok(())
@@ -165,57 +167,20 @@ fn of_verdict(name: String, verdict: &Verdict) -> Entry {
     Entry::without(name, state, verdict.to_string())
 }
 
-/// The cells that were measured, each in the file before the next one is measured.
-#[derive(Debug)]
-struct Store {
-    path: PathBuf,
-    file: File,
-    cells: Vec<Measured>,
+/// A cell that was measured; one of an overloaded machine is measured again.
+fn find<'a>(cells: &'a [Measured], cell: &Cell) -> Option<&'a Measured> {
+    cells.iter().find(|it| it.cell == *cell && !it.is_overloaded())
 }
 
-impl Store {
-    /// Opens a file; empties it unless its cells are kept. A last line that was cut off is measured again.
-    fn open(path: &Path, keep: bool) -> Result<Self> {
-        let named = || format!("cannot use {}", path.display());
-        let mut cells = Vec::new();
-        if keep && path.exists() {
-            let text = fs::read_to_string(path).with_context(named)?;
-            for line in text.split_inclusive('\n').filter(|line| line.ends_with('\n')) {
-                let cell = serde_json::from_str(line);
-                cells.push(cell.with_context(|| format!("{}: leave out --continue", named()))?);
-            }
-        }
-        let mut text = Vec::new();
-        for cell in &cells {
-            serde_json::to_writer(&mut text, cell)?;
-            text.push(b'\n');
-        }
-        fs::write(path, text).with_context(named)?;
-        let file = OpenOptions::new().append(true).open(path).with_context(named)?;
-        Ok(Self { path: path.to_owned(), file, cells })
-    }
-
-    fn push(&mut self, measured: Measured) -> Result<()> {
-        let mut line = serde_json::to_vec(&measured)?;
-        line.push(b'\n');
-        self.file.write_all(&line).with_context(|| format!("cannot write {}", self.path.display()))?;
-        self.cells.push(measured);
-        Ok(())
-    }
-
-    /// A cell that was measured; one of an overloaded machine is measured again.
-    fn find(&self, cell: &Cell) -> Option<&Measured> {
-        self.cells.iter().find(|it| it.cell == *cell && !it.is_overloaded())
-    }
-
-    /// The loss to reach with this seed, once the reference has said it.
-    fn loss(&self, seed: u64) -> Option<f64> {
-        self.cells.iter().find(|it| it.cell.seed == seed).map(|it| it.loss)
-    }
+/// The loss to reach with this seed, once the reference has said it.
+fn loss_of(cells: &[Measured], seed: u64) -> Option<f64> {
+    cells.iter().find(|it| it.cell.seed == seed).map(|it| it.loss)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use super::*;
 
     fn settings(quick: bool, full: bool) -> Settings {
@@ -248,19 +213,13 @@ mod tests {
     }
 
     #[test]
-    fn an_interrupted_run_goes_on_after_its_last_whole_cell() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("cells.jsonl");
+    fn a_cell_of_an_overloaded_machine_is_measured_again() {
         let of = |scheme| Measured::of(Cell::one_slow(scheme, 1.0, 0.5, 3));
-        let mut store = Store::open(&path, false).unwrap();
-        store.push(of(Scheme::AllReduce)).unwrap();
-        store.push(Measured { load: Some(0.9), ..of(Scheme::AdPsgd) }).unwrap();
-        store.file.write_all(b"{\"cell\":").unwrap();
-        let kept = Store::open(&path, true).unwrap();
-        assert!(kept.find(&of(Scheme::AllReduce).cell).is_some());
-        assert!(kept.find(&of(Scheme::AdPsgd).cell).is_none(), "the machine was overloaded");
-        assert_eq!((kept.loss(3), kept.loss(4)), (Some(1.0), None));
-        assert!(Store::open(&path, false).unwrap().cells.is_empty());
+        let busy = Measured { load: Some(0.9), ..of(Scheme::AdPsgd) };
+        let cells = [of(Scheme::AllReduce), busy];
+        assert!(find(&cells, &of(Scheme::AllReduce).cell).is_some());
+        assert!(find(&cells, &of(Scheme::AdPsgd).cell).is_none(), "the machine was overloaded");
+        assert_eq!((loss_of(&cells, 3), loss_of(&cells, 4)), (Some(1.0), None));
     }
 
     #[test]

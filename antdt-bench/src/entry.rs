@@ -13,7 +13,7 @@ pub struct Entry {
     pub value: Option<f64>,
     /// Unit of the value: `s`, `x`, `%`, `samples`.
     pub unit: String,
-    /// 95 % interval of the value, for rows that are judged by it.
+    /// 95 % confidence interval of the value, in its unit; `None` for a row that is not judged by it.
     pub interval: Option<[f64; 2]>,
     /// What the value must be, in words; `None` for a value that is only shown.
     pub target: Option<String>,

@@ -19,9 +19,11 @@ pub mod run;
 pub mod shard;
 pub mod sim;
 pub mod survive;
+pub mod tree;
 
 mod groups;
 mod meter;
+mod store;
 mod walk;
 
 use arguments::{Name, Peer};
@@ -45,9 +47,9 @@ pub struct Settings {
     pub only: Vec<String>,
     /// Whether the run must end within four minutes.
     pub quick: bool,
-    /// Whether to measure the whole matrix. For `baselines`.
+    /// Whether to measure the whole matrix (`baselines`), or all counts of the targets (`survive`).
     pub full: bool,
-    /// Whether to keep the cells that an earlier run of the whole matrix has measured.
+    /// Whether to keep the cells that an earlier such run has measured.
     pub go_on: bool,
     /// Folder for reports and logs.
     pub report_dir: PathBuf,

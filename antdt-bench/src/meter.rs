@@ -63,10 +63,19 @@ pub(crate) fn reset_peak() -> Result<()> {
 /// # Errors
 /// If there is none of that name.
 pub(crate) fn status_bytes(field: &str) -> Result<u64> {
-    let status = fs::read_to_string("/proc/self/status").context("the system does not tell of memory")?;
+    status_bytes_of("self", field)
+}
+
+/// A field of the status of a process, in bytes.
+///
+/// # Errors
+/// If there is none of that name, or no such process.
+pub(crate) fn status_bytes_of(process: &str, field: &str) -> Result<u64> {
+    let file = format!("/proc/{process}/status");
+    let status = fs::read_to_string(&file).context("the system does not tell of memory")?;
     let line = status.lines().find_map(|line| line.strip_prefix(field));
     let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
-    kib.map(|kib| kib << 10).with_context(|| format!("/proc/self/status has no {field}"))
+    kib.map(|kib| kib << 10).with_context(|| format!("{file} has no {field}"))
 }
 
 /// The value in the middle; the higher one of two. 0 of none.

@@ -13,7 +13,7 @@ use antdt_collective::schedule::{Choice, CostModel};
 use antdt_controller::Policy;
 use antdt_controller::policy;
 use antdt_core::{JobTime, Seed};
-use antdt_sim::model::compute::{Constant, LogNormal, Slow, Straggler};
+use antdt_sim::model::compute::{ByRole, Constant, LogNormal, Slow, Straggler};
 use antdt_sim::model::faults::Listed;
 use antdt_sim::model::network::{AlphaBeta, SlowLink};
 use antdt_sim::model::{Host, Hosts, Models, scheduler};
@@ -38,6 +38,8 @@ const WORKERS: u32 = 8;
 /// Samples of a worker's batch in an even plan, and of a healthy worker per second: 256 ms a step.
 const BATCH: u32 = 64;
 const SPEED: f64 = 250.0;
+/// Time that a server is busy with a pull or a push: those of 8 workers, one after the other, are 16 ms of a step.
+const SERVE: Duration = Duration::from_millis(1);
 /// From the order to start a process until it registers.
 const START: Duration = Duration::from_secs(10);
 
@@ -48,7 +50,7 @@ const SAVED: f64 = 0.85;
 /// What a judged policy may cost where little can be saved, percent.
 const COST_PERCENT: f64 = 1.0;
 /// Judged policies; the others are baselines, whose figures are shown.
-const JUDGED: [&str; 1] = ["nd"];
+const JUDGED: [&str; 2] = ["nd", "predictive"];
 /// What a figure may be beyond the oracle: it is the best of a few ways, and may be beaten by a little.
 const BEYOND: f64 = 0.02;
 
@@ -135,8 +137,11 @@ impl Contender {
 /// All that stand beside doing nothing in a job of this sync mode, but `dd`: it is for devices of several kinds and has rows of its own.
 fn contenders(sync: &'static str) -> Vec<Contender> {
     let of = |policy: &'static str| Contender { sync, policy };
-    let own =
-        if sync == "ps-bsp" { vec!["nd", "lb-bsp", "backup", "nd+backup"] } else { vec!["nd", "lb-bsp"] };
+    let own = if sync == "ps-bsp" {
+        vec!["nd", "predictive", "lb-bsp", "backup", "nd+backup"]
+    } else {
+        vec!["nd", "predictive", "lb-bsp"]
+    };
     let asp = Contender { sync: "ps-asp", policy: "none" };
     own.into_iter().map(of).chain([asp]).collect()
 }
@@ -204,8 +209,10 @@ fn replay(scale: &Scale, rows: &mut Rows) -> Result<()> {
         let measured = [job.times()?];
         rows.extend(judge(&trace, steps, "allreduce", &measured));
         if is_quiet {
-            let acted = job.actions("nd")?;
-            rows.push(Entry::shown(format!("{trace}, nd: actions"), f64::from(acted), "").at_most(0.0));
+            for policy in JUDGED {
+                let acted = f64::from(job.actions(policy)?);
+                rows.push(Entry::shown(format!("{trace}, {policy}: actions"), acted, "").at_most(0.0));
+            }
         }
         let (truth, window) = (truth(&stragglers, workers, steps), "the labels are those of the values");
         let found = detection::detect(&truth, REPLAY_NOISE, &mut Seed(1).rng())?;
@@ -342,13 +349,14 @@ impl Job {
 
     fn run(&self, sync: &str, policy: Box<dyn Policy>) -> Result<SimulatedJob> {
         let hosts = Hosts::default();
-        let noisy = LogNormal::new(Constant::speed(self.speed)?, self.noise)?;
+        let workers = LogNormal::new(Constant::speed(self.speed)?, self.noise)?;
+        let compute = ByRole { workers, servers: Constant { fixed: SERVE, per_sample: Duration::ZERO } };
         let network = AlphaBeta::new(hosts, CostModel::LOOPBACK, CostModel::LOOPBACK, Choice::Auto)?;
         let (slow, length) = self.slow_link;
         let third = |thirds: f64| JobTime::ZERO + START + Duration::from_secs_f64(length * thirds / 3.0);
         let network = SlowLink::new(network, hosts, Host::Workers(0), slow, (third(1.0), third(2.0)))?;
         let models = Models {
-            compute: Box::new(Slow::new(noisy, hosts, self.stragglers.iter().copied())?),
+            compute: Box::new(Slow::new(compute, hosts, self.stragglers.iter().copied())?),
             network: Box::new(network),
             scheduler: Box::new(scheduler::Constant(START)),
             faults: Box::new(Listed::new([])),
@@ -414,6 +422,7 @@ fn judge(trace: &str, steps: u32, sync: &'static str, measured: &[Times]) -> Vec
         };
         rows.push(row.beside(peer));
     }
+    rows.extend(beside_nd(trace, steps, sync, measured));
     let beyond: usize = measured.iter().map(|times| errors(times, sync)).sum();
     #[allow(clippy::cast_precision_loss, reason = "a small number")]
     let count = beyond as f64;
@@ -422,6 +431,20 @@ fn judge(trace: &str, steps: u32, sync: &'static str, measured: &[Times]) -> Vec
         Entry::shown(format!("{trace}: figures above their ceiling"), count, "").at_most(0.0).beside(peer),
     );
     rows
+}
+
+/// What `predictive` costs over `nd`: it may be the default only if it is nowhere slower.
+fn beside_nd(trace: &str, steps: u32, sync: &'static str, measured: &[Times]) -> Option<Entry> {
+    let at = |name: &str| contenders(sync).iter().position(|it| it.sync == sync && it.policy == name);
+    let (nd, predictive) = (at("nd")?, at("predictive")?);
+    let over: Vec<f64> =
+        measured.iter().map(|it| 100.0 * (it.policies[predictive] / it.policies[nd] - 1.0)).collect();
+    let (mean, bounds) = match &over[..] {
+        [value] => (*value, [*value, *value]),
+        _ => interval(&over),
+    };
+    let row = Entry::shown(format!("{trace}, {steps} steps, predictive: time over nd"), mean, "%");
+    Some(row.interval_at_most(bounds, COST_PERCENT))
 }
 
 /// Figures of a seed that cannot be.
@@ -478,8 +501,10 @@ fn real(settings: &Settings, steps: u32, rows: &mut Rows) -> Result<()> {
         Ok(crate::run::run(&settings.antdt, &words, &folder, limit)?.job_completion_time_s)
     };
     let none = took("none")?;
-    let times =
-        ["nd", "lb-bsp"].into_iter().map(|policy| Ok((policy, took(policy)?))).collect::<Result<Vec<_>>>()?;
+    let times = ["nd", "predictive", "lb-bsp"]
+        .into_iter()
+        .map(|policy| Ok((policy, took(policy)?)))
+        .collect::<Result<Vec<_>>>()?;
     let others = others.share();
     for (policy, time) in times {
         let is_judged = JUDGED.contains(&policy);
@@ -553,7 +578,7 @@ mod tests {
         assert_eq!(of(150.0, &[141.0]), 1, "far better than the oracle");
         assert_eq!(of(139.0, &[160.0]), 1, "the oracle, too");
         assert_eq!(
-            of(150.0, &[160.0, 160.0, 141.0]),
+            of(150.0, &[160.0, 160.0, 160.0, 141.0]),
             0,
             "no worker waits for another there: it has another oracle"
         );
@@ -577,7 +602,7 @@ mod tests {
                 none: 400.0,
                 oracle: 150.0,
                 least: 140.0,
-                policies: vec![nd + at * spread, 300.0, 300.0],
+                policies: vec![nd + at * spread, nd, 300.0, 300.0],
             };
             judge("steady", 100, "allreduce", &[times(0.0), times(1.0), times(-1.0)])
         };
@@ -585,7 +610,7 @@ mod tests {
         assert_eq!(of(160.0, 1.0)[0].state, State::Ok);
         assert_eq!(of(300.0, 1.0)[0].state, State::Failed);
         assert_eq!(of(187.0, 20.0)[0].state, State::Unresolved);
-        let baseline = &of(160.0, 1.0)[1];
+        let baseline = &of(160.0, 1.0)[2];
         assert!(baseline.target.is_none() && baseline.state == State::Ok, "{baseline:?}");
     }
 }

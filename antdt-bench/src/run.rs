@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 use antdt::report::{BatchPoint, BatchSeries, Report, WorkerEntry};
 use anyhow::{Context, Result, bail};
 
+use crate::tree::starting;
+
 /// What a job says goes to this file of its report folder.
 pub(crate) const LOG: &str = "log.txt";
 
@@ -35,6 +37,15 @@ pub(crate) fn start(program: &Path, arguments: &[String], folder: &Path) -> Resu
     fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
     let log = folder.join(LOG);
     let out = File::create(&log).with_context(|| format!("cannot create {}", log.display()))?;
+    let report = ["--report-dir".to_owned(), folder.display().to_string()];
+    program_with(program, &[&["run".to_owned()], arguments, &report].concat(), out)
+}
+
+/// Starts a program that says all to a file.
+///
+/// # Errors
+/// If it cannot be started.
+pub(crate) fn program_with(program: &Path, words: &[String], out: File) -> Result<Child> {
     let mut command = Command::new(program);
     // Settings in the environment of whoever runs the benchmark are no part of it.
     for (name, _) in std::env::vars_os() {
@@ -42,11 +53,9 @@ pub(crate) fn start(program: &Path, arguments: &[String], folder: &Path) -> Resu
             command.env_remove(name);
         }
     }
+    let _may = starting();
     command
-        .arg("run")
-        .args(arguments)
-        .arg("--report-dir")
-        .arg(folder)
+        .args(words)
         .stdin(Stdio::null())
         .stdout(out.try_clone()?)
         .stderr(out)

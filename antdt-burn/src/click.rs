@@ -9,6 +9,7 @@ use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
 
 use crate::device::Device;
+use crate::dropout::{self, Dropout};
 use crate::engine::Engine;
 use crate::model::{Recipe, Task};
 use crate::size::{self, Sizes};
@@ -26,7 +27,7 @@ pub const LEARNING_RATE: f32 = 0.02;
 pub const WEIGHT_DECAY: f32 = 0.003;
 
 /// Sizes of a model's layers.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct ModelShape {
     /// Number of fields of a sample.
     pub fields: usize,
@@ -36,6 +37,8 @@ pub struct ModelShape {
     pub hidden: Vec<usize>,
     /// Number of feature maps of each layer of the compressed interaction network; only xDeepFM has one.
     pub cin: Vec<usize>,
+    /// Share of the units of each hidden layer of the perceptron that a training step leaves out; at least 0 and below 1.
+    pub dropout: f32,
 }
 
 impl ModelShape {
@@ -48,7 +51,7 @@ impl ModelShape {
 /// A model that predicts click-through rates.
 pub trait ClickModel<B: Backend>: Module<B> {
     /// Returns the logits `[samples]` for the table rows `[samples, fields, embedding + 1]` of the samples.
-    fn logits(&self, rows: Tensor<B, 3>) -> Tensor<B, 1>;
+    fn logits(&self, rows: Tensor<B, 3>, dropout: &mut Dropout) -> Tensor<B, 1>;
 }
 
 /// Splits table rows `[samples, fields, embedding + 1]` into embeddings `[samples, fields, embedding]` and the sum of
@@ -60,13 +63,14 @@ pub(crate) fn split_rows<B: Backend>(rows: Tensor<B, 3>) -> (Tensor<B, 3>, Tenso
 }
 
 /// Sizes that users choose; the number of fields is the data's.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) struct ClickSizes {
     rows_per_field: u64,
     embedding: usize,
     hidden: Sizes,
     /// Empty for a model that has no such network.
     cin: Sizes,
+    dropout: f32,
 }
 
 impl Default for ClickSizes {
@@ -79,6 +83,7 @@ impl Default for ClickSizes {
             embedding: 8,
             hidden: Sizes(vec![64, 32]),
             cin: Sizes(Vec::new()),
+            dropout: 0.0,
         }
     }
 }
@@ -104,6 +109,7 @@ impl ClickSizes {
             let about = "feature maps of each layer of the compressed interaction network";
             texts.push(Setting::new("cin", &self.cin, about));
         }
+        texts.push(dropout::setting("share of each hidden layer that a training step leaves out"));
         texts
     }
 
@@ -125,6 +131,7 @@ impl ClickSizes {
             embedding: size::one(settings, "embedding", self.embedding)?,
             hidden: size::list(settings, "hidden", self.hidden)?,
             cin,
+            dropout: dropout::share(settings)?,
         })
     }
 
@@ -149,8 +156,8 @@ impl ClickRecipe {
 
     /// The sizes of the model's layers for samples of so many fields.
     pub(crate) fn shape(&self, fields: usize) -> ModelShape {
-        let ClickSizes { embedding, hidden, cin, .. } = self.sizes.clone();
-        ModelShape { fields, embedding, hidden: hidden.0, cin: cin.0 }
+        let ClickSizes { embedding, hidden, cin, dropout, .. } = self.sizes.clone();
+        ModelShape { fields, embedding, hidden: hidden.0, cin: cin.0, dropout }
     }
 
     /// Builds the model on a device.

@@ -9,6 +9,7 @@ use burn::tensor::{Int, Tensor, TensorData};
 
 use crate::click::{ClickModel, ModelShape};
 use crate::device::Device;
+use crate::dropout::Dropout;
 use crate::flat::{self, FlatLayout};
 
 /// A batch as the framework sees it; at least one sample.
@@ -22,6 +23,8 @@ pub(crate) struct Input<'a> {
     pub(crate) index: &'a [i32],
     /// `[samples]`.
     pub(crate) labels: &'a [f32],
+    /// For each sample, from what a training step draws what it leaves out.
+    pub(crate) draws: &'a [u64],
 }
 
 /// A model that computes.
@@ -116,7 +119,7 @@ where
     fn forward_backward(&self, input: Input<'_>, sink: &mut dyn GradientSink) -> Result<f64, TrainError> {
         let model = flat::load::<B, M>(self.model.clone(), input.dense, &self.device);
         let (rows, gathered) = self.gather::<B>(&input, &self.device);
-        let logits = model.logits(gathered);
+        let logits = model.logits(gathered, &mut Dropout::of_training(input.draws));
         let labels = TensorData::new(input.labels.to_vec(), [input.labels.len()]);
         let labels = Tensor::<B, 1>::from_data(labels, &self.device);
         // -[y ln σ(z) + (1 - y) ln(1 - σ(z))] = (1 - y) z - ln σ(z), which is stable for any z.
@@ -140,7 +143,7 @@ where
     fn predict(&self, input: Input<'_>, probabilities: &mut Vec<f32>) -> Result<(), TrainError> {
         let model = flat::load::<B, M>(self.model.clone(), input.dense, &self.device).valid();
         let (_, gathered) = self.gather::<B::InnerBackend>(&input, &self.device);
-        probabilities.extend(flat::values(sigmoid(model.logits(gathered)))?);
+        probabilities.extend(flat::values(sigmoid(model.logits(gathered, &mut Dropout::none())))?);
         Ok(())
     }
 }

@@ -162,11 +162,12 @@ impl<B: Backend> ModuleMapper<B> for Load<'_, B> {
     }
 }
 
-/// Returns the gradient of each parameter, in the order of the layout: that of `states` for one that is there, and zeros for
-/// one that the loss does not depend on.
+/// Takes the gradient of each parameter out of `gradients` and returns them in the order of the layout. For a
+/// parameter that `states` lists, the values listed there take the place of its gradient; for a parameter
+/// that the loss does not depend on, zeros do.
 ///
 /// # Errors
-/// If the framework cannot hand a gradient over.
+/// If the framework cannot return the values of a gradient.
 pub fn gradients<B: AutodiffBackend, M: Module<B>>(
     module: &M,
     gradients: &mut B::Gradients,

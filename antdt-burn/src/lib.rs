@@ -14,6 +14,7 @@ pub mod trainer;
 pub mod dense;
 
 pub mod device;
+pub mod dropout;
 pub mod flat;
 
 pub mod workload;

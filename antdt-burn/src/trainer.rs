@@ -8,6 +8,7 @@ use antdt_data::UnpackNotice;
 
 use crate::click::ClickRecipe;
 use crate::data::{Dataset, DatasetError, RowBatch};
+use crate::dropout;
 use crate::engine::{Engine, Input};
 use crate::features::FeatureMap;
 use crate::model::Task;
@@ -28,6 +29,9 @@ pub struct ClickTrainer {
     batch: Loaded,
     /// Of the evaluation under way.
     scores: Scores,
+    seed: Seed,
+    /// The pass over the data that each sample of the next batch belongs to.
+    epochs: Vec<u32>,
 }
 
 /// The loaded batch, and the buffers it is made in.
@@ -43,6 +47,8 @@ struct Loaded {
     touched: Vec<u64>,
     /// Which of `touched` each of `ids` is.
     index: Vec<i32>,
+    /// For each sample, from what a training step draws what it leaves out.
+    draws: Vec<u64>,
 }
 
 impl ClickTrainer {
@@ -95,6 +101,8 @@ impl ClickTrainer {
             engine,
             batch: Loaded::default(),
             scores: Scores::default(),
+            seed,
+            epochs: Vec::new(),
         })
     }
 
@@ -131,7 +139,8 @@ impl ClickTrainer {
                 wanted.1
             )));
         }
-        Ok(Input { dense, rows, index: &self.batch.index, labels: &self.batch.rows.labels })
+        let Loaded { index, rows: RowBatch { labels, .. }, draws, .. } = &self.batch;
+        Ok(Input { dense, rows, index, labels, draws })
     }
 }
 
@@ -171,7 +180,13 @@ impl Trainer for ClickTrainer {
         self.engine.layout().initial(seed)
     }
 
+    fn of_epochs(&mut self, epochs: &[u32]) {
+        self.epochs.clear();
+        self.epochs.extend_from_slice(epochs);
+    }
+
     fn load(&mut self, samples: &[u64]) -> Result<&[u64], TrainError> {
+        dropout::draws(self.seed, samples, &self.epochs, &mut self.batch.draws);
         self.split.train_rows(samples, &mut self.batch.row_numbers)?;
         self.read(|at| samples[at])
     }

@@ -57,14 +57,15 @@ impl WorkloadSpec {
         }
     }
 
-    /// Returns the same with a setting of the model.
+    /// Returns the workload with a setting of its model.
     #[must_use]
     pub fn with(mut self, name: &str, value: impl Display) -> Self {
         self.settings.insert(name.to_owned(), value.to_string());
         self
     }
 
-    /// Returns the model with its sizes.
+    /// Returns the recipe of the model: its sizes, from the model's settings in this workload, and the
+    /// optimizer, learning rate and weight decay to train it with by default.
     ///
     /// # Errors
     /// If a setting is unknown or its value is invalid.

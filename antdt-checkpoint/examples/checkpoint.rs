@@ -37,7 +37,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let manifest = Manifest { files: vec![part], ..about(id, &cut, &model, &layout, &rule, seed)? };
     let manifest = folder.commit(manifest, &cut)?;
     println!("checkpoint {id}: {} bytes in {} files", manifest.bytes(), manifest.files.len());
-    folder.retain(&Retention { newest: 3, max_age: None }, manifest.created_unix_s)?;
+    folder.retain(&Retention { newest: 3, max_age: None, pinned: None }, manifest.created_unix_s)?;
 
     // Another process goes on from the newest.
     let found = Folder::open(place.join("checkpoints"))?.newest()?;

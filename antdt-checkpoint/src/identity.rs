@@ -40,7 +40,7 @@ pub struct DataIdentity {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{field} is {theirs} in the checkpoint and {ours} in this job; {remedy}")]
 pub struct Mismatch {
-    /// Name of the property.
+    /// Name of the property that differs.
     pub field: String,
     /// Value in the checkpoint.
     pub theirs: String,

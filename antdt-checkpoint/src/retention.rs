@@ -11,6 +11,8 @@ pub struct Retention {
     pub newest: usize,
     /// Age beyond which a checkpoint is removed even if it is among these; `None` for no limit.
     pub max_age: Option<Duration>,
+    /// A checkpoint that stays in any case, because processes that are started now begin from it.
+    pub pinned: Option<CheckpointId>,
 }
 
 /// State of a checkpoint, as retention needs it.
@@ -47,7 +49,7 @@ impl Retention {
                 CheckpointState::Unfinished => valid > 0,
                 CheckpointState::Unusable => false,
             };
-            if goes {
+            if goes && self.pinned != Some(id) {
                 doomed.push(id);
             }
         }
@@ -76,7 +78,7 @@ mod tests {
                 (CheckpointId(id), standing)
             })
             .collect();
-        let retention = Retention { newest, max_age: max_age_s.map(Duration::from_secs) };
+        let retention = Retention { newest, max_age: max_age_s.map(Duration::from_secs), pinned: None };
         retention.doomed(&all, 10).into_iter().map(|id| id.0).collect()
     }
 
@@ -96,6 +98,17 @@ mod tests {
         ] {
             assert_eq!(doomed(newest, max_age, all), expected, "{newest} {max_age:?} {all}");
         }
+    }
+
+    #[test]
+    fn the_one_that_processes_begin_from_stays_beside_the_newest() {
+        let taken = |id| (CheckpointId(id), CheckpointState::Valid { created_unix_s: id });
+        let doomed = |pinned| {
+            let retention = Retention { newest: 2, max_age: None, pinned: Some(CheckpointId(pinned)) };
+            retention.doomed(&[1, 2, 3, 4, 5].map(taken), 10)
+        };
+        assert_eq!(doomed(2), [1, 3].map(CheckpointId));
+        assert_eq!(doomed(5), [1, 2, 3].map(CheckpointId), "it is one of them");
     }
 
     proptest! {

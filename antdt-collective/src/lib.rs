@@ -23,7 +23,7 @@ pub mod frame;
 
 pub mod handover;
 
-pub mod nccl;
+pub mod device;
 pub mod verbs;
 
 pub mod error;

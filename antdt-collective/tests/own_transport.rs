@@ -54,16 +54,6 @@ mod conformance {
     // README end
 }
 
-#[test]
-fn the_readme_shows_the_test_of_an_own_transport_in_fifteen_lines() {
-    let lines = include_str!("own_transport.rs").lines().skip_while(|line| !line.contains("README begin"));
-    let lines = lines.skip(1).take_while(|line| !line.contains("README end"));
-    let core: String = lines.map(|line| format!("{}\n", line.strip_prefix("    ").unwrap_or(line))).collect();
-    let readme = include_str!("../README.md");
-    assert!(readme.contains(&core), "the README lacks:\n{core}");
-    assert!(core.lines().count() <= 15, "{} lines", core.lines().count());
-}
-
 /// A way that only a program of its own knows: TCP with a word of its own on every error.
 #[derive(Debug)]
 struct MyFabric(Box<dyn Fabric>);

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use antdt_collective::runtime::testing::{
     Members, Watchdog, abort_handles, at_once, holder, loopback_listener, on_all, rdma_members,
 };
-use antdt_collective::runtime::{RdmaConfig, RdmaTransport, Transport};
+use antdt_collective::runtime::{RdmaConfig, RdmaSetup, RdmaTransport, Transport};
 use antdt_collective::verbs::Shape;
 use antdt_collective::{
     AbortHandle, CollectiveError, Communicator, CommunicatorConfig, Group, JobToken, Listener, Member,
@@ -60,6 +60,17 @@ mod usual_slots {
     antdt_collective::transport_conforms!(members, if has_adapter(); i02_value);
 }
 
+// Queue pairs that the connection manager has connected carry what others do.
+mod managed {
+    use super::*;
+
+    fn members(world: u32) -> Members<RdmaTransport> {
+        rdma_members(world, &RdmaConfig { setup: RdmaSetup::Manager, ..RdmaConfig::default() })
+    }
+
+    antdt_collective::transport_conforms!(members, if has_adapter(); i02_value i14_few);
+}
+
 // Reduces `len` ones; all members must get their number.
 fn reduce_ones<T: Transport>(
     communicator: &mut ScheduledCommunicator<T>,
@@ -78,6 +89,16 @@ fn meet(
     listeners: &[Arc<Listener>],
     configs: &[RdmaConfig],
 ) -> (Vec<Result<RdmaTransport, CollectiveError>>, Vec<AbortHandle>) {
+    meet_within(PATIENT, membership, listeners, configs)
+}
+
+// The same, with so much patience.
+fn meet_within(
+    patience: Duration,
+    membership: u64,
+    listeners: &[Arc<Listener>],
+    configs: &[RdmaConfig],
+) -> (Vec<Result<RdmaTransport, CollectiveError>>, Vec<AbortHandle>) {
     let world = u32::try_from(listeners.len()).expect("a small group");
     let aborts = abort_handles(world);
     let transports = at_once(0..world, |rank| {
@@ -86,7 +107,7 @@ fn meet(
         RdmaTransport::connect_with(
             &listeners[index],
             &group,
-            PATIENT,
+            patience,
             &aborts[index],
             configs[index].clone(),
         )
@@ -137,25 +158,28 @@ fn a_group_regroups_without_a_member_and_reduces_in_the_same_memory() {
     if !has_adapter() {
         return;
     }
-    let listeners = listeners(3);
-    let (transports, _aborts) = meet(1, &listeners, &vec![RdmaConfig::default(); 3]);
-    let transports: Vec<RdmaTransport> = transports.into_iter().map(Result::unwrap).collect();
-    let aborts = abort_handles(3);
-    at_once((0..3_u32).zip(transports), |(rank, mut transport)| {
-        let region = transport.region(100_000).unwrap();
-        assert!(transport.is_rdma() && transport.owns(&region));
-        let mut communicator = ScheduledCommunicator::new(transport, CommunicatorConfig::default());
-        reduce_ones(&mut communicator, 50_000).unwrap();
-        if rank == 2 {
-            return;
-        }
-        let (transport, _) = communicator.leave();
-        let (group, abort) = (group_of(2, &listeners[..2], rank), &aborts[rank as usize]);
-        let transport = transport.regroup(&listeners[rank as usize], &group, PATIENT, abort).unwrap();
-        assert!(transport.is_rdma() && transport.owns(&region));
-        let mut communicator = ScheduledCommunicator::new(transport, CommunicatorConfig::default());
-        reduce_ones(&mut communicator, 50_000).unwrap();
-    });
+    for setup in [RdmaSetup::Cards, RdmaSetup::Manager] {
+        let listeners = listeners(3);
+        let config = RdmaConfig { setup, ..RdmaConfig::default() };
+        let (transports, _aborts) = meet(1, &listeners, &vec![config; 3]);
+        let transports: Vec<RdmaTransport> = transports.into_iter().map(Result::unwrap).collect();
+        let aborts = abort_handles(3);
+        at_once((0..3_u32).zip(transports), |(rank, mut transport)| {
+            let region = transport.region(100_000).unwrap();
+            assert!(transport.is_rdma() && transport.owns(&region));
+            let mut communicator = ScheduledCommunicator::new(transport, CommunicatorConfig::default());
+            reduce_ones(&mut communicator, 50_000).unwrap();
+            if rank == 2 {
+                return;
+            }
+            let (transport, _) = communicator.leave();
+            let (group, abort) = (group_of(2, &listeners[..2], rank), &aborts[rank as usize]);
+            let transport = transport.regroup(&listeners[rank as usize], &group, PATIENT, abort).unwrap();
+            assert!(transport.is_rdma() && transport.owns(&region));
+            let mut communicator = ScheduledCommunicator::new(transport, CommunicatorConfig::default());
+            reduce_ones(&mut communicator, 50_000).unwrap();
+        });
+    }
 }
 
 /// Says which member a process is; without it, it is the test itself.
@@ -350,6 +374,35 @@ fn losses_are_mended_and_a_network_that_swallows_everything_names_the_peer() {
     }
 }
 
+// The connection manager repeats what is lost of a set-up. Where all is lost, the group gives up at its own deadline.
+#[test]
+fn a_set_up_by_the_manager_outlives_losses_and_names_the_peer_where_all_is_lost() {
+    let Some(pair) = pair() else { return };
+    let _watchdog = Watchdog::over("a set-up by the manager");
+    let configs = [&pair[0], &pair[1]].map(|device| RdmaConfig {
+        device: Some(device.clone()),
+        fallback: false,
+        setup: RdmaSetup::Manager,
+        ..RdmaConfig::default()
+    });
+    let loss = Loss::new(&pair[2], 50);
+    let (transports, _aborts) = meet(1, &listeners(2), &configs);
+    drop(loss);
+    let transports = transports.into_iter().map(Result::unwrap).collect();
+    for result in on_all(transports, PATIENT, |_, communicator| reduce_ones(communicator, 100_000)) {
+        result.unwrap();
+    }
+
+    let loss = Loss::new(&pair[2], 100);
+    let (transports, _aborts) = meet_within(Duration::from_secs(8), 2, &listeners(2), &configs);
+    drop(loss);
+    for transport in transports {
+        let error = transport.map(drop).unwrap_err();
+        println!("{error}");
+        assert!(error.culprit() == Some(holder(0)) || error.culprit() == Some(holder(1)), "{error}");
+    }
+}
+
 // Objects of one kind, as the kernel counts them. It does not say whose they are: it knows the thread that made an object,
 // which may have ended.
 fn resources(kind: &str) -> usize {
@@ -387,6 +440,15 @@ fn nothing_is_left_of_a_group_that_is_dropped() {
         assert_eq!(buffer[99_999], 3.0);
     });
     assert_eq!(more(before), [0; 4], "leaked");
+    // As little of what the connection manager made.
+    let connections = resources("cm_id");
+    let managed = RdmaConfig { setup: RdmaSetup::Manager, ..RdmaConfig::default() };
+    let (transports, _aborts) = rdma_members(3, &managed);
+    // Of each of the three pairs both ends.
+    assert_eq!(resources("cm_id") - connections, 6);
+    on_all(transports, PATIENT, |_, communicator| reduce_ones(communicator, 1000).unwrap());
+    assert_eq!(resources("cm_id") - connections, 0, "leaked by the connection manager");
+    assert_eq!(more(before), [0; 4], "leaked beside the connection manager");
     // As little after a failure.
     let (mut transports, _aborts) = rdma_members(3, &config);
     transports.pop();

@@ -255,7 +255,7 @@ pub fn apportion(total: u32, granularity: u32, shares: &[Share]) -> Result<Appor
 
     let within: Vec<u64> = items.iter().map(|item| item.quanta(time)).collect();
     let mut rest = quanta - within.iter().sum::<u64>();
-    let (mut batch_sizes, mut accumulation) = (BTreeMap::new(), BTreeMap::new());
+    let (mut batch_sizes, mut accumulation) = (Vec::with_capacity(items.len()), BTreeMap::new());
     let mut step_time = 0;
     for (item, within) in items.iter().zip(within) {
         // A quantum takes at least a nanosecond, so whoever fits one more by `time + 1` fits exactly one.
@@ -265,7 +265,7 @@ pub fn apportion(total: u32, granularity: u32, shares: &[Share]) -> Result<Appor
         step_time = step_time.max(item.time(taken));
         let samples = item.min + taken * item.granularity;
         let samples = u32::try_from(samples).expect("a share is at most its upper bound, a u32");
-        batch_sizes.insert(item.id, samples);
+        batch_sizes.push((item.id, samples));
         let count = u64::from(samples).div_ceil(item.full);
         if item.counts > 1 && count > 1 {
             accumulation
@@ -273,6 +273,8 @@ pub fn apportion(total: u32, granularity: u32, shares: &[Share]) -> Result<Appor
         }
     }
     debug_assert_eq!(rest, 0, "more workers can take a quantum by the next nanosecond than quanta are left");
+    // In the order of ids, from which a map is built at once.
+    let batch_sizes = batch_sizes.into_iter().collect();
     Ok(Apportionment { batch_sizes, accumulation, step_time: nanoseconds(step_time) })
 }
 
@@ -377,7 +379,7 @@ fn done_within(items: &[Item], quanta: u64, time: u128) -> Within {
 
 /// The largest time within which at most `quanta` quanta are done, or one within which all are done that can be.
 fn largest_time(items: &[Item], quanta: u64) -> u128 {
-    let fits = |time: u128| matches!(done_within(items, quanta, time), Within::Fits { .. });
+    let fits = |time: u128| items.iter().map(|item| item.quanta(time)).fold(0, u64::saturating_add) <= quanta;
     // Within this time everybody is at the upper bound: if that fits, it is the answer.
     let ceiling = items.iter().map(|item| item.time(item.most)).max().unwrap_or(0);
     if fits(ceiling) {

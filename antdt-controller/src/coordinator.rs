@@ -250,7 +250,8 @@ impl StepCoordinator {
             ready.into_iter().filter(|(_, r)| r.samples > 0).map(|(holder, r)| (holder, r.acks)).collect();
         let contributors = Arc::new(contributors);
         let apply = agreed.then_some(lowest);
-        let commit = StepCommit { step, contributors, samples, apply, end, asked: step, counted: false };
+        let commit =
+            StepCommit { step, contributors, samples, apply, end, asked: step, counted: false, everyone };
         self.step += 1;
         if samples > 0 {
             self.last_with_samples = Some(commit.clone());

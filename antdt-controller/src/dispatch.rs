@@ -25,6 +25,7 @@ use antdt_core::{
     MembershipVersion, NodeAction, NodeId, NodeMap, NodeView, Plan, PlanVersion, Reason, StepView,
 };
 
+use crate::action::{self, Action, ActionValues, AdjustBs, KillRestart};
 use crate::apportion::{ApportionError, apportion_evenly};
 use crate::budget::{BudgetConfig, RestartBudget};
 use crate::policy::{Decision, Policy, ProposedAction, Seat, Split, split_by};
@@ -87,35 +88,14 @@ pub enum Decided {
     Nothing,
     /// Nothing was done, because the policy's decision would break the job.
     Refused,
-    /// A plan of this version was published, and what it changes.
-    Plan(PlanVersion, Change),
+    /// A plan of this version was published, and the first [action] of the registry that it carries out.
+    Plan(PlanVersion, &'static str),
     /// A restart of this incarnation was ordered.
     Restart(ActionId, Holder),
-    /// In a dry run: a plan would be published, and what it would change.
-    WouldPlan(Change),
+    /// In a dry run: a plan would be published, and the first action that it would carry out, by its name in a dry run.
+    WouldPlan(&'static str),
     /// In a dry run: a restart of this incarnation would be ordered.
     WouldRestart(Holder),
-}
-
-/// What a plan changes; if it changes several things, the first of them in this order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Change {
-    /// Batch sizes, micro-batches, or the steps between two averages.
-    #[doc(alias = "ADJUST_BS")]
-    Batches,
-    /// Workers that a step need not wait for.
-    #[doc(alias = "BACKUP_WORKERS")]
-    Backups,
-}
-
-impl Change {
-    const fn of(decision: &Decision) -> Self {
-        match (&decision.batch_sizes, decision.backups) {
-            (None, Some(_)) => Self::Backups,
-            (Some(_), _) | (None, None) => Self::Batches,
-        }
-    }
 }
 
 /// One entry of the log of decisions: what was decided, when, by which policy, and why.
@@ -133,16 +113,13 @@ pub struct DecisionRecord {
 
 impl DecisionRecord {
     /// Returns the name of the action in reports.
-    pub const fn kind(&self) -> &'static str {
+    pub fn kind(&self) -> &'static str {
         match self.decided {
             Decided::Nothing => "NONE",
             Decided::Refused => "REFUSED",
-            Decided::Plan(_, Change::Batches) => "ADJUST_BS",
-            Decided::Plan(_, Change::Backups) => "BACKUP_WORKERS",
-            Decided::Restart(..) => "KILL_RESTART",
-            Decided::WouldPlan(Change::Batches) => "WOULD_ADJUST_BS",
-            Decided::WouldPlan(Change::Backups) => "WOULD_BACKUP_WORKERS",
-            Decided::WouldRestart(_) => "WOULD_KILL_RESTART",
+            Decided::Plan(_, action) | Decided::WouldPlan(action) => action,
+            Decided::Restart(..) => KillRestart::NAME,
+            Decided::WouldRestart(_) => KillRestart.dry_name(),
         }
     }
 
@@ -316,7 +293,7 @@ impl Dispatcher {
         }
         if self.config.dry_run {
             self.say(now, decision);
-        } else if !decision.node_actions.is_empty() {
+        } else if !decision.node_actions.is_empty() && !self.says_where(&decision) {
             // The membership is about to change twice: batch sizes of this tick would be stale.
             for proposed in decision.node_actions {
                 let id = self.next_action;
@@ -329,9 +306,13 @@ impl Dispatcher {
             }
         } else if let Some(split) = self.wanted(&decision) {
             let expiry = now + self.config.plan_expiry.max(self.step_time(view) * 10);
-            let change = Change::of(&decision);
-            let pace = (decision.local_steps, decision.backups);
-            self.publish(now, split, pace, Some(expiry), change, decision.reasons);
+            let action = first_action(&decision);
+            let pace = Pace {
+                local_steps: decision.local_steps,
+                backups: decision.backups,
+                actions: decision.actions,
+            };
+            self.publish(now, split, pace, Some(expiry), action.name(), decision.reasons);
             self.promised = decision.forecast.map(|forecast| (self.pending_version(), forecast));
         } else {
             self.record(now, Decided::Nothing, decision.reasons);
@@ -340,23 +321,23 @@ impl Dispatcher {
 
     /// Writes down what would be done now, unless it was written down and is what would have been done at the tick before.
     fn say(&mut self, now: JobTime, decision: Decision) {
-        let mut would: Vec<(Decided, Vec<Reason>)> = Vec::new();
-        if !decision.node_actions.is_empty() {
+        let mut undone: Vec<(Decided, Vec<Reason>)> = Vec::new();
+        if !decision.node_actions.is_empty() && !self.says_where(&decision) {
             let restart = |it: ProposedAction| (Decided::WouldRestart(it.target), vec![it.reason]);
-            would.extend(decision.node_actions.into_iter().map(restart));
+            undone.extend(decision.node_actions.into_iter().map(restart));
         } else if let Some(split) = self.wanted(&decision) {
-            let change = Change::of(&decision);
+            let would = first_action(&decision).dry_name();
             let mut reasons = decision.reasons;
             if decision.batch_sizes.is_some() {
                 reasons.push(Reason::Other(said_sizes(&split)));
             }
-            would.push((Decided::WouldPlan(change), reasons));
+            undone.push((Decided::WouldPlan(would), reasons));
         } else {
             self.record(now, Decided::Nothing, decision.reasons);
         }
         let before = std::mem::take(&mut self.said);
         let mut said: Vec<Said> = Vec::new();
-        for (decided, mut reasons) in would {
+        for (decided, mut reasons) in undone {
             let about = reasons.iter().find_map(Reason::node);
             let is_same = |it: &&Said| it.decided == decided && it.about == about;
             let known = before.iter().find(is_same);
@@ -403,6 +384,18 @@ impl Dispatcher {
         self.policy.on_outcome(now, &ActionOutcome::Measured { version, forecast, step });
     }
 
+    /// Whether a decision asks for a new value of an action that restarts of the same decision wait for.
+    fn says_where(&self, decision: &Decision) -> bool {
+        let is_new = |plan: &Plan| {
+            let of_action = |action: &&'static dyn Action| {
+                let name = action.name();
+                decision.actions.contains_key(name) && decision.actions.get(name) != plan.actions.get(name)
+            };
+            action::REGISTRY.entries().iter().any(|it| it.precedes_restarts() && of_action(it))
+        };
+        self.in_force.as_ref().is_some_and(is_new)
+    }
+
     /// The batches of the plan that a decision asks for, if it asks for one: those in force, if it only changes how the workers
     /// take their steps.
     fn wanted(&self, decision: &Decision) -> Option<Split> {
@@ -412,6 +405,7 @@ impl Dispatcher {
         let is_new = |plan: &&Plan| {
             (decision.local_steps.is_some() && plan.local_steps != decision.local_steps)
                 || (decision.backups.is_some() && plan.backups != decision.backups)
+                || decision.actions.iter().any(|(name, value)| plan.actions.get(name) != Some(value))
         };
         self.in_force.as_ref().filter(is_new).map(|plan| Split {
             batch_sizes: (*plan.batch_sizes).clone(),
@@ -453,7 +447,7 @@ impl Dispatcher {
             nominal_sizes(&self.config, seats)?.into()
         };
         let reason = Reason::MembershipChanged { workers: seats.len() };
-        self.publish(now, split, (None, None), None, Change::Batches, vec![reason]);
+        self.publish(now, split, Pace::default(), None, AdjustBs::NAME, vec![reason]);
         Ok(())
     }
 
@@ -474,6 +468,16 @@ impl Dispatcher {
         }
     }
 
+    /// Returns the budget of restarts for slowness.
+    pub const fn budget(&self) -> &RestartBudget {
+        &self.budget
+    }
+
+    /// Returns the budget, so that it can go on from what an earlier master has spent.
+    pub const fn budget_mut(&mut self) -> &mut RestartBudget {
+        &mut self.budget
+    }
+
     /// Records that a restart ended, successfully or not.
     pub fn action_ended(&mut self, now: JobTime, outcome: &ActionOutcome) {
         if let ActionOutcome::Restarted { id, .. } | ActionOutcome::RestartFailed { id, .. } = outcome {
@@ -486,23 +490,26 @@ impl Dispatcher {
         &mut self,
         now: JobTime,
         split: Split,
-        (local_steps, backups): (Option<u32>, Option<u32>),
+        pace: Pace,
         expiry: Option<JobTime>,
-        change: Change,
+        action: &'static str,
         reasons: Vec<Reason>,
     ) {
         let version = self.next_version;
         self.next_version = version.next();
         // What an earlier plan said of how steps are taken holds until another plan says something else.
         let before = self.in_force.as_ref();
-        let local_steps = local_steps.or(before.and_then(|plan| plan.local_steps));
-        let backups = backups.or(before.and_then(|plan| plan.backups));
+        let local_steps = pace.local_steps.or(before.and_then(|plan| plan.local_steps));
+        let backups = pace.backups.or(before.and_then(|plan| plan.backups));
+        let mut actions = before.map_or_else(ActionValues::new, |plan| (*plan.actions).clone());
+        actions.extend(pace.actions);
         let plan = Plan::new(version, self.membership, split.batch_sizes)
             .with_accumulation(split.accumulation)
             .with_local_steps(local_steps)
-            .with_backups(backups);
+            .with_backups(backups)
+            .with_actions(actions);
         self.promised = None;
-        self.record(now, Decided::Plan(version, change), reasons);
+        self.record(now, Decided::Plan(version, action), reasons);
         self.effects.push_back(DispatchEffect::Publish(plan.clone()));
         self.pending = Some((plan, expiry));
     }
@@ -545,6 +552,19 @@ impl Dispatcher {
         }
         self.effects.push_back(DispatchEffect::Record(record));
     }
+}
+
+/// The first action that a decision with a plan asks for.
+fn first_action(decision: &Decision) -> &'static dyn Action {
+    action::REGISTRY.entries().into_iter().find(|action| action.is_asked(decision)).unwrap_or(&AdjustBs)
+}
+
+/// How the workers take their steps under a plan, beside their batches; what is not named stays as it is.
+#[derive(Debug, Default)]
+struct Pace {
+    local_steps: Option<u32>,
+    backups: Option<u32>,
+    actions: ActionValues,
 }
 
 /// Batch sizes in words, of the first few workers.

@@ -4,6 +4,7 @@
 //! batch job or a container. It reports the start and end of each incarnation through the [`Outlets`] that it
 //! was built with. Run `testing::check_launcher` over a launcher of your own.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fmt;
 use std::io;
@@ -12,6 +13,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use antdt_core::{Holder, NodeId};
+
+use crate::action::Cluster;
 
 /// The incarnation of a node that a launcher is to start, with its program.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -163,6 +166,18 @@ pub trait Launcher: Send {
     /// start returns a name of the node's own, so that the node counts as alone on its host.
     fn place(&mut self, node: NodeId) -> String;
 
+    /// Returns the names of the hosts that this launcher may place workers on, as [`place`](Self::place) gives them; empty if it cannot choose
+    /// among several. It does not change while the launcher lives.
+    fn hosts(&self) -> BTreeSet<String> {
+        BTreeSet::new()
+    }
+
+    /// Has workers that are [placed](Self::place) from now on run on other hosts than these, which are fewer than all
+    /// [`hosts`](Self::hosts), and on any host but these; lives that run stay where they are. Not called if there are no two hosts.
+    fn avoid(&mut self, hosts: &BTreeSet<String>) {
+        let _ = hosts;
+    }
+
     /// Starts an incarnation of a node.
     ///
     /// # Errors
@@ -200,7 +215,8 @@ pub trait Launcher: Send {
     }
 
     /// Takes over an incarnation that a launcher of a dead process has started. From then on it is as if this launcher had
-    /// started it; its [`LauncherEvent::Gone`] follows at once if it has ended meanwhile.
+    /// started it; its [`LauncherEvent::Gone`] follows at once if it has ended meanwhile. Until the node's next life,
+    /// [`place`](Self::place) says where this one runs.
     ///
     /// # Errors
     /// If this launcher has the incarnation already, or does not understand the handle.
@@ -209,5 +225,11 @@ pub trait Launcher: Send {
             holder,
             why: format!("`{handle}` is not of a launcher that adopts nodes"),
         })
+    }
+}
+
+impl Cluster for Box<dyn Launcher> {
+    fn avoid(&mut self, hosts: &BTreeSet<String>) {
+        (**self).avoid(hosts);
     }
 }

@@ -1,9 +1,8 @@
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
+pub mod action;
 pub mod apportion;
-pub mod budget;
-pub mod forecast;
 pub mod policy;
 pub mod predict;
 pub mod speed;
@@ -18,20 +17,19 @@ pub mod membership;
 pub mod launcher;
 pub mod placement;
 pub mod relaunch;
-pub mod restart;
 
 #[cfg(feature = "runtime")]
 pub mod runtime;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 
+pub use action::Action;
+pub use action::kill_restart::{budget, restart};
 pub use apportion::{ApportionError, Apportionment, Share, apportion, apportion_evenly};
 pub use budget::{BudgetConfig, BudgetRefusal, RestartBudget};
 pub use clocks::{AskError, Clocks};
 pub use coordinator::{ReadyError, StepCoordinator};
-pub use dispatch::{
-    Change, Decided, DecisionRecord, DispatchEffect, DispatchEvent, Dispatcher, DispatcherConfig,
-};
+pub use dispatch::{Decided, DecisionRecord, DispatchEffect, DispatchEvent, Dispatcher, DispatcherConfig};
 pub use launcher::{
     EventSink, LaunchError, LaunchStatus, Launcher, LauncherEvent, LauncherFactory, LineSink, NodeExit,
     NodeSpec, Outlets, OutputLine, OutputStream,

@@ -70,45 +70,44 @@ struct Peers {
     radius_squared: f64,
     /// Workers of which something is known.
     known: usize,
-    workers: usize,
-    error_rate: f64,
+    /// Part of a radius that is the same for all of them: twice the logarithm of the workers over the error rate.
+    looks: f64,
 }
 
 impl Peers {
     /// `None` if nothing is known of any worker.
     fn of(estimates: &[Option<PaceEstimate>], error_rate: f64) -> Option<Self> {
-        let workers = estimates.len();
+        #[allow(clippy::cast_precision_loss, reason = "a number of workers")]
+        let looks = 2.0 * (estimates.len() as f64 / error_rate).ln();
         let known = |estimate: &&PaceEstimate| !estimate.sample_time.is_zero();
         let mut known: Vec<(Duration, f64)> = estimates
             .iter()
             .flatten()
             .filter(known)
-            .map(|estimate| (estimate.sample_time, radius_squared(estimate, error_rate, workers)))
+            .map(|estimate| (estimate.sample_time, radius_squared(estimate, looks)))
             .collect();
-        known.sort_unstable_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
         let middle = known.len().checked_sub(1)? / 2;
-        let median = known[middle].0;
-        let mut radii: Vec<f64> = known.iter().map(|(_, radius)| *radius).collect();
-        radii.sort_unstable_by(f64::total_cmp);
+        let (_, (median, _), _) = known.select_nth_unstable_by(middle, |a, b| a.0.cmp(&b.0));
+        let median = *median;
+        let (_, (_, radius), _) = known.select_nth_unstable_by(middle, |a, b| a.1.total_cmp(&b.1));
         // The median of two is one of them; of many it is known much better than each of them.
         #[allow(clippy::cast_precision_loss, reason = "a number of workers")]
-        let radius_squared = radii[middle] * (2.0 / radii.len() as f64).min(1.0);
-        Some(Self { median, radius_squared, known: known.len(), workers, error_rate })
+        let radius_squared = *radius * (2.0 / known.len() as f64).min(1.0);
+        Some(Self { median, radius_squared, known: known.len(), looks })
     }
 
     /// The logarithm of a worker's time over the median, and the square of the radius that noise explains.
     fn compare(&self, estimate: &PaceEstimate) -> Option<(f64, f64)> {
         let time = estimate.sample_time;
         let distance = (time.as_secs_f64() / self.median.as_secs_f64()).ln();
-        let radius = radius_squared(estimate, self.error_rate, self.workers) + self.radius_squared;
+        let radius = radius_squared(estimate, self.looks) + self.radius_squared;
         (!time.is_zero()).then_some((distance, radius))
     }
 }
 
-#[allow(clippy::cast_precision_loss, reason = "a number of workers")]
-fn radius_squared(estimate: &PaceEstimate, error_rate: f64, workers: usize) -> f64 {
+fn radius_squared(estimate: &PaceEstimate, looks: f64) -> f64 {
     let batches = f64::from(estimate.batches.max(1));
-    let looks = (batches + 1.0).ln() + 2.0 * (workers as f64 / error_rate).ln();
+    let looks = (batches + 1.0).ln() + looks;
     let variance = estimate.spread * estimate.spread * std::f64::consts::FRAC_PI_2;
     variance * (batches + 1.0) / (batches * batches) * looks
 }

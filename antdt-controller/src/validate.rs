@@ -1,11 +1,10 @@
-//! No policy can break an invariant: a decision that would is refused whole, and says why.
+//! No policy can break an invariant: a decision that would is refused whole, and says why. Each [action](crate::action) checks what is asked of
+//! it.
 
-use std::collections::BTreeSet;
+use antdt_core::{Holder, InvalidValue, LocalSteps, NodeId};
 
-use antdt_core::{ClusterView, Holder, JobTime, LocalSteps, NodeId, NodeView, Role};
-
-use crate::budget::{BudgetRefusal, RestartBudget};
-use crate::policy::Decision;
+pub use crate::action::validate;
+use crate::budget::BudgetRefusal;
 
 /// Reason why the dispatcher refuses a decision of a policy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -138,6 +137,15 @@ pub enum Refusal {
         /// Number of restarts that the budget allows now.
         free: usize,
     },
+    /// No action has this name.
+    #[error("there is no action `{name}`")]
+    UnknownAction {
+        /// Name in the decision.
+        name: String,
+    },
+    /// An action refuses its value.
+    #[error(transparent)]
+    Value(#[from] InvalidValue),
     /// The restart budget does not allow an action.
     #[error(transparent)]
     Budget(#[from] BudgetRefusal),
@@ -148,95 +156,6 @@ const fn taken(mode: LocalSteps) -> &'static str {
         LocalSteps::One => "one step at a time",
         LocalSteps::Several => "at least 1",
     }
-}
-
-/// Checks a decision against the view it was made from.
-///
-/// # Errors
-/// The first thing that is wrong.
-pub fn validate(
-    now: JobTime,
-    decision: &Decision,
-    view: &ClusterView,
-    budget: &RestartBudget,
-) -> Result<(), Refusal> {
-    let live: Vec<&NodeView> = view.live_workers().collect();
-    if let Some(sizes) = &decision.batch_sizes {
-        let ids: BTreeSet<NodeId> = live.iter().map(|worker| worker.id).collect();
-        if let Some(node) = sizes.keys().find(|node| !ids.contains(node)) {
-            return Err(Refusal::NotAWorker { node: *node });
-        }
-        for worker in &live {
-            let node = worker.id;
-            let samples = *sizes.get(&node).ok_or(Refusal::WorkerLeftOut { node })?;
-            let (min, max) = (worker.batch_size_min, worker.batch_size_max);
-            let count = decision.accumulation.get(&node).copied().unwrap_or(1);
-            if count == 1 && (samples < min || samples > max) {
-                return Err(Refusal::OutOfBounds { node, samples, min, max });
-            }
-            // They differ by at most one sample: the smallest is rounded down, the largest up.
-            if count == 0 || samples / count < min || samples.div_ceil(count) > max {
-                return Err(Refusal::MicroBatches { node, samples, count, min, max });
-            }
-        }
-        let sum: u64 = sizes.values().map(|samples| u64::from(*samples)).sum();
-        if view.mode.sums_to_global_batch() && sum != u64::from(view.global_batch_size) {
-            return Err(Refusal::WrongSum { sum, global: view.global_batch_size });
-        }
-    }
-
-    let may_accumulate = decision.batch_sizes.is_some() && view.mode.sums_to_global_batch();
-    for (node, count) in &decision.accumulation {
-        if !may_accumulate && *count != 1 {
-            return Err(Refusal::Accumulation { node: *node, count: *count });
-        }
-        if !live.iter().any(|worker| worker.id == *node) {
-            return Err(Refusal::NotAWorker { node: *node });
-        }
-    }
-
-    if let Some(steps) = decision.local_steps
-        && (steps == 0 || view.mode.local_steps == LocalSteps::One)
-    {
-        return Err(Refusal::LocalSteps { steps, mode: view.mode.local_steps });
-    }
-
-    if let Some(backups) = decision.backups {
-        if !view.mode.takes_backups() {
-            return Err(Refusal::Backups { backups });
-        }
-        if backups as usize >= live.len().max(1) {
-            return Err(Refusal::TooManyBackups { backups, workers: live.len() });
-        }
-    }
-
-    let mut targets = BTreeSet::new();
-    for action in &decision.node_actions {
-        let target = action.target;
-        let node = target.node;
-        if !targets.insert(node) {
-            return Err(Refusal::Twice { node });
-        }
-        if node.role == Role::Server {
-            return Err(Refusal::Server { node });
-        }
-        let worker = live.iter().find(|worker| worker.id == node).ok_or(Refusal::NotRunning { target })?;
-        if worker.incarnation != target.incarnation {
-            return Err(Refusal::OtherLife { target, running: Holder::new(node, worker.incarnation) });
-        }
-        if worker.chief && !budget.config().chief_allowed {
-            return Err(Refusal::Chief { node });
-        }
-        if !view.has_model_without(node) {
-            return Err(Refusal::OnlyWorker { node });
-        }
-        budget.allows(now, node, live.len())?;
-    }
-    let (asked, free) = (targets.len(), budget.room(now, live.len()));
-    if asked > free {
-        return Err(Refusal::TooManyAtOnce { asked, free });
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -7,7 +7,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use antdt_controller::policy::{BackupWorkers, Composed, Dedicated, LbBsp, NonDedicated, Split, Unmanaged};
+use antdt_controller::policy::{
+    BackupWorkers, Composed, Dedicated, LbBsp, NonDedicated, Predictive, Split, Unmanaged,
+};
 use antdt_controller::testing::{Broken, History, Invariant, Invariants, history};
 use antdt_controller::{
     ApportionError, Decision, DispatchEffect, DispatchEvent, Dispatcher, DispatcherConfig, Policy,
@@ -42,6 +44,7 @@ fn the_policies_of_this_crate_break_nothing() {
     assert_eq!(broken(|history| Invariants::all().check(history, Unmanaged)), None);
     assert_eq!(broken(|history| Invariants::all().check(history, NonDedicated::default())), None);
     assert_eq!(broken(|history| Invariants::all().check(history, LbBsp::default())), None);
+    assert_eq!(broken(|history| Invariants::all().check(history, Predictive::default())), None);
     assert_eq!(broken(|history| Invariants::all().check(history, Dedicated::default())), None);
     assert_eq!(broken(|history| Invariants::all().check(history, BackupWorkers::default())), None);
     let parts: Vec<Box<dyn Policy>> = vec![

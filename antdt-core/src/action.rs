@@ -36,11 +36,14 @@ pub struct Plan {
     #[doc(alias = "BACKUP_WORKERS")]
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
     pub backups: Option<u32>,
+    /// Values of further actions, as texts by the action's name. Shared like the batch sizes.
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "is_empty"))]
+    pub actions: Arc<BTreeMap<String, String>>,
 }
 
 #[cfg(feature = "serde")]
-fn is_empty(counts: &Arc<BTreeMap<NodeId, u32>>) -> bool {
-    counts.is_empty()
+fn is_empty<K, V>(entries: &Arc<BTreeMap<K, V>>) -> bool {
+    entries.is_empty()
 }
 
 impl Plan {
@@ -58,6 +61,7 @@ impl Plan {
             accumulation: Arc::default(),
             local_steps: None,
             backups: None,
+            actions: Arc::default(),
         }
     }
 
@@ -86,6 +90,13 @@ impl Plan {
     #[must_use]
     pub fn with_backups(mut self, backups: Option<u32>) -> Self {
         self.backups = backups;
+        self
+    }
+
+    /// Returns the same plan with these values of further actions.
+    #[must_use]
+    pub fn with_actions(mut self, values: BTreeMap<String, String>) -> Self {
+        self.actions = Arc::new(values);
         self
     }
 }

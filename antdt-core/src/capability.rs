@@ -82,7 +82,7 @@ pub struct Capabilities {
     pub model: ModelPlace,
     /// When a sample counts as trained, and is acknowledged.
     pub acks: AckPoint,
-    /// What the batch sizes of a plan must add up to.
+    /// Total that the batch sizes of a plan must add up to, if any.
     pub batch_sizes: BatchSizes,
     /// Number of steps that a worker takes between two times at which workers combine their results.
     pub local_steps: LocalSteps,
@@ -197,7 +197,8 @@ impl Capabilities {
         }
     }
 
-    /// Whether a worker averages with some of the others only, so that there is one model of all only when they make it.
+    /// Returns whether a worker averages its model with only some of the other workers at a time. The models
+    /// of the workers then differ until all workers average theirs together.
     pub const fn mixes(self) -> bool {
         match self.model {
             ModelPlace::Mixed => true,

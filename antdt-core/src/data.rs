@@ -138,6 +138,13 @@ pub struct Held {
     pub offset: u64,
 }
 
+impl Held {
+    /// Returns the acknowledgement of what is part of the model.
+    pub const fn ack(&self) -> Ack {
+        Ack { lease: self.lease, offset: self.offset }
+    }
+}
+
 /// Answer to a registration with the shard service.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]

@@ -75,6 +75,8 @@ pub struct StepCommit {
     /// In an answer: whether the recipient's push is part of the step that it asked for. Where workers only
     /// ask for their turn: whether it begins that step.
     pub counted: bool,
+    /// Whether no member was left out that may have had samples: a step with fewer samples than others then shows that there were no more.
+    pub everyone: bool,
 }
 
 impl StepCommit {

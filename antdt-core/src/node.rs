@@ -1,17 +1,19 @@
 //! Description of a node, its status, and how its process ended.
 
 use std::fmt;
+use std::sync::Arc;
 
 use crate::id::Holder;
 
-/// Hardware class of a node. A node is compared with nodes of its own class only.
+/// Hardware class of a node. A node is compared with nodes of its own class only. The name is shared by all copies, because every
+/// view of the job names the class of every node.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub struct DeviceClass(pub String);
+pub struct DeviceClass(pub Arc<str>);
 
 impl Default for DeviceClass {
     fn default() -> Self {
-        Self("cpu".to_owned())
+        Self("cpu".into())
     }
 }
 

@@ -58,6 +58,25 @@ impl Stall {
     pub const LEAST: Duration = Duration::from_millis(500);
 }
 
+/// What the system says about the load of a node's host and the bounds of its process. Each figure is `None` where the system does not say it.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct NodeLoad {
+    /// Stretch of time, up to when it was reported, that the shares are of.
+    #[cfg_attr(feature = "serde", serde(with = "crate::time::nanoseconds"))]
+    pub over: Duration,
+    /// CPUs that the process's control group may use.
+    pub cpu_quota: Option<f64>,
+    /// Share of that time in which the quota kept from a CPU what wanted to run, 0 to 1: the sum over CPUs, at most all of the time.
+    pub cpu_throttled: Option<f64>,
+    /// Share of the time of all CPUs of the host in which they were busy, 0 to 1.
+    pub host_busy: Option<f64>,
+    /// Bytes in use of the memory that binds the process most, that of its control group or of its host.
+    pub memory_used: Option<u64>,
+    /// Bytes of that memory in all.
+    pub memory_bound: Option<u64>,
+}
+
 /// How far a worker's model was from the average that replaced it.
 #[doc(alias = "consensus distance")]
 #[derive(Debug, Clone, Copy, PartialEq)]

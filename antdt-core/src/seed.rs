@@ -126,7 +126,7 @@ impl Permutation {
         }
     }
 
-    /// Returns the position of `value`: the inverse of [`at`](Self::at), at the same cost.
+    /// Returns the place that `value` has in the shuffled order: the inverse of [`at`](Self::at), at the same cost.
     ///
     /// # Panics
     /// If `value` is not below [`len`](Self::len).

@@ -1,5 +1,7 @@
 //! The job as a policy sees it: an immutable value, so that a decision is a pure function of it.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::capability::Capabilities;
@@ -89,7 +91,8 @@ pub struct StepView {
     /// Median duration of a step.
     #[cfg_attr(feature = "serde", serde(with = "crate::time::nanoseconds"))]
     pub time: Duration,
-    /// Median part of a step in which its slowest worker did not compute: communication, and the commit.
+    /// Median, over these steps, of the time in which the slowest worker of a step did not compute: its
+    /// communication and the commit.
     #[cfg_attr(feature = "serde", serde(with = "crate::time::nanoseconds"))]
     pub overhead: Duration,
 }
@@ -103,6 +106,8 @@ pub struct NodeView {
     pub incarnation: Incarnation,
     /// Device class of the node.
     pub device: DeviceClass,
+    /// Host that it runs on, by the name that it gives; empty before it has registered.
+    pub host: Arc<str>,
     /// Stage of the node's life.
     pub status: NodeStatus,
     /// Samples per batch in the plan in force; 0 for a server.
@@ -185,6 +190,10 @@ pub struct ClusterView {
     pub plan: PlanVersion,
     /// Whether a plan is published and not yet in force.
     pub plan_pending: bool,
+    /// Values of further actions in that plan, as texts by the action's name.
+    pub actions: Arc<BTreeMap<String, String>>,
+    /// Hosts that workers may be started on, by the names that nodes give; empty if the launcher cannot choose.
+    pub hosts: Arc<BTreeSet<String>>,
     /// Samples per synchronous step; the sum of all batch sizes.
     pub global_batch_size: u32,
     /// Workers, by id.

@@ -16,7 +16,7 @@ pub struct FileRows {
     pub file: usize,
     /// Rows within the file, from 0.
     pub rows: SampleRange,
-    /// Number, in the data set, of the first of these rows.
+    /// Sample number, in the whole data set, of the first of these rows.
     pub sample: u64,
 }
 

@@ -71,8 +71,8 @@ impl<S: Splitter> Reader<S> {
     /// Calls `each` with the number and content of each sample of a batch, in the order of `samples`.
     ///
     /// # Errors
-    /// If a sample does not exist or cannot be read; `each` has seen none then. The rows held stay valid, so
-    /// the next batch may succeed.
+    /// If a sample does not exist or cannot be read; `each` is then not called at all. The rows that the
+    /// reader holds in memory stay valid, so the next batch may succeed.
     pub fn read(
         &mut self,
         samples: &[u64],

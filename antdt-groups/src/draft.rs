@@ -86,7 +86,8 @@ impl<'a> Draft<'a> {
         others.chain([&self.initiator]).map(|slot| self.candidate(*slot)).collect()
     }
 
-    /// Returns a worker drawn evenly from all; `None` if the worker drawn is too far behind. O(1).
+    /// Draws one of the workers that take part, uniformly at random. Returns `None` if the worker drawn is
+    /// too far behind the initiator. O(1).
     pub fn any(&mut self) -> Option<Candidate> {
         let at = self.rng.below(self.roster.len() as u64) as usize;
         let slot = self.roster.present()[at];
@@ -135,7 +136,8 @@ impl<'a> Draft<'a> {
         self.form_of_any(kind, &members);
     }
 
-    /// The same, of workers however far behind they are: nobody waits for one that is there.
+    /// Forms a group of the given workers that still take part, however far behind they are: a worker that waits already
+    /// keeps nobody waiting.
     pub fn form_of_any(&mut self, kind: GroupOrigin, members: &[Candidate]) {
         let here = |candidate: &&Candidate| self.roster.holds(candidate.slot, candidate.holder);
         let mut slots: Vec<Slot> = members.iter().filter(here).map(|candidate| candidate.slot).collect();

@@ -14,7 +14,6 @@ use antdt_core::InvalidValue;
 /// even cluster, as noise alone makes differences of 1; 2 and 3 were best or as good as any; none cost 3 to 9 % with one worker
 /// five times as slow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[doc(alias = "C_thres")]
 pub struct ProgressFilter {
     gap_max: Option<NonZeroU64>,

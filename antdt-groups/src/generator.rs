@@ -37,13 +37,11 @@ use crate::roster::{Roster, Slot};
 
 /// Settings of a [`GroupGenerator`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct GeneratorConfig {
     /// Limit on how far behind a worker may be to be drafted. Default: fewer than 3 requests.
     pub filter: ProgressFilter,
     /// Longest time from the start of a group to the last report, unless the members break off before. 60 s:
     /// longer than a member waits for its peers, and than it takes to repeat lost messages.
-    #[cfg_attr(feature = "serde", serde(with = "antdt_core::time::nanoseconds"))]
     pub group_limit: Duration,
     /// Number of times a group may run before its members go on without an average. 3: a suspect sits out
     /// from the second run on, so it takes several failures at once to need more.

@@ -9,7 +9,6 @@ use antdt_core::{Holder, JobTime, MembershipVersion};
 ///
 /// A worker runs its groups in increasing order of keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct GroupKey {
     /// Place in the order of all groups, given once when the group is formed.
     pub order: u64,
@@ -25,7 +24,6 @@ impl fmt::Display for GroupKey {
 
 /// How a policy chose the members of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub enum GroupOrigin {
     /// Drawn at random from all workers.
     Random,
@@ -56,7 +54,6 @@ pub enum GroupDecision {
 
 /// Result of a member's part in a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum ReduceOutcome {
     /// The member has the average, and has not adopted it yet.
     Reduced,
@@ -69,7 +66,6 @@ pub enum ReduceOutcome {
 
 /// Order of the generator to run a group; every member gets the same.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Go {
     /// Key of the group.
     pub key: GroupKey,
@@ -86,7 +82,6 @@ pub struct Go {
 /// A message to the generator. It accepts repeated, late and reordered messages: at most one copy has an
 /// effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum GeneratorEvent {
     /// A worker wants to take part. This ends older incarnations of its node.
     Hello {
@@ -139,7 +134,6 @@ impl GeneratorEvent {
 
 /// How the generator handled a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub enum Taken {
     /// The message changed something.
     New,
@@ -151,7 +145,6 @@ pub enum Taken {
 
 /// Reason why the generator refused a message. Nothing was changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub enum GeneratorError {
     /// The incarnation was declared lost or replaced, as far as the generator knows: the worker must exit.
@@ -206,7 +199,6 @@ pub enum GeneratorError {
 
 /// A message from the generator to a worker, which its driver must send.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub enum GeneratorEffect {
     /// The worker must run this group.
     Go {

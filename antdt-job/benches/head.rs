@@ -11,6 +11,7 @@
 #![allow(clippy::disallowed_methods, reason = "a measurement has a clock")]
 
 use std::hint::black_box;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use antdt_controller::policy;
@@ -84,6 +85,7 @@ impl Job {
             monitor: MonitorConfig::default(),
             checkpoints: None,
             can_roll_back: false,
+            hosts: Arc::default(),
         })
         .expect("the defaults are valid");
         let mut order: Vec<u32> = (0..workers).collect();

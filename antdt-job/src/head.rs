@@ -4,16 +4,18 @@
 //! callers that wait. Nothing here reads a clock or touches a socket, so the same type can be driven by a test.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use antdt_agent::BeatReply;
+use antdt_controller::action::ActionValues;
 use antdt_controller::{
     Policy, Relaunch, RelaunchBudget, RelaunchConfig, RestartConfig, RestartEffect, RestartEvent, RestartSaga,
 };
 use antdt_core::{
     BatchReport, CheckpointId, Contribution, Counts, Exit, Holder, Incarnation, InvalidValue, JobTime,
-    Joined, Machine, Metrics, ModelDistance, NodeId, NodeInfo, NodeStatus, Plan, PlanVersion, Readiness,
-    Role, RollbackId, Stall, Standing, StepCommit,
+    Joined, Machine, Metrics, ModelDistance, NodeId, NodeInfo, NodeLoad, NodeStatus, Plan, PlanVersion,
+    Readiness, Role, RollbackId, Stall, Standing, StepCommit,
 };
 use antdt_monitor::MonitorConfig;
 
@@ -37,8 +39,8 @@ use checkpoints::{Checkpoints, Rested};
 pub use core::HeadCore;
 use core::{Phase, Registered};
 pub use diagnosis::{Diagnosis, Done, NodeDiagnosis, SlowHost};
-use restart::Recorded;
 pub use restart::{HeadRecord, NodeRecord};
+use restart::{Recorded, Spent};
 pub use rollback::RolledBack;
 use scale::Retiring;
 use timers::Timers;
@@ -74,6 +76,8 @@ pub struct HeadConfig {
     pub checkpoints: Option<CheckpointSchedule>,
     /// Whether a job whose model is lost goes back to its newest checkpoint, or to its start. Otherwise it ends.
     pub can_roll_back: bool,
+    /// Hosts that the launcher may choose among, by the names that nodes give; empty if it cannot choose.
+    pub hosts: Arc<BTreeSet<String>>,
 }
 
 /// What a node sends when it registers with the master.
@@ -114,6 +118,13 @@ pub enum HeadEvent {
         holder: Holder,
         /// What the worker is doing, and for how long it has made no progress.
         stall: Stall,
+    },
+    /// The system of a node says something about its load.
+    Loaded {
+        /// Life of the node that this is about.
+        holder: Holder,
+        /// What it says.
+        load: NodeLoad,
     },
     /// A worker averaged its model with all others.
     Averaged {
@@ -277,12 +288,15 @@ pub enum HeadEffect {
     Launch(Holder),
     /// End the process of this life of a node.
     Kill(Holder),
+    /// Carry out the values of these actions of the plan in force in the cluster, with [`action::order`](antdt_controller::action::order). Lives
+    /// that are launched later follow them.
+    Order(ActionValues),
     /// The ledger is to count these samples as committed: their worker is dead, or the master commits for all workers.
     Settle(Contribution),
     /// The leases of this worker go back to the ledger.
     LedgerLost(Holder),
-    /// Answer to a worker that waits to join.
-    Joined(Holder, Box<Joined>),
+    /// Answer to a worker that waits to join. Who is told the same shares it, so that a driver can encode it once.
+    Joined(Holder, Arc<Joined>),
     /// Answer to a worker that waits for the commit of its step.
     Committed(Holder, Box<StepCommit>),
     /// Answer to a worker that waits for the commit of a step that a rollback has undone: it joins again.
@@ -347,7 +361,7 @@ pub enum Note {
     Batches(Vec<(BatchReport, f64)>),
     /// A worker averaged its model with all others, from which it was this far.
     Averaged(NodeId, ModelDistance),
-    /// Everything is committed.
+    /// Every sample of the job is committed.
     Completed,
     /// A worker has evaluated the model.
     Evaluated {
@@ -373,6 +387,8 @@ pub struct Head {
     retiring: Retiring,
     /// Lives of workers that leave because their platform told them to; others follow them.
     preempted: BTreeSet<Holder>,
+    /// When those of them that have left are killed, if they have not ended.
+    leaving_due: Timers<Holder>,
     /// Workers that came while a checkpoint was taken.
     held_joins: Vec<(Holder, Standing)>,
     /// Why the job ends once the checkpoint under way is complete, and when it ends at the latest.
@@ -383,8 +399,8 @@ pub struct Head {
     doubts: Timers<Holder>,
     /// What a successor was told to know, if there may be one.
     recorded: Option<Recorded>,
-    /// Whether this is such a successor, and has not begun.
-    resumed: bool,
+    /// What the master before has spent, if this is such a successor and has not begun.
+    resumed: Option<Spent>,
 }
 
 /// How long a job that was told to stop may take for its checkpoint.
@@ -414,19 +430,20 @@ impl Head {
             last_ended: None,
             retiring: Retiring::new(),
             preempted: BTreeSet::new(),
+            leaving_due: Timers::new(),
             held_joins: Vec::new(),
             stopping: None,
             keeping: false,
             doubts: Timers::new(),
             recorded: None,
-            resumed: false,
+            resumed: None,
             core: HeadCore::new(config, plan)?,
         })
     }
 
     fn begin(&mut self, now: JobTime) {
-        if std::mem::take(&mut self.resumed) {
-            self.take_over(now);
+        if let Some(spent) = self.resumed.take() {
+            self.take_over(now, spent);
             return;
         }
         let nodes: Vec<NodeId> = self.core.nodes.iter().map(|(node, _)| node).collect();
@@ -446,7 +463,12 @@ impl Head {
             return HeadAnswer::Fenced;
         }
         let Registration { info, data_address, process_id } = registration;
-        node.registered = Some(Box::new(Registered { info: info.clone(), data_address, process_id }));
+        node.registered = Some(Box::new(Registered {
+            host: info.host.as_str().into(),
+            info: info.clone(),
+            data_address,
+            process_id,
+        }));
         self.core.set_status(holder.node, NodeStatus::Running);
         if holder.node.role == Role::Worker {
             self.core.membership.register(holder);
@@ -545,6 +567,14 @@ impl Head {
         HeadAnswer::Noted
     }
 
+    fn loaded(&mut self, holder: Holder, load: NodeLoad) -> HeadAnswer {
+        if !self.core.is_current(holder) {
+            return HeadAnswer::Fenced;
+        }
+        self.core.detector.loaded(holder, load);
+        HeadAnswer::Noted
+    }
+
     fn averaged(&mut self, now: JobTime, holder: Holder, distance: ModelDistance) -> HeadAnswer {
         if !self.core.is_current(holder) {
             return HeadAnswer::Fenced;
@@ -554,7 +584,7 @@ impl Head {
     }
 
     fn join(&mut self, now: JobTime, holder: Holder, standing: Standing) -> HeadAnswer {
-        if !self.core.is_current(holder) || holder.node.role != Role::Worker {
+        if !self.core.may_ask(holder) || holder.node.role != Role::Worker {
             return HeadAnswer::Fenced;
         }
         if self.core.phase == Phase::Over {
@@ -867,7 +897,7 @@ impl Head {
     }
 
     fn ready(&mut self, now: JobTime, holder: Holder, step: u64, readiness: Readiness) -> HeadAnswer {
-        if !self.core.is_current(holder) {
+        if !self.core.may_ask(holder) {
             return HeadAnswer::Fenced;
         }
         if self.core.is_undone(holder) {
@@ -913,7 +943,7 @@ impl Head {
             self.mode.left(now, &mut self.core, holder, Departure::Drained);
             self.gone_from_checkpoint(now, holder);
             if !retired {
-                self.follow_preempted(now, holder);
+                self.left_preempted(now, holder);
             }
             return HeadAnswer::Left { evaluate: false, checkpoint: None };
         }
@@ -1032,6 +1062,9 @@ impl Head {
         if ordered || self.retired_without_leaving(now, holder) {
             return;
         }
+        if status == NodeStatus::Lost && self.follows_preempted(now, holder) {
+            return;
+        }
         if exit == Exit::Finished && unregistered {
             // A program that takes no part in the protocol: it is done when it says so.
             self.finish_quietly(now, holder);
@@ -1109,6 +1142,7 @@ impl Head {
     fn begin_restarts(&mut self, now: JobTime) {
         while let Some(action) = self.core.actions.pop_front() {
             let node = action.target.node;
+            self.core.changes += 1;
             self.sagas.insert(node, RestartSaga::begin(now, &action, RestartConfig::default()));
             self.saga_effects(now, node);
         }
@@ -1142,6 +1176,7 @@ impl Head {
                 RestartEffect::Outcome(outcome) => {
                     self.core.event(now, Some(node), "restart", format!("{outcome:?}"));
                     self.core.dispatcher.action_ended(now, &outcome);
+                    self.core.changes += 1;
                 }
                 _ => {}
             }
@@ -1208,6 +1243,7 @@ impl Machine for Head {
                 self.heartbeat(now, holder, reports, plan_ready, plan_applied.0)
             }
             HeadEvent::Stalled { holder, stall } => self.stalled(holder, stall),
+            HeadEvent::Loaded { holder, load } => self.loaded(holder, load),
             HeadEvent::Averaged { holder, distance } => self.averaged(now, holder, distance),
             HeadEvent::Preempted(holder) => self.preempted(now, holder),
             HeadEvent::Join { holder, standing } => self.join(now, holder, standing),
@@ -1275,6 +1311,7 @@ impl Machine for Head {
         let due = [
             self.saga_due.next(),
             self.relaunch_due.next(),
+            self.leaving_due.next(),
             self.retiring.deadline(),
             self.core.detector.deadline(),
             checkpoint,
@@ -1307,6 +1344,7 @@ impl Machine for Head {
             self.saga_effects(now, node);
         }
         self.relaunch_what_is_due(now);
+        self.end_what_does_not_leave(now);
         self.end_what_does_not_retire(now);
         self.checkpoint_deadline(now);
         self.rollback_deadline(now);

@@ -12,13 +12,15 @@
 mod core;
 mod feed;
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use antdt_agent::{AgentSession, Batch, Batcher, MicroBatch};
 use antdt_collective::lanes::{Lanes, Verdict};
 use antdt_core::{
-    Ack, Acks, CheckpointId, Exchanged, Held, Holder, JobTime, Joined, Rank, Readiness, Registered,
-    RequestId, Standing, StepCommit, StepResult,
+    Ack, AckOutcome, Acks, CheckpointId, Exchanged, Held, Holder, JobTime, Joined, PlanVersion, Rank,
+    Readiness, Registered, RequestId, Standing, StepCommit, StepResult,
 };
 
 use crate::mode::{SyncMode, Turn, WorkerHalf};
@@ -211,6 +213,14 @@ pub enum Reply {
     Rested,
 }
 
+impl Reply {
+    /// Returns the reply to [`Call::Release`] or [`Call::Fail`] for what the shard service says of the leases that were given back. A
+    /// lease that had ended says that the service was restarted: what is part of the model of it has to be presented again.
+    pub fn returned(outcomes: &[AckOutcome]) -> Self {
+        if outcomes.contains(&AckOutcome::StaleLease) { Self::ServiceRestarted } else { Self::Released }
+    }
+}
+
 /// How a worker's training ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum End {
@@ -263,6 +273,12 @@ impl WorkerLoop {
     /// Returns the number of samples per batch in the plan in force; 0 before the first plan.
     pub const fn batch_size(&self) -> u32 {
         self.core.batch_size()
+    }
+
+    /// Returns the version of the plan in force, and the values of further actions in it, by the action's name; `None` if it has none. The driver
+    /// carries them out before it loads the first batch under the plan.
+    pub const fn actions(&self) -> (PlanVersion, Option<&Arc<BTreeMap<String, String>>>) {
+        self.core.actions()
     }
 
     /// Returns the leases that the worker holds.

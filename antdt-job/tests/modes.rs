@@ -78,8 +78,16 @@ impl HeadHalf for Head {
     ) -> Result<(), String> {
         if self.1 == Defect::NeverWaits && readiness.samples > 0 {
             let (contributors, asked) = (BTreeMap::new().into(), step);
-            let begins =
-                StepCommit { step, contributors, samples: 0, apply: None, end: false, asked, counted: true };
+            let begins = StepCommit {
+                step,
+                contributors,
+                samples: 0,
+                apply: None,
+                end: false,
+                asked,
+                counted: true,
+                everyone: true,
+            };
             core.tell_commit(holder, begins);
             return Ok(());
         }

@@ -31,7 +31,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let gradient = SparseGradient { rows: vec![5, 900], values: vec![1.0, 2.0, 3.0, 4.0] };
     client.push(step, samples, &dense, &gradient.rows, &gradient.values)?;
     // Nothing has changed yet: the next pull says which pushes make up the step.
-    let commit = CommitToken { step, contributors: vec![worker], samples };
+    let commit = CommitToken { step, contributors: vec![worker], samples, everyone: true };
     let (mut pulled, mut rows) = ([0.0; 3], Vec::new());
     client.pull(Some(&commit), &gradient.rows, &mut pulled, &mut rows)?;
 

@@ -6,6 +6,7 @@ pub mod rule;
 pub mod schedule;
 
 pub mod dense;
+pub mod hot;
 pub mod table;
 
 mod tables;
@@ -31,6 +32,7 @@ pub mod runtime;
 pub use dense::DenseParams;
 pub use given::Given;
 pub use gradient::{SparseGradient, clip, clip_factor, mean_scale, norm};
+pub use hot::HotRows;
 pub use local::LocalReplica;
 pub use optimizer::Optimizer;
 pub use partition::PartitionMap;
@@ -47,8 +49,8 @@ pub use tables::initial_rows;
 
 #[cfg(feature = "runtime")]
 pub use runtime::{
-    PsClient, PsClientConfig, PsError, PsServer, PsServerConfig, PsServerStats, all_reduce_counted,
-    all_reduce_sparse,
+    HotError, HotTable, PsClient, PsClientConfig, PsError, PsServer, PsServerConfig, PsServerStats,
+    all_reduce_counted, all_reduce_sparse,
 };
 #[cfg(feature = "runtime")]
 pub use sparse::{Overlap, TableShape};

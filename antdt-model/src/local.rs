@@ -81,6 +81,12 @@ impl LocalReplica {
         &self.model
     }
 
+    /// Takes steps of this worker at a share of the learning rate, as [`Replica::set_rate_share`] says. The outer optimizer's
+    /// stay as they are.
+    pub const fn set_rate_share(&mut self, share: f32) {
+        self.model.set_rate_share(share);
+    }
+
     /// Returns the number of samples trained since the last average.
     pub const fn samples(&self) -> u64 {
         self.samples

@@ -37,6 +37,12 @@ pub struct UpdateRule {
     pub clip_norm: Option<f32>,
     /// Weight decay. It reaches the rows of a table only when a batch touches them.
     pub decay: f32,
+    /// Samples of a step at the whole rate. One with fewer, as at the end of the data, is taken at their share of the rate, so that
+    /// no sample moves the model more than others do. `None` takes every step at the whole rate.
+    ///
+    /// Near the end a slow worker may go on for several steps after the others have run out of data. At the whole rate the noise of
+    /// its few samples would be most of what the last steps do. PyTorch divides by the workers there were at first in this case (`Join`, recalled).
+    pub full_batch: Option<u64>,
 }
 
 impl UpdateRule {
@@ -49,6 +55,7 @@ impl UpdateRule {
             schedule: RateSchedule::default(),
             clip_norm: None,
             decay: defaults.decay,
+            full_batch: None,
         }
     }
 
@@ -63,8 +70,8 @@ impl UpdateRule {
     /// Checks that the settings are valid.
     ///
     /// # Errors
-    /// If the rate or the norm is not finite and above 0, the decay is negative or not finite, or the optimizer keeps more
-    /// numbers than it may.
+    /// If the rate or the norm is not finite and above 0, the decay is negative or not finite, a full batch has no samples, or the
+    /// optimizer keeps more numbers than it may.
     pub fn validate(&self) -> Result<(), InvalidValue> {
         let positive = |number: f32| number.is_finite() && number > 0.0;
         if !positive(self.rate) {
@@ -80,6 +87,9 @@ impl UpdateRule {
         if !(self.decay.is_finite() && self.decay >= 0.0) {
             let expected = "a finite number of at least 0, such as 0.01";
             return Err(InvalidValue::new("weight decay", self.decay, expected));
+        }
+        if self.full_batch == Some(0) {
+            return Err(InvalidValue::new("full batch", 0, "at least 1 sample"));
         }
         let kept = self.optimizer.state_per_value();
         if kept > STATE_MAX {
@@ -116,6 +126,13 @@ impl UpdateRule {
         }
     }
 
+    /// Returns the share of the rate at which a step of so many samples is taken, all that there were for it.
+    pub(crate) fn share_of(&self, samples: u64) -> f32 {
+        #[allow(clippy::cast_precision_loss, reason = "a share")]
+        let share = |full: u64| samples as f32 / full as f32;
+        self.full_batch.filter(|full| samples < *full).map_or(1.0, share)
+    }
+
     /// Returns the optimizer and its settings in one line. Rules with equal lines can continue from each
     /// other's optimizer state.
     pub fn identity(&self) -> String {
@@ -130,10 +147,10 @@ impl UpdateRule {
 
 impl PartialEq for UpdateRule {
     fn eq(&self, other: &Self) -> bool {
-        let Self { optimizer: _, rate, schedule, clip_norm, decay } = self;
+        let Self { optimizer: _, rate, schedule, clip_norm, decay, full_batch } = self;
         self.identity() == other.identity()
-            && (*rate, *schedule, *clip_norm, *decay)
-                == (other.rate, other.schedule, other.clip_norm, other.decay)
+            && (*rate, *schedule, *clip_norm, *decay, *full_batch)
+                == (other.rate, other.schedule, other.clip_norm, other.decay, other.full_batch)
     }
 }
 
@@ -167,7 +184,8 @@ mod tests {
         for decay in bad {
             assert_eq!(UpdateRule { decay, ..sgd() }.validate().unwrap_err().field, "weight decay");
         }
-        UpdateRule { clip_norm: Some(1.0), ..sgd() }.validate().unwrap();
+        assert_eq!(UpdateRule { full_batch: Some(0), ..sgd() }.validate().unwrap_err().field, "full batch");
+        UpdateRule { clip_norm: Some(1.0), full_batch: Some(1), ..sgd() }.validate().unwrap();
     }
 
     #[test]
@@ -180,6 +198,15 @@ mod tests {
         };
         assert_eq!([scale_of(1.0), scale_of(2.5), scale_of(5.0), scale_of(9.0)], [0.1, 0.25, 0.5, 0.5]);
         assert_eq!(sgd().next(Trained::default(), sums, 0.5).scale, 0.5);
+    }
+
+    #[test]
+    fn a_step_with_fewer_samples_than_a_full_one_is_taken_at_their_share_of_the_rate() {
+        let rule = UpdateRule { full_batch: Some(8), ..sgd() };
+        let shares = |rule: &UpdateRule| [1, 4, 8, 9].map(|samples| rule.share_of(samples));
+        assert_eq!(shares(&rule), [0.125, 0.5, 1.0, 1.0]);
+        assert_eq!(shares(&sgd()), [1.0; 4]);
+        assert_ne!(rule, sgd());
     }
 
     #[test]

@@ -53,7 +53,7 @@ pub struct MessageHeader {
 impl MessageHeader {
     /// Length of a header, in bytes.
     pub const LEN: usize = 24;
-    const MAGIC: [u8; 8] = *b"ADTP\x02\0\0\0";
+    const MAGIC: [u8; 8] = *b"ADTP\x03\0\0\0";
 
     /// Writes the header of the message in `message[LEN..]` into its first bytes, which were kept free.
     fn seal(message: &mut [u8]) {
@@ -140,6 +140,8 @@ pub enum PsRequest<'a> {
         step: Iteration,
         /// Number of samples that the gradient is the sum of.
         samples: u64,
+        /// Share of the learning rate, if a plan says one.
+        rate_share: Option<f32>,
         /// Gradient of the server's piece of the flat vector.
         #[serde(borrow, with = "bulk")]
         dense: Cow<'a, [f32]>,
@@ -306,12 +308,17 @@ mod tests {
     fn requests() -> Vec<PsRequest<'static>> {
         let layout = ParamLayout::dense(5).with_table(TableSpec::new("table", 9, 2, 0.1)).unwrap();
         let hello = PsHello::new(JobToken::new("x"), holder(1), 2, 3, &layout);
-        let commit =
-            CommitToken { step: Iteration(9), contributors: vec![holder(0), holder(4)], samples: 77 };
+        let commit = CommitToken {
+            step: Iteration(9),
+            contributors: vec![holder(0), holder(4)],
+            samples: 77,
+            everyone: false,
+        };
         let commit = Cow::Owned::<CommitToken>(commit);
         let push = PsRequest::Push {
             step: Iteration(6),
             samples: 4,
+            rate_share: Some(0.5),
             dense: Cow::Borrowed(&[1.0, 2.0]),
             rows: Cow::Borrowed(&[3, 4]),
             values: Cow::Borrowed(&[0.5; 6]),
@@ -396,6 +403,7 @@ mod tests {
             let request = PsRequest::Push {
                 step: Iteration(samples / 2),
                 samples,
+                rate_share: None,
                 dense: Cow::Borrowed(&floats),
                 rows: Cow::Borrowed(&values),
                 values: Cow::Borrowed(&floats),

@@ -53,15 +53,13 @@ mod tests {
     use super::*;
 
     fn medians(cpu: u64, gpu: u64) -> BTreeMap<DeviceClass, SampleTime> {
-        [("cpu", cpu), ("gpu", gpu)]
-            .map(|(name, time)| (DeviceClass(name.to_owned()), SampleTime(time)))
-            .into()
+        [("cpu", cpu), ("gpu", gpu)].map(|(name, time)| (DeviceClass(name.into()), SampleTime(time))).into()
     }
 
     #[test]
     fn a_class_that_is_slow_most_of_the_time_is_slow_hardware() {
         let mut contention = ClassContention::new(10);
-        let (cpu, gpu) = (DeviceClass("cpu".to_owned()), DeviceClass("gpu".to_owned()));
+        let (cpu, gpu) = (DeviceClass("cpu".into()), DeviceClass("gpu".into()));
         for beat in 0..10 {
             assert_eq!(contention.is_slow_class(&cpu), beat >= 8, "after {beat} verdicts");
             contention.push(&medians(40, 10), |ratio| ratio >= 1.3);

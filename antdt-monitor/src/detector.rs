@@ -9,6 +9,8 @@
 //! slow node; with half of them slow it finds that half. If all are equally slow, none is a straggler: the ratio is 1. A node
 //! without peers gets no verdict.
 //!
+//! By the [default rule](crate::rule::RatioRule) a node is no straggler while noise can explain its ratio: see [`ERROR_RATE`](crate::ERROR_RATE).
+//!
 //! Verdicts are given once for every [`beat_batches`](crate::WindowConfig::beat_batches) batches of the mean node
 //! of a role. The reaction lag to a change is therefore half a short window plus a quarter: 15 batches.
 
@@ -17,10 +19,12 @@ use std::time::Duration;
 
 use antdt_core::{
     BatchReport, BatchView, DeviceClass, Holder, Incarnation, InvalidValue, JobTime, Machine, NodeId,
-    NodeInfo, NodeMap, Pace, PaceEstimate, Phase, PlanVersion, Role, Stall, StepView, StragglerKind,
+    NodeInfo, NodeLoad, NodeMap, Pace, PaceEstimate, Phase, PlanVersion, Role, Stall, StepView,
+    StragglerKind,
 };
 
 use crate::baseline::Baseline;
+use crate::chance::ratio_by_chance;
 use crate::config::MonitorConfig;
 use crate::contention::ClassContention;
 use crate::deadlines::Deadlines;
@@ -112,9 +116,6 @@ pub struct Observation {
     pub estimate: Option<PaceEstimate>,
     /// What its batches under the newest plan took; `None` before the first.
     pub batch: Option<BatchView>,
-    /// Share of the time of its batches under the newest plan that it waited for data, of what it computed and waited for data; 0 before the
-    /// first.
-    pub data_wait_share: f64,
     /// Estimated time at which the node's pace changed last, or at which its incarnation's first batch began:
     /// the batches since, counted back from the report that showed the change. `None` before the first
     /// report.
@@ -148,6 +149,8 @@ struct Watched {
     pace: Pace,
     slowness_ratio: Option<f64>,
     suspicion: Suspicion,
+    /// Boxed, so that what every report needs is close together.
+    load: Option<Box<NodeLoad>>,
 }
 
 /// Nodes of one device class.
@@ -221,7 +224,8 @@ impl RoleState {
 
 /// Judges the pace of every node from its batch reports, and detects silent nodes. It takes no action itself.
 ///
-/// Memory is bounded per node: 80 batches, 40 verdicts and 32 times of batches under the newest plan by default.
+/// Memory is bounded per node: 80 batches, 40 verdicts, and the times of the 20 newest batches and of 32 under the newest plan by
+/// default.
 #[derive(Debug)]
 pub struct StragglerDetector {
     config: MonitorConfig,
@@ -279,6 +283,7 @@ impl StragglerDetector {
                 pace: Pace::Unknown,
                 slowness_ratio: None,
                 suspicion: Suspicion::None,
+                load: None,
             },
         );
         self.liveness.watch(now, info.holder);
@@ -323,6 +328,29 @@ impl StragglerDetector {
         }
         watched.suspicion = suspicion;
         ReportAnswer::Accepted
+    }
+
+    /// Records what the system of a node says about its load: evidence for a person, and nothing that a verdict follows from.
+    pub fn loaded(&mut self, holder: Holder, load: NodeLoad) -> ReportAnswer {
+        let watched = self.nodes.get_mut(holder.node);
+        match watched.filter(|watched| watched.incarnation == holder.incarnation) {
+            Some(watched) => {
+                watched.load = Some(Box::new(load));
+                ReportAnswer::Accepted
+            }
+            None => ReportAnswer::UnknownHolder,
+        }
+    }
+
+    /// Returns the newest of what the system of a node said about its load; `None` if it is not watched, or has said nothing.
+    pub fn load(&self, node: NodeId) -> Option<NodeLoad> {
+        self.nodes.get(node)?.load.as_deref().copied()
+    }
+
+    /// Returns the share of the time of a node's batches under the newest plan that it waited for data, of what it computed and waited for
+    /// data; 0 before the first, and of a node that is not watched.
+    pub fn data_wait_share(&self, node: NodeId) -> f64 {
+        self.nodes.get(node).map_or(0.0, |watched| watched.batches.data_wait_share())
     }
 
     /// Records a finished batch. It counts as a heartbeat; only batches of [`Phase::Train`] are judged.
@@ -394,7 +422,6 @@ impl StragglerDetector {
             sample_time_long: watched.long.sample_time().or(short).map(SampleTime::duration),
             estimate: watched.segment.estimate(&role.device_classes[watched.class].noise),
             batch: watched.batches.view(),
-            data_wait_share: watched.batches.data_wait_share(),
             pace_since: watched.pace_since,
             slowness_ratio: watched.slowness_ratio,
             slow_fraction_long: watched.long.slow_fraction(),
@@ -407,7 +434,8 @@ impl StragglerDetector {
         self.roles.get(&Role::Worker).and_then(|role| role.step_longest)
     }
 
-    /// Returns the deadlines of the job, as its steps are now.
+    /// Returns the deadlines of the job, derived from the settings and from how long its steps take at
+    /// present.
     pub fn deadlines(&self) -> Deadlines {
         Deadlines::derive(&self.config, self.step_longest())
     }
@@ -449,13 +477,7 @@ impl StragglerDetector {
         let state = self.roles.get_mut(&role).expect("a role is entered before its first node");
         let mut steps: Vec<Duration> = Vec::new();
         for (_, watched) in self.nodes.of_role(role) {
-            if let Some(own) = watched.short.step_time() {
-                steps.push(own);
-                // Most likely asked for in a moment: while the window is at hand, that costs little.
-                let step = state.step_median.unwrap_or(own);
-                watched.short.sample_time(step);
-                watched.short.samples_per_second(step);
-            }
+            steps.extend(watched.short.step_time());
         }
         state.step_longest = steps.iter().max().copied().or(state.step_longest);
         state.step_median = lower_median(&mut steps);
@@ -505,8 +527,16 @@ impl StragglerDetector {
                 let ratio = time.0 as f64 / reference.0 as f64;
                 watched.long.push(time, ratio, self.config.rule.is_slow(ratio));
                 watched.slowness_ratio = Some(ratio);
+                let noise = state.device_classes[class].noise;
+                let spread = watched.segment.spread(&noise).max(noise.deviation());
                 let evidence = Evidence {
                     ratio_short: ratio,
+                    ratio_by_chance: ratio_by_chance(
+                        spread,
+                        noise.batches(),
+                        watched.short.span(step),
+                        peers[class],
+                    ),
                     ratio_long: watched.long.slowness_ratio().unwrap_or(ratio),
                     slow_fraction_long: watched.long.slow_fraction(),
                 };

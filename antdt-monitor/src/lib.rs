@@ -14,6 +14,7 @@ pub mod hang;
 pub mod liveness;
 
 mod baseline;
+mod chance;
 mod running_median;
 mod segment;
 mod steps;
@@ -21,6 +22,7 @@ mod steps;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 
+pub use chance::ERROR_RATE;
 pub use config::{MonitorConfig, WindowConfig};
 pub use deadlines::{Deadline, Deadlines, WaitConfig};
 pub use detector::{DetectorEvent, MonitorEffect, Observation, ReportAnswer, StragglerDetector};

@@ -41,6 +41,10 @@ const REFERENCE_MIN: usize = 8;
 /// Batches that an estimate is made of at least.
 const ESTIMATE_MIN: usize = 2;
 
+/// Batches from one look at their spread around the median to the next: it changes slowly, and costs more than all else that is done with a
+/// batch.
+const LOOK: usize = 8;
+
 /// First batches of a life that are not looked at. 1: cold caches and the first touch of memory hit the first batch;
 /// what lasts longer is cut off as a segment of its own.
 const WARMUP: u32 = 1;
@@ -93,6 +97,16 @@ impl Noise {
         self.sum / self.batches
     }
 
+    /// Standard deviation of the logarithm of one batch.
+    pub(crate) fn deviation(self) -> f64 {
+        self.variance().sqrt().max(SPREAD_MIN)
+    }
+
+    /// Batches that it is known from.
+    pub(crate) const fn batches(self) -> f64 {
+        self.batches
+    }
+
     /// A node's part of it changed.
     fn replace(&mut self, before: (f64, u32), after: (f64, u32)) {
         self.sum = (self.sum + after.0 * f64::from(after.1) - before.0 * f64::from(before.1)).max(0.0);
@@ -111,8 +125,10 @@ pub(crate) struct Segment {
     /// Half the mean square of the logarithm of a batch over the one before: the variance of independent noise, whatever
     /// the speed does meanwhile. And the number of batches, up to [`NEWEST`], that it is the mean of.
     variance: (f64, u32),
-    /// Spread of the batches around their median, which sees slow changes too; as of some batches ago.
+    /// Spread of the batches around their median, which sees slow changes too; as of less than [`LOOK`] batches ago.
     around: f64,
+    /// Batches until it is looked at again.
+    unseen: usize,
 }
 
 impl Default for Segment {
@@ -125,6 +141,7 @@ impl Default for Segment {
             newest: None,
             variance: (0.0, 0),
             around: 0.0,
+            unseen: LOOK,
         }
     }
 }
@@ -144,11 +161,12 @@ impl Segment {
             let now = (mean + (change * change / 2.0 - mean) / f64::from(batches_now), batches_now);
             noise.replace(self.variance, now);
             self.variance = now;
+            self.unseen -= 1;
         }
         let reference = self.times.get().filter(|_| self.times.len() >= REFERENCE_MIN);
         self.times.push(time);
-        if self.variance.1.is_multiple_of(8) {
-            self.around = self.spread_around_median();
+        if self.unseen == 0 {
+            (self.around, self.unseen) = (self.spread_around_median(), LOOK);
         }
         let reference = reference?;
         let distance = ratio(time, reference).ln();
@@ -195,7 +213,7 @@ impl Segment {
 
     /// Standard deviation of the logarithm of one batch's time: the node's own, drawn towards that of its peers while it
     /// has few batches.
-    fn spread(&self, noise: &Noise) -> f64 {
+    pub(crate) fn spread(&self, noise: &Noise) -> f64 {
         /// Batches that what the peers say counts for.
         const PEERS: f64 = 8.0;
         let (own, batches) = (self.variance.0, f64::from(self.variance.1));

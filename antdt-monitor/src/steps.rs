@@ -1,10 +1,12 @@
 //! [`StepLog`] and [`BatchLog`]: the durations of synchronous steps, and of the batches of a worker, under the newest plan.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use antdt_core::{BatchReport, BatchView, PlanVersion, StepView};
 
 use crate::running_median::RunningMedian;
+use crate::stats::lower_median_of;
 
 /// Steps that may be incomplete at a time: reports of a worker come up to a heartbeat later than those of another. 64 bounds
 /// the memory; a step that is older counts for nothing.
@@ -87,14 +89,15 @@ pub(crate) struct BatchLog {
     samples: u64,
     micro_batches: u32,
     batches: u32,
-    times: RunningMedian<Duration>,
-    /// Waiting for data.
-    waits: RunningMedian<Duration>,
+    /// Nanoseconds of computing.
+    times: RunningMedian<u64>,
+    /// Nanoseconds of waiting for data in the same batches, oldest first: their median is only asked for in a diagnosis.
+    waits: VecDeque<u64>,
 }
 
 impl Default for BatchLog {
     fn default() -> Self {
-        let [times, waits] = [RunningMedian::new(NEWEST), RunningMedian::new(NEWEST)];
+        let (times, waits) = (RunningMedian::new(NEWEST), VecDeque::new());
         Self { plan: PlanVersion(0), samples: 0, micro_batches: 1, batches: 0, times, waits }
     }
 }
@@ -111,13 +114,19 @@ impl BatchLog {
             *self = Self { plan, samples, micro_batches, ..Self::default() };
         }
         self.batches = self.batches.saturating_add(1);
-        self.times.push(report.compute);
-        self.waits.push(report.data_wait);
+        if self.waits.len() == NEWEST {
+            self.waits.pop_front();
+        }
+        let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        self.times.push(nanos(report.compute));
+        self.waits.push_back(nanos(report.data_wait));
     }
 
     /// Share of a batch's own time that the worker waits for data; 0 before the first batch.
     pub(crate) fn data_wait_share(&self) -> f64 {
-        let (Some(compute), Some(wait)) = (self.times.get(), self.waits.get()) else { return 0.0 };
+        let wait = lower_median_of(NEWEST, self.waits.iter().copied());
+        let (Some(compute), Some(wait)) = (self.times.get(), wait) else { return 0.0 };
+        let [compute, wait] = [compute, wait].map(Duration::from_nanos);
         let own = (compute + wait).as_secs_f64();
         if own > 0.0 { wait.as_secs_f64() / own } else { 0.0 }
     }
@@ -126,7 +135,8 @@ impl BatchLog {
     pub(crate) fn view(&self) -> Option<BatchView> {
         let samples = u32::try_from(self.samples).unwrap_or(u32::MAX);
         let (plan, micro_batches, batches) = (self.plan, self.micro_batches, self.batches);
-        Some(BatchView { plan, samples, micro_batches, compute: self.times.get()?, batches })
+        let compute = Duration::from_nanos(self.times.get()?);
+        Some(BatchView { plan, samples, micro_batches, compute, batches })
     }
 }
 

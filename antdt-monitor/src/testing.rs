@@ -37,7 +37,8 @@ pub fn check_rule(rule: &Rule) -> Result<(), String> {
         for (slow_fraction_long, current) in
             [0.0, 0.5, 1.0].into_iter().flat_map(|f| currents.map(|c| (f, c)))
         {
-            let evidence = Evidence { ratio_short, ratio_long, slow_fraction_long };
+            let ratio_by_chance = 1.1;
+            let evidence = Evidence { ratio_short, ratio_by_chance, ratio_long, slow_fraction_long };
             let verdict = rule.judge(&evidence, current);
             if matches!(verdict, Pace::Unknown | Pace::Straggler(StragglerKind::Deterministic)) {
                 return Err(format!("{verdict:?} is no verdict on a node: {evidence:?}, {current:?}"));

@@ -47,8 +47,9 @@ struct Batch {
 /// everything else in memory, and going there costs more than all the rest of a report.
 const FRESH: usize = 4;
 
-/// The short window: a bounded ring of the newest batches of one incarnation of a node. Insertion is O(1). A
-/// median is O(window) after an insertion, and O(1) until the next.
+/// The short window: a bounded ring of the newest batches of one incarnation of a node. A median over
+/// [`short_batches`](WindowConfig::short_batches) of them is kept up to date with each insertion; one over another number is O(window)
+/// after an insertion, and O(1) until the next.
 ///
 /// The window has [`short_batches`](WindowConfig::short_batches) batches for a node whose batches take as
 /// long as the median node's. In synchronous training all have the same step, so all have that many. Under
@@ -65,11 +66,14 @@ pub struct ShortWindow {
     fresh_len: usize,
     /// How many of the newest in a row have the plan of the very newest or a newer one.
     under_newest: usize,
-    /// The median of the step time, once it was asked for.
-    step_time: Cell<Option<Duration>>,
-    /// The median time per sample of so many newest batches, once it was asked for.
+    /// Wall times in nanoseconds, and times per sample, of the newest [`short_batches`](WindowConfig::short_batches).
+    walls: RunningMedian<u64>,
+    sample_times: RunningMedian<SampleTime>,
+    /// Samples and nanoseconds of wall time of the newest [`short_batches`](WindowConfig::short_batches).
+    sums: (u128, u128),
+    /// The median time per sample of another number of newest batches, once it was asked for.
     sample_time: Cell<Option<(u32, SampleTime)>>,
-    /// The samples per second of so many newest batches, once they were asked for.
+    /// The samples per second of another number of newest batches, once they were asked for.
     samples_per_second: Cell<Option<(u32, f64)>>,
 }
 
@@ -84,7 +88,9 @@ impl ShortWindow {
                 FRESH],
             fresh_len: 0,
             under_newest: 0,
-            step_time: Cell::new(None),
+            walls: RunningMedian::new(config.short_batches as usize),
+            sample_times: RunningMedian::new(config.short_batches as usize),
+            sums: (0, 0),
             sample_time: Cell::new(None),
             samples_per_second: Cell::new(None),
         }
@@ -99,6 +105,10 @@ impl ShortWindow {
         }
         let wall_ns = u64::try_from(report.wall().as_nanos()).unwrap_or(u64::MAX);
         let batch = Batch { sample_time, samples: report.samples, wall_ns, plan: report.plan };
+        let leaves = self.newest(self.most()).nth(self.config.short_batches as usize - 1);
+        let (samples, wall) = leaves.map_or((0, 0), |batch| (batch.samples.into(), batch.wall_ns.into()));
+        self.sums.0 = self.sums.0 + u128::from(batch.samples) - samples;
+        self.sums.1 = self.sums.1 + u128::from(wall_ns) - wall;
         let same_plan = self.newest(1).next().is_some_and(|newest| newest.plan == batch.plan);
         self.fresh[self.fresh_len] = batch;
         self.fresh_len += 1;
@@ -109,7 +119,8 @@ impl ShortWindow {
         if self.fresh_len == FRESH {
             self.file_fresh();
         }
-        self.step_time.set(None);
+        self.walls.push(wall_ns);
+        self.sample_times.push(sample_time);
         self.sample_time.set(None);
         self.samples_per_second.set(None);
     }
@@ -140,22 +151,19 @@ impl ShortWindow {
     /// Returns the median wall time of a batch over the newest
     /// [`short_batches`](WindowConfig::short_batches).
     pub fn step_time(&self) -> Option<Duration> {
-        if self.step_time.get().is_none() {
-            let count = self.config.short_batches;
-            let walls = self.newest(count).map(|batch| batch.wall_ns);
-            self.step_time.set(lower_median_of(count as usize, walls).map(Duration::from_nanos));
-        }
-        self.step_time.get()
+        self.walls.get().map(Duration::from_nanos)
     }
 
     /// Batches that cover as much time as `short_batches` of a node with `step_median` (the median over the nodes
     /// of [`step_time`](Self::step_time)).
-    fn span(&self, step_median: Duration) -> u32 {
-        let nominal = u128::from(self.config.short_batches);
+    pub(crate) fn span(&self, step_median: Duration) -> u32 {
+        let nominal = u64::from(self.config.short_batches);
         let most = self.most();
-        let own = self.step_time().map_or(0, |step| step.as_nanos());
+        let own = self.walls.get().unwrap_or_default();
+        let median = u64::try_from(step_median.as_nanos()).unwrap_or(u64::MAX);
         // Rounded to the nearest batch, so that jitter of the step time does not shorten the window.
-        let span = (nominal * step_median.as_nanos() + own / 2).checked_div(own).unwrap_or(nominal);
+        let span = nominal.saturating_mul(median).saturating_add(own / 2);
+        let span = span.checked_div(own).unwrap_or(nominal);
         u32::try_from(span).unwrap_or(most).clamp(BATCHES_MIN.min(self.config.short_batches), most)
     }
 
@@ -172,6 +180,9 @@ impl ShortWindow {
     }
 
     fn median_of_newest(&self, count: u32) -> Option<SampleTime> {
+        if count as usize == self.sample_times.len() {
+            return self.sample_times.get();
+        }
         let known = self.sample_time.get().filter(|(of, _)| *of == count);
         if known.is_none() {
             let times = self.newest(count).map(|batch| batch.sample_time);
@@ -206,21 +217,29 @@ impl ShortWindow {
     }
 
     /// Returns the samples per second of wall time over the window; 0 while it is empty.
-    #[allow(clippy::cast_precision_loss, reason = "an estimate")]
     pub fn samples_per_second(&self, step_median: Duration) -> f64 {
         let span = self.span(step_median);
+        if span == self.config.short_batches {
+            return Self::rate(self.sums);
+        }
         if let Some((of, rate)) = self.samples_per_second.get()
             && of == span
         {
             return rate;
         }
-        let (samples, wall) = self.newest(span).fold((0_u64, 0_u64), |(samples, wall), batch| {
-            (samples.saturating_add(batch.samples), wall.saturating_add(batch.wall_ns))
+        let sums = self.newest(span).fold((0, 0), |(samples, wall), batch| {
+            (samples + u128::from(batch.samples), wall + u128::from(batch.wall_ns))
         });
-        let seconds = Duration::from_nanos(wall).as_secs_f64();
-        let rate = if wall == 0 { 0.0 } else { samples as f64 / seconds };
+        let rate = Self::rate(sums);
         self.samples_per_second.set(Some((span, rate)));
         rate
+    }
+
+    /// So many samples in so many nanoseconds, by the second.
+    #[allow(clippy::cast_precision_loss, reason = "an estimate")]
+    fn rate((samples, wall): (u128, u128)) -> f64 {
+        let [samples, wall] = [samples, wall].map(|sum| u64::try_from(sum).unwrap_or(u64::MAX));
+        if wall == 0 { 0.0 } else { samples as f64 / Duration::from_nanos(wall).as_secs_f64() }
     }
 
     /// The newest batches, the very newest first.

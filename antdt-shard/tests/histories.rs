@@ -428,3 +428,23 @@ fn a_line_that_is_none_is_refused_by_name() {
     let error = History::new(spec, Vec::new()).unwrap_err().to_string();
     assert_eq!(error, "num_samples = 1099511627776: must be at most 65536 over all epochs of a history");
 }
+
+/// The grant that arrives late is in the log before the service begins again.
+#[test]
+fn what_a_late_call_wrote_just_before_a_restart_is_in_a_store_of_ones_own() {
+    let spec = r#"{"name":"history","num_samples":1,"cut":{"Every":1},"epochs":{"Finite":1},"shuffle":"None","seed":0,"epoch_overlap":0,"delivery":"AtLeastOnce","max_data_faults":1,"on_quarantine":"FailJob","max_leases_per_holder":1,"assignment":"Dynamic"}"#;
+    let ask = |want| {
+        format!(
+            r#"{{"exchange":{{"node":0,"life":0,"back":0,"generations_back":0,"forgetful":false,"acks":[],"want":{want}}}}}"#
+        )
+    };
+    let steps = [
+        r#"{"register":{"node":0,"life":0,"held":[]}}"#.to_owned(),
+        format!(r#"{{"late":{{"by":2,"step":{}}}}}"#, ask(1)),
+        ask(0),
+        r#"{"restart":{"lost":0,"compacted":null}}"#.to_owned(),
+    ];
+    let line = format!(r#"{{"spec":{spec},"steps":[{}]}}"#, steps.join(","));
+    let disk = MemStore::default();
+    Invariants::all().check(&history::replay(&line), || disk.clone()).unwrap();
+}

@@ -60,8 +60,6 @@ impl Calibration {
         "emulated compute, permanent stragglers, start-up times taken from the recording that is judged";
     /// Smallest number of jobs that a calibration needs.
     pub const RUNS_MIN: usize = 20;
-    /// Text in place of [`line`](Self::line) beside figures of workers that average in groups: no such job is compared.
-    pub const NONE_OF_GROUPS: &str = "not calibrated: no job that it was compared with averages in groups";
     /// Largest median error that passes, in percent.
     pub const MEDIAN_MAX: f64 = 5.0;
     /// The largest error that one job in twenty may exceed, percent.

@@ -2,8 +2,7 @@
 //! invariants must hold after every event; afterwards the job must end.
 //!
 //! A [`Case`] is a function of its seed, and what happens in it is a function of the case. So a seed is all that a failure
-//! has to name; [`shrink`](crate::shrink) makes the case small that it stands for. A seed stands for two worlds: a [`Case`],
-//! which is a job, and a [`PartialCase`], in which workers average in groups.
+//! has to name; [`shrink`](crate::shrink) makes the case small that it stands for.
 //!
 //! Source: deterministic simulation with a safety and then a liveness phase, as in `TigerBeetle`'s VOPR: our design after its
 //! documents.
@@ -27,7 +26,6 @@ use crate::model::faults::{Chaos, Listed};
 use crate::world::{Blind, World};
 use crate::{Models, Setup, Tracer, Violation};
 
-mod partial;
 mod restless;
 mod rough;
 mod story;
@@ -35,7 +33,6 @@ mod tally;
 #[cfg(test)]
 mod tests;
 
-pub use self::partial::{PartialCase, partial_case};
 pub use self::restless::Restless;
 pub use self::rough::Rough;
 pub use self::story::Story;
@@ -82,11 +79,18 @@ pub enum CaseError {
 /// The random world that belongs to a seed.
 pub fn case(seed: u64) -> Case {
     let rng = &mut Seed(seed).derive("chaos").rng();
-    let setup = setup(seed, rng);
+    let mut setup = setup(seed, rng);
     let rough = Rough::draw(setup.workers, rng);
     // Faults go on for about as long as the job would take without them.
     let busy = rough.duration(&setup) + Duration::from_secs(2);
-    let faults = faults(setup.workers, setup.servers, busy * 3 / 2, rng);
+    let mut faults = faults(seed, setup.workers, setup.servers, busy * 3 / 2, rng);
+    let mut chance = Seed(seed).derive("masters").rng();
+    if chance.below(MASTERS_EVERY) == 0 {
+        setup.goes_back = true;
+        let masters = chaos(Vec::new(), busy * 3 / 2).draw_masters(&mut chance);
+        faults.extend(masters.left().copied());
+        faults.sort_by_key(|(at, _)| *at);
+    }
     let policy = ["none", "nd", Restless::NAME][index(rng, 3)];
     let calm = faults.last().map_or(JobTime::ZERO, |(at, _)| *at);
     Case { setup, policy, rough: Rough { calm_from: calm, ..rough }, faults }
@@ -97,6 +101,12 @@ const FIRST_MODES: usize = 3;
 
 /// One case in so many runs a mode that came later.
 const LATER_MODES_EVERY: u64 = 5;
+
+/// In one case in so many there are also faults of kinds that came later.
+const LATER_FAULTS_EVERY: u64 = 5;
+
+/// In one case in so many the master ends, and another one goes on with the job.
+const MASTERS_EVERY: u64 = 8;
 
 fn setup(seed: u64, rng: &mut DetRng) -> Setup {
     let modes = SyncMode::examples();
@@ -123,6 +133,7 @@ fn setup(seed: u64, rng: &mut DetRng) -> Setup {
         workers_per_host: 1 + below(rng, 3),
         gradient_bytes: 1 << rng.below(20),
         max_restarts: [0, 1, 3, 50, 50, 50][index(rng, 6)],
+        goes_back: false,
         control_tick: Duration::from_millis(50 + rng.below(450)),
         heartbeat,
         silence_limit: heartbeat * 3 + up_to(rng, Duration::from_secs(8)),
@@ -132,18 +143,37 @@ fn setup(seed: u64, rng: &mut DetRng) -> Setup {
 }
 
 /// What goes wrong in `lasting`.
-fn faults(workers: u32, servers: u32, lasting: Duration, rng: &mut DetRng) -> Vec<(JobTime, Fault)> {
+fn faults(
+    seed: u64,
+    workers: u32,
+    servers: u32,
+    lasting: Duration,
+    rng: &mut DetRng,
+) -> Vec<(JobTime, Fault)> {
     // The loss of a server ends the job: rarely, or nothing else would be seen.
-    let workers = (0..workers).flat_map(|index| [NodeId::worker(index); 20]);
-    let chaos = Chaos {
-        nodes: workers.chain((0..servers).map(NodeId::server)).collect(),
+    let many = (0..workers).flat_map(|index| [NodeId::worker(index); 20]);
+    let chaos = chaos(many.chain((0..servers).map(NodeId::server)).collect(), lasting);
+    let drawn = chaos.draw(rng).expect("there is a worker, and a code");
+    let mut faults: Vec<(JobTime, Fault)> = drawn.left().copied().collect();
+    let mut chance = Seed(seed).derive("later faults").rng();
+    if chance.below(LATER_FAULTS_EVERY) == 0 {
+        let chaos = Chaos { nodes: (0..workers).map(NodeId::worker).collect(), ..chaos };
+        let later = chaos.draw_later(&mut chance).expect("there is a worker");
+        faults.extend(later.left().copied());
+        faults.sort_by_key(|(at, _)| *at);
+    }
+    faults
+}
+
+/// Faults that hit these nodes in `lasting`.
+fn chaos(nodes: Vec<NodeId>, lasting: Duration) -> Chaos {
+    Chaos {
+        nodes,
         codes: vec![Exit::CODE_RETRY, Exit::CODE_RETRY, 1, Exit::CODE_NEVER],
         faults_max: FAULTS_MAX,
         until: JobTime::ZERO + lasting,
         longest: Duration::from_secs(60),
-    };
-    let drawn = chaos.draw(rng).expect("there is a worker, and a code");
-    drawn.left().copied().collect()
+    }
 }
 
 fn up_to(rng: &mut DetRng, most: Duration) -> Duration {
@@ -240,6 +270,9 @@ impl fmt::Display for Case {
         }
         if self.setup.static_sharding {
             f.write_str(", static")?;
+        }
+        if self.setup.goes_back {
+            f.write_str(", goes back")?;
         }
         write!(f, ", policy {}", self.policy)?;
         for (at, fault) in &self.faults {

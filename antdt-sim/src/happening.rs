@@ -2,8 +2,6 @@
 
 use antdt_agent::AgentSession;
 use antdt_core::{Holder, JobTime};
-use antdt_groups::member::MemberEffect;
-use antdt_groups::{GeneratorEffect, GeneratorError, GeneratorEvent, GroupGenerator, Taken};
 use antdt_job::{Call, HeadAnswer, HeadEffect, HeadEvent, Reply};
 use antdt_shard::ledger::{Answer, Event, Record};
 
@@ -26,18 +24,6 @@ pub enum Happening<'a> {
     Effect(&'a HeadEffect),
     /// A life of a worker got a reply and made its next call.
     Worker(Holder, &'a Reply, &'a Call),
-    /// The generator of groups answered an event.
-    Group(&'a GeneratorEvent, &'a Result<Taken, GeneratorError>),
-    /// A deadline of the generator of groups passed.
-    GroupDeadline,
-    /// The generator of groups was started again, and told again all that it had been told.
-    GroupRestart,
-    /// The generator of groups wants this said.
-    GroupEffect(&'a GeneratorEffect),
-    /// The generator of groups, with all that came of what it was told last.
-    Groups(&'a GroupGenerator),
-    /// A life that averages with others wants this done.
-    Member(Holder, &'a MemberEffect),
     /// The master's answer to a heartbeat reached a life.
     Beat(Holder, &'a AgentSession),
     /// A process began to run.
@@ -46,8 +32,14 @@ pub enum Happening<'a> {
     Died(Holder),
     /// A fault hit the job.
     Fault(Fault),
+    /// The master's process ended; another one goes on at this time.
+    MasterEnded(JobTime),
+    /// Another master goes on with the job from here.
+    TakenOver,
     /// A message between this life and another process was lost on its way.
     Lost(Holder),
+    /// A message of this life to the master arrives before one that it sent earlier.
+    Overtaken(Holder),
     /// No fault happens from now on.
     Calm,
     /// The job ended: everything is committed, or why not.

@@ -1,7 +1,7 @@
 //! What must hold after every event, one file each.
 //!
-//! An invariant trusts nothing but what it sees: it keeps its own account of what the machines say and do. The ones of a job
-//! are in [`all`], those of workers that average in groups in [`all_of_groups`]; a property test may use a single one.
+//! An invariant trusts nothing but what it sees: it keeps its own account of what the machines say and do. Those of a job are in
+//! [`all`]; a property test may use a single one.
 //!
 //! | invariant | in words |
 //! |---|---|
@@ -29,7 +29,7 @@
 
 use std::fmt;
 
-use antdt_core::{InvalidValue, JobTime};
+use antdt_core::{Barrier, InvalidValue, JobTime};
 
 use crate::happening::{Happening, Observer};
 use crate::setup::Setup;
@@ -42,6 +42,7 @@ pub mod done_is_final;
 pub mod epoch_ends;
 pub mod group_counts_for_all;
 pub mod group_order_total;
+mod group_word;
 pub mod groups_disjoint;
 mod holding;
 mod leases;
@@ -95,16 +96,16 @@ pub trait Invariant: fmt::Debug + Send {
     /// What is wrong, with ids and amounts.
     fn saw(&mut self, at: JobTime, what: &Happening<'_>) -> Result<(), String>;
 
-    /// The simulation is over.
+    /// Checks, when the simulation is over, that everything that had to happen has happened.
     ///
     /// # Errors
-    /// What should have happened by now.
+    /// What should have happened by then, and has not.
     fn finish(&mut self, _at: JobTime) -> Result<(), String> {
         Ok(())
     }
 }
 
-/// All invariants of a job.
+/// All invariants of a job; those of groups where the master forms groups of workers.
 ///
 /// # Errors
 /// If no ledger can be made of its data set.
@@ -112,7 +113,7 @@ pub fn all(setup: &Setup) -> Result<Vec<Box<dyn Invariant>>, InvalidValue> {
     let spec = &dataset(setup);
     let replay = ReplayEqualsLive::new(spec)
         .map_err(|error| InvalidValue::new("samples", setup.samples, error.to_string()))?;
-    Ok(vec![
+    let mut all: Vec<Box<dyn Invariant>> = vec![
         Box::new(ShardsPartition::new(spec)),
         Box::new(DoneIsFinal::new(spec)),
         Box::new(StaleLifeIsFenced::default()),
@@ -131,18 +132,13 @@ pub fn all(setup: &Setup) -> Result<Vec<Box<dyn Invariant>>, InvalidValue> {
         Box::new(OneCollectiveOrder::default()),
         Box::new(EpochEnds::new(setup)),
         Box::new(RequestsAreServed::default()),
-    ])
-}
-
-/// All invariants of workers that average in groups.
-pub fn all_of_groups() -> Vec<Box<dyn Invariant>> {
-    vec![
-        Box::new(StaleLifeIsFenced::default()),
-        Box::new(GroupsDisjoint::default()),
-        Box::new(GroupOrderTotal::default()),
-        Box::new(GroupCountsForAll::default()),
-        Box::new(RequestsAreServed::default()),
-    ]
+    ];
+    if setup.sync.capabilities().barrier == Barrier::Peers {
+        all.push(Box::new(GroupsDisjoint::default()));
+        all.push(Box::new(GroupOrderTotal::default()));
+        all.push(Box::new(GroupCountsForAll::default()));
+    }
+    Ok(all)
 }
 
 /// Several invariants that are checked together.

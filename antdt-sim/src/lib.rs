@@ -23,8 +23,6 @@ pub mod recording;
 mod queue;
 pub mod world;
 
-pub mod partial;
-
 pub mod tracer;
 pub mod whatif;
 
@@ -37,7 +35,7 @@ pub use invariant::{Invariant, Violation};
 pub use journal::SimulatedJob;
 pub use model::Models;
 pub use recording::Recording;
-pub use scenario::{AnyScenario, Scenario};
+pub use scenario::Scenario;
 pub use setup::Setup;
 pub use tracer::Tracer;
 pub use whatif::WhatIf;

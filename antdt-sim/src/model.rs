@@ -43,6 +43,9 @@ pub trait Compute: Debug + Send {
     fn batch_size_max(&self, _node: NodeId) -> Option<u32> {
         None
     }
+
+    /// The node runs on another host from its next life on. Changes nothing, unless a model has times by host.
+    fn moved(&mut self, _node: NodeId, _host: Host) {}
 }
 
 impl<C: Compute + ?Sized> Compute for Box<C> {
@@ -56,6 +59,10 @@ impl<C: Compute + ?Sized> Compute for Box<C> {
 
     fn batch_size_max(&self, node: NodeId) -> Option<u32> {
         (**self).batch_size_max(node)
+    }
+
+    fn moved(&mut self, node: NodeId, host: Host) {
+        (**self).moved(node, host);
     }
 }
 
@@ -136,6 +143,12 @@ pub enum Fault {
     Crash(NodeId),
     /// The process ends with this exit code.
     Exit(NodeId, i32),
+    /// The platform takes the process back: it tells it to leave, as by SIGTERM, and ends it after this long. A worker says so with
+    /// each heartbeat, finishes its step, gives back what it holds and leaves; a server stays, since no checkpoint stands in for it.
+    Preempt(NodeId, Duration),
+    /// The training thread of a worker stands still for this long in the middle of its next batch, while its heartbeats go on and say
+    /// that it does not get on.
+    Hang(NodeId, Duration),
     /// The process stands still for this long, and then goes on as if nothing had happened. If that exceeds the silence
     /// limit, it goes on as a zombie.
     Pause(NodeId, Duration),
@@ -144,8 +157,16 @@ pub enum Fault {
     /// No message reaches the node or leaves it for this long; neither does an order to end it, nor the news of its
     /// end. If the node is declared dead meanwhile, it is a zombie until the order arrives.
     Cut(NodeId, Duration),
+    /// For this long, what the node sends to the master and to the shard service arrives a second time, up to 0.3 s later: after what
+    /// it sent next.
+    Duplicate(NodeId, Duration),
     /// The shard service is started again from its log.
     RestartLedger,
+    /// The master's process ends, and the shard service with it; so long afterwards another master goes on with the job from what it
+    /// has written down, and the shard service is started again from its log. It ends at once; or in the midst of the next
+    /// event of which it writes something down, when it has carried out so many of its further effects. Does nothing in
+    /// a job that does not [go back](crate::Setup::goes_back), which nobody can go on with.
+    RestartMaster(Duration, Option<u32>),
 }
 
 /// Model of which faults happen, and when.

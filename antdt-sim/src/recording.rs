@@ -27,7 +27,7 @@ mod tests;
 pub use diff::{DiffError, Difference, diff};
 pub use facts::{ActionFact, BatchFact, EndFact, Facts, StartFact};
 pub use models::{RecordedCompute, RecordedFaults, RecordedStarts};
-pub use replay::{Parting, Replayed, ReplayedGroups};
+pub use replay::{Parting, Replayed};
 
 /// Reason why a recording cannot be used.
 #[derive(Debug, thiserror::Error)]

@@ -40,12 +40,6 @@
 //!
 //! And `devices = { file = "gavel.json", model = "ResNet-18", of = ["v100", "k80"] }` takes the rates of one model from a table of
 //! many, such as Gavel's.
-//!
-//! With `[groups]` in place of `[job]` it is of workers that each train a model of their own and average it in groups, by the
-//! names of [`partial::GroupSetup`](crate::partial::GroupSetup). What they meet stands in the same tables: an average takes as long as
-//! `[network]` says, and faults of the master and the ledger (`pause-master`, `restart-ledger`) are faults of the generator of
-//! groups. Not in use there are `bridges`, `attempts-max`, and `busy-max` of `[expect]`, as the setup and
-//! [`GroupExpectation`] have them.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -53,8 +47,7 @@ use std::path::{Path, PathBuf};
 use antdt_core::registry::BuildError;
 use antdt_core::text::located;
 use antdt_core::{InvalidValue, Seed};
-use serde::Deserialize;
-use serde::de::{DeserializeOwned, IgnoredAny};
+use serde::de::DeserializeOwned;
 
 use crate::Setup;
 use crate::model::Models;
@@ -64,7 +57,6 @@ use crate::recording::{Open, open_plain};
 use crate::replay::ReplayError;
 
 mod expect;
-mod groups;
 mod job;
 mod models;
 
@@ -72,9 +64,8 @@ mod models;
 mod tests;
 
 pub use expect::{Ending, Expectation};
-pub use groups::{GroupExpectation, GroupScenario};
 
-use models::{Cluster, ModelsSpec, ScenarioFile};
+use models::{ModelsSpec, ScenarioFile};
 
 /// Reason why a scenario cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -152,11 +143,7 @@ impl Scenario {
         text: &str,
         files: impl FnMut(&Path) -> Result<String, ScenarioError>,
     ) -> Result<Self, ScenarioError> {
-        if toml::<Tables>(text)?.groups.is_some() {
-            let remedy = "left out: this needs a job; `antdt sim` runs workers that average in groups";
-            return Err(InvalidValue::new("groups", "(given)", remedy).into());
-        }
-        let mut file: ScenarioFile<Expectation> = toml(text)?;
+        let mut file: ScenarioFile = toml(text)?;
         let (setup, policy) = file.job.take().unwrap_or_default().resolve()?;
         let expect = std::mem::take(&mut file.expect);
         expect.validate()?;
@@ -174,61 +161,9 @@ impl Scenario {
     pub fn build(&self, seed: Seed) -> Result<(Setup, String, Models), ScenarioError> {
         job::check(&self.setup, &self.policy)?;
         let setup = Setup { seed, ..self.setup.clone() };
-        let models = self.models.build(&Cluster::of_job(&setup))?;
+        let models = self.models.build(&setup)?;
         Ok((setup, self.policy.clone(), models))
     }
-}
-
-/// A scenario of either kind.
-#[derive(Debug, Clone, PartialEq)]
-pub enum AnyScenario {
-    /// A scenario of a job with a master.
-    Job(Box<Scenario>),
-    /// A scenario of workers that average in groups.
-    Groups(Box<GroupScenario>),
-}
-
-impl AnyScenario {
-    /// Reads a file, and the recordings that it names, whose paths begin at its folder.
-    ///
-    /// # Errors
-    /// As [`Scenario::read`].
-    pub fn read(path: &Path) -> Result<Self, ScenarioError> {
-        Self::read_with(path, open_plain)
-    }
-
-    /// [`read`](Self::read); the recordings are opened by `open`, so that they may be compressed.
-    ///
-    /// # Errors
-    /// As [`Scenario::read`].
-    pub fn read_with(path: &Path, open: Open) -> Result<Self, ScenarioError> {
-        Self::parse(&text(path)?, beside(path, open))
-    }
-
-    /// Parses a scenario. `files` returns the text of each file that the scenario names.
-    ///
-    /// # Errors
-    /// As [`Scenario::read`].
-    pub fn parse(
-        text: &str,
-        files: impl FnMut(&Path) -> Result<String, ScenarioError>,
-    ) -> Result<Self, ScenarioError> {
-        match toml(text)? {
-            Tables { groups: None, .. } => Ok(Self::Job(Box::new(Scenario::parse(text, files)?))),
-            Tables { job: None, .. } => Ok(Self::Groups(Box::new(GroupScenario::parse(text, files)?))),
-            Tables { .. } => {
-                let remedy = "left out, or else [job]: workers that average in groups are no job";
-                Err(InvalidValue::new("groups", "(beside [job])", remedy).into())
-            }
-        }
-    }
-}
-
-/// Which of the two tables there are that say what is simulated.
-#[derive(Deserialize)]
-struct Tables {
-    job: Option<IgnoredAny>,
-    groups: Option<IgnoredAny>,
 }
 
 fn toml<T: DeserializeOwned>(text: &str) -> Result<T, ScenarioError> {

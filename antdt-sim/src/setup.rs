@@ -45,6 +45,9 @@ pub struct Setup {
     pub gradient_bytes: u64,
     /// Times that one node is started again before the job fails.
     pub max_restarts: u32,
+    /// Whether the job goes back to its start when its model is lost, as a job of `antdt run` does that has no checkpoint yet, and its
+    /// master writes down what another one needs to go on. Otherwise the job ends then.
+    pub goes_back: bool,
     /// Time between two control ticks, at which the policy is asked.
     pub control_tick: Duration,
     /// Time between two heartbeats of a node.
@@ -73,6 +76,7 @@ impl Default for Setup {
             workers_per_host: 1,
             gradient_bytes: 1 << 20,
             max_restarts: 3,
+            goes_back: false,
             control_tick: Duration::from_millis(200),
             heartbeat: Duration::from_millis(500),
             silence_limit: Duration::from_secs(10),

@@ -7,37 +7,35 @@
 
 use std::time::Duration;
 
-use antdt_core::{JobTime, NodeId, Role};
+use antdt_core::{NodeId, Role};
 
-use crate::chaos::{Case, CaseError, PartialCase};
+use crate::chaos::{Case, CaseError};
 use crate::model::Fault;
 
 /// Candidates tried at most: what is found after so many is small enough to read.
 const TRIES_MAX: u32 = 400;
 
-/// A random case that can be made smaller.
-pub trait Shrinks: Clone + PartialEq + 'static {
-    /// Runs it under all invariants.
-    ///
-    /// # Errors
-    /// If one of them does not hold, or the case is none.
-    fn check(&self) -> Result<(), CaseError>;
-
-    /// What goes wrong in it.
-    fn faults(&mut self) -> &mut Vec<(JobTime, Fault)>;
-
-    /// Ways to make it smaller by one step, each of which may be taken again and again.
-    fn steps() -> &'static [fn(&mut Self)];
-
-    /// Whether it is a world, and all faults are about nodes of it.
-    fn is_one(&self) -> bool;
-}
+/// Ways to make a case smaller by one step, each of which may be taken again and again.
+const STEPS: [fn(&mut Case); 12] = [
+    |case| case.setup.samples /= 2,
+    |case| case.setup.samples = case.setup.samples.saturating_sub(1),
+    |case| case.setup.epochs = 1,
+    |case| case.setup.workers -= 1,
+    |case| case.setup.servers = u32::from(case.setup.servers > 0),
+    |case| case.setup.global_batch_size /= 2,
+    |case| case.setup.static_sharding = false,
+    |case| case.setup.shard_len = None,
+    |case| case.policy = "none",
+    |case| case.rough.loss = 0.0,
+    |case| case.rough.jitter = Duration::ZERO,
+    |case| case.rough.variation = 0.0,
+];
 
 /// The smallest case that was found to fail.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Shrunk<C = Case> {
+pub struct Shrunk {
     /// The case itself.
-    pub case: C,
+    pub case: Case,
     /// Error of the smallest case.
     pub error: CaseError,
     /// Number of candidates that were tried.
@@ -45,7 +43,7 @@ pub struct Shrunk<C = Case> {
 }
 
 /// Makes a case small that fails with `error`: the same invariant fails in the result.
-pub fn shrink<C: Shrinks>(case: &C, error: &CaseError) -> Shrunk<C> {
+pub fn shrink(case: &Case, error: &CaseError) -> Shrunk {
     let mut best = Shrunk { case: case.clone(), error: error.clone(), tries: 0 };
     loop {
         let before = best.case.clone();
@@ -57,14 +55,14 @@ pub fn shrink<C: Shrinks>(case: &C, error: &CaseError) -> Shrunk<C> {
     }
 }
 
-impl<C: Shrinks> Shrunk<C> {
+impl Shrunk {
     /// Whether the candidate fails in the same way; if so it is the best so far.
-    fn fails(&mut self, candidate: C) -> bool {
+    fn fails(&mut self, candidate: Case) -> bool {
         if self.tries >= TRIES_MAX || candidate == self.case {
             return false;
         }
         self.tries += 1;
-        match (candidate.check(), &self.error) {
+        match (candidate.run(), &self.error) {
             (Err(CaseError::Violated(found)), CaseError::Violated(known))
                 if found.invariant == known.invariant =>
             {
@@ -77,13 +75,13 @@ impl<C: Shrinks> Shrunk<C> {
     }
 
     fn fewer_faults(&mut self) {
-        let mut portion = self.case.faults().len();
+        let mut portion = self.case.faults.len();
         while portion > 0 {
             let mut at = 0;
-            while at < self.case.faults().len() {
+            while at < self.case.faults.len() {
                 let mut candidate = self.case.clone();
-                let end = (at + portion).min(candidate.faults().len());
-                candidate.faults().drain(at..end);
+                let end = (at + portion).min(candidate.faults.len());
+                candidate.faults.drain(at..end);
                 if !self.fails(candidate) {
                     at += portion;
                 }
@@ -93,11 +91,11 @@ impl<C: Shrinks> Shrunk<C> {
     }
 
     fn smaller_job(&mut self) {
-        for step in C::steps() {
+        for step in STEPS {
             loop {
                 let mut candidate = self.case.clone();
                 step(&mut candidate);
-                if !candidate.is_one() || !self.fails(candidate) {
+                if !is_one(&candidate) || !self.fails(candidate) {
                     break;
                 }
             }
@@ -105,77 +103,28 @@ impl<C: Shrinks> Shrunk<C> {
     }
 }
 
-impl Shrinks for Case {
-    fn check(&self) -> Result<(), CaseError> {
-        self.run().map(drop)
-    }
-
-    fn faults(&mut self) -> &mut Vec<(JobTime, Fault)> {
-        &mut self.faults
-    }
-
-    fn steps() -> &'static [fn(&mut Self)] {
-        &[
-            |case| case.setup.samples /= 2,
-            |case| case.setup.samples = case.setup.samples.saturating_sub(1),
-            |case| case.setup.epochs = 1,
-            |case| case.setup.workers -= 1,
-            |case| case.setup.servers = u32::from(case.setup.servers > 0),
-            |case| case.setup.global_batch_size /= 2,
-            |case| case.setup.static_sharding = false,
-            |case| case.setup.shard_len = None,
-            |case| case.policy = "none",
-            |case| case.rough.loss = 0.0,
-            |case| case.rough.jitter = Duration::ZERO,
-            |case| case.rough.variation = 0.0,
-        ]
-    }
-
-    fn is_one(&self) -> bool {
-        let faults = self.faults.iter().map(|(_, fault)| fault);
-        self.setup.validate().is_ok() && names_only(faults, self.setup.workers, self.setup.servers)
-    }
-}
-
-impl Shrinks for PartialCase {
-    fn check(&self) -> Result<(), CaseError> {
-        self.run().map(drop)
-    }
-
-    fn faults(&mut self) -> &mut Vec<(JobTime, Fault)> {
-        &mut self.faults
-    }
-
-    fn steps() -> &'static [fn(&mut Self)] {
-        &[
-            |case| case.setup.steps /= 2,
-            |case| case.setup.steps = case.setup.steps.saturating_sub(1),
-            |case| case.setup.workers -= 1,
-            |case| case.setup.group_size = (case.setup.group_size - 1).max(2),
-            |case| case.setup.bridges = false,
-            |case| case.setup.repeats = 0.0,
-            |case| case.rough.loss = 0.0,
-            |case| case.rough.jitter = Duration::ZERO,
-            |case| case.rough.variation = 0.0,
-        ]
-    }
-
-    fn is_one(&self) -> bool {
-        let faults = self.faults.iter().map(|(_, fault)| fault);
-        self.setup.validate().is_ok() && names_only(faults, self.setup.workers, 0)
-    }
+/// Whether it is a job, and all faults are about nodes of it.
+fn is_one(case: &Case) -> bool {
+    let faults = case.faults.iter().map(|(_, fault)| fault);
+    case.setup.validate().is_ok() && names_only(faults, case.setup.workers, case.setup.servers)
 }
 
 /// Whether all faults are about nodes that there are.
 fn names_only<'a>(mut faults: impl Iterator<Item = &'a Fault>, workers: u32, servers: u32) -> bool {
     faults.all(|fault| match fault {
-        Fault::Crash(node) | Fault::Exit(node, _) | Fault::Pause(node, _) | Fault::Cut(node, _) => {
+        Fault::Crash(node)
+        | Fault::Exit(node, _)
+        | Fault::Preempt(node, _)
+        | Fault::Hang(node, _)
+        | Fault::Pause(node, _)
+        | Fault::Cut(node, _)
+        | Fault::Duplicate(node, _) => {
             let NodeId { role, index } = *node;
             match role {
                 Role::Worker => index < workers,
                 Role::Server => index < servers,
             }
         }
-        Fault::PauseMaster(_) | Fault::RestartLedger => true,
+        Fault::PauseMaster(_) | Fault::RestartLedger | Fault::RestartMaster(..) => true,
     })
 }

@@ -3,9 +3,6 @@
 //! What is written is a [`Recording`](crate::Recording) like any other: the entries of each machine stand as the loop of
 //! production writes them (event, answer, effects), it is replayed entry by entry, and a world can be made of it. Same
 //! setup, same models, same seed: same bytes.
-//!
-//! Of workers that average in groups the generator is written down; its entries are replayed, but no world is made of them.
-
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io::{self, Write};
@@ -14,16 +11,13 @@ use antdt_controller::Policy;
 use antdt_core::text::format_duration;
 use antdt_core::trace::{EntryKind, TraceEnd, TraceEntry, TraceHeader, write_entry};
 use antdt_core::{Generation, JobTime};
-use antdt_job::HeadSettings;
+use antdt_job::{HeadEffect, HeadSettings};
 use antdt_shard::Record;
 use antdt_shard::ledger::Effect;
 use serde::Serialize;
 
 use crate::world::{dataset, head_config};
-use crate::{Happening, Observer, Setup, Violation, partial};
-
-/// The name of the generator of groups in a recording.
-pub(crate) const GENERATOR: &str = "generator";
+use crate::{Happening, Observer, Setup, Violation};
 
 /// The name of this crate in the header of a trace, before its version.
 const RECORDER: &str = concat!(env!("CARGO_PKG_NAME"), " ");
@@ -39,6 +33,8 @@ pub struct Tracer<W> {
     line: Vec<u8>,
     entries: u64,
     last: JobTime,
+    /// The master that is recorded has ended, or the ledger was set back: what follows is no part of it.
+    over: bool,
     failed: Option<io::Error>,
     /// What the ledger does for the event that it has not answered yet. The world says it before the answer, because it
     /// must be carried out before; a recording has it after, as the machine does.
@@ -47,10 +43,11 @@ pub struct Tracer<W> {
 
 impl<W> fmt::Debug for Tracer<W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { entries, last, failed, .. } = self;
+        let Self { entries, last, over, failed, .. } = self;
         f.debug_struct("Tracer")
             .field("entries", entries)
             .field("last", last)
+            .field("over", over)
             .field("failed", failed)
             .finish()
     }
@@ -74,31 +71,12 @@ impl<W: Write> Tracer<W> {
         Self::begin(out, &header)
     }
 
-    /// Returns an observer of workers that average in groups, which writes what their generator is told and does.
-    ///
-    /// # Errors
-    /// If it cannot be written.
-    pub fn of_groups(out: W, name: &str, setup: &partial::GroupSetup) -> io::Result<Self> {
-        let invalid = |error| io::Error::new(io::ErrorKind::InvalidInput, error);
-        let mut header = header(name);
-        header.settings = BTreeMap::from([
-            ("workers".to_owned(), setup.workers.to_string()),
-            ("workers-per-host".to_owned(), setup.workers_per_host.to_string()),
-            ("steps".to_owned(), setup.steps.to_string()),
-            ("again-after".to_owned(), format_duration(setup.again_after)),
-            ("collective-timeout".to_owned(), format_duration(setup.collective_timeout)),
-            ("seed".to_owned(), setup.seed.0.to_string()),
-        ]);
-        let settings = setup.generator().map_err(invalid)?;
-        header.machines.insert(GENERATOR.to_owned(), serde_json::to_value(settings)?);
-        Self::begin(out, &header)
-    }
-
     fn begin(mut out: W, header: &TraceHeader) -> io::Result<Self> {
         let mut line = Vec::new();
         header.write(&mut line)?;
         out.write_all(&line)?;
-        Ok(Self { out, line, entries: 0, last: JobTime::ZERO, failed: None, ledger_effects: Vec::new() })
+        let ledger_effects = Vec::new();
+        Ok(Self { out, line, entries: 0, last: JobTime::ZERO, over: false, failed: None, ledger_effects })
     }
 
     /// Writes the last entry, and gives back what it was written to.
@@ -106,8 +84,10 @@ impl<W: Write> Tracer<W> {
     /// # Errors
     /// If anything could not be written.
     pub fn finish(mut self) -> io::Result<W> {
-        let end = TraceEnd { entries: self.entries, dropped: 0 };
-        self.write(self.last, TraceEntry::TRACE, EntryKind::End, &end);
+        if !self.over {
+            let end = TraceEnd { entries: self.entries, dropped: 0 };
+            self.write(self.last, TraceEntry::TRACE, EntryKind::End, &end);
+        }
         self.break_off()
     }
 
@@ -123,7 +103,7 @@ impl<W: Write> Tracer<W> {
     }
 
     fn write<T: Serialize + ?Sized>(&mut self, at: JobTime, machine: &str, kind: EntryKind, value: &T) {
-        if self.failed.is_some() {
+        if self.failed.is_some() || self.over {
             return;
         }
         self.line.clear();
@@ -148,6 +128,8 @@ impl<W: Write> Observer for Tracer<W> {
                 self.write(at, "head", EntryKind::Answer, answer);
             }
             Happening::HeadDeadline => self.write(at, "head", EntryKind::Deadline, &()),
+            // What a successor must know follows from the rest.
+            Happening::Effect(HeadEffect::Record(_)) => {}
             Happening::Effect(effect) => self.write(at, "head", EntryKind::Effect, effect),
             Happening::Ledger(event, answer) => {
                 self.write(at, "ledger", EntryKind::Event, event);
@@ -158,27 +140,23 @@ impl<W: Write> Observer for Tracer<W> {
             }
             // The making of the first ledger is no part of a recording.
             Happening::Record(Record::GenerationStarted { generation: Generation(1) }) => {}
+            // A recording does not hold what the ledger goes back to.
+            Happening::Record(Record::Restored(_)) => self.over = true,
             Happening::Record(record @ Record::GenerationStarted { .. }) => {
                 self.write(at, "ledger", EntryKind::Restart, &());
                 self.write(at, "ledger", EntryKind::Effect, &Effect::Record((*record).clone()));
             }
             Happening::Record(record) => self.ledger_effects.push(Effect::Record((*record).clone())),
+            Happening::MasterEnded(_) => self.over = true,
             Happening::Wake => self.ledger_effects.push(Effect::Wake),
-            Happening::Group(event, answer) => {
-                self.write(at, GENERATOR, EntryKind::Event, event);
-                self.write(at, GENERATOR, EntryKind::Answer, answer);
-            }
-            Happening::GroupDeadline => self.write(at, GENERATOR, EntryKind::Deadline, &()),
-            Happening::GroupRestart => self.write(at, GENERATOR, EntryKind::Restart, &()),
-            Happening::GroupEffect(effect) => self.write(at, GENERATOR, EntryKind::Effect, effect),
-            Happening::Groups(_)
-            | Happening::Member(..)
-            | Happening::Worker(..)
+            Happening::Worker(..)
             | Happening::Beat(..)
             | Happening::Born(_)
             | Happening::Died(_)
             | Happening::Fault(_)
+            | Happening::TakenOver
             | Happening::Lost(_)
+            | Happening::Overtaken(_)
             | Happening::Calm
             | Happening::Ended(_) => {}
         }

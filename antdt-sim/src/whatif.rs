@@ -433,7 +433,7 @@ fn setup_for(slowdowns: &Slowdowns) -> Setup {
 
 /// Something that a policy did, or that was refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Action {
+pub struct RunAction {
     /// Time of the action.
     pub at: JobTime,
     /// The newest step by then; of a recorded action it is not known.
@@ -446,7 +446,7 @@ pub struct Action {
     pub reason: String,
 }
 
-impl From<journal::JournalAction> for Action {
+impl From<journal::JournalAction> for RunAction {
     fn from(action: journal::JournalAction) -> Self {
         let journal::JournalAction { at, step, kind, target, reason } = action;
         Self { at, step: Some(step), kind: kind.to_owned(), target, reason }
@@ -500,7 +500,7 @@ pub struct Run {
     /// Share of the workers' time in which they did not compute, 0 to 1.
     pub idle_share: f64,
     /// Actions that were taken, in order.
-    pub actions: Vec<Action>,
+    pub actions: Vec<RunAction>,
     /// Batches of each worker over time.
     pub series: BTreeMap<NodeId, Vec<Point>>,
 }
@@ -516,7 +516,7 @@ impl Run {
             idle_share: outcome.idle_share(),
             result: outcome.result,
             cut_off: false,
-            actions: outcome.actions.into_iter().map(Action::from).collect(),
+            actions: outcome.actions.into_iter().map(RunAction::from).collect(),
             series: outcome.series,
         }
     }
@@ -546,7 +546,7 @@ impl Run {
             steps: facts.steps,
             idle_share: idle_share(facts, end),
             actions: (facts.actions.iter())
-                .map(|action| Action {
+                .map(|action| RunAction {
                     at: action.at,
                     step: None,
                     kind: action.kind.clone(),

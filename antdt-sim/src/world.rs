@@ -7,13 +7,15 @@
 //! The simulation is a function of its [`Setup`], policy and models: same seed, same history.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use antdt_agent::{BeatReply, Notice, Reported, SessionState};
-use antdt_controller::Policy;
+use antdt_controller::{Policy, action};
 use antdt_core::{
-    AckPoint, Barrier, BatchReport, Contribution, DetRng, Exit, Holder, InvalidValue, Iteration, JobTime,
-    Machine, MembershipVersion, Metrics, NodeId, NodeInfo, Phase, PlanVersion, Role,
+    AckPoint, Barrier, BatchReport, Contribution, DetRng, Exit, Generation, Holder, InvalidValue, Iteration,
+    JobTime, Joined, Machine, MembershipVersion, Metrics, NodeId, NodeInfo, Phase, PlanVersion, Role,
+    RollbackId, Stall,
 };
 use antdt_job::limits::{CALL_TIMEOUT, MASTER_TIMEOUT, PARK_MAX};
 use antdt_job::{
@@ -26,17 +28,21 @@ use slab::Slab;
 
 use crate::happening::{Happening, Observer};
 use crate::journal::{Journal, SimulatedJob};
-use crate::model::{Fault, Models, Site};
+use crate::model::{Fault, Host, Models, Site};
 use crate::queue::Queue;
 use crate::{Setup, Violation};
 
 mod group;
 mod life;
+mod master;
+mod places;
 mod reduce;
 mod service;
 
 use group::{Part, SimGroup};
 use life::{Life, LifeId, Stage};
+use master::Successor;
+use places::Places;
 use service::Held;
 
 /// From an order to start or end a process until the system has done it, and until its end is noticed.
@@ -50,6 +56,12 @@ const REPORT_BYTES: u64 = 60;
 
 /// Bytes of an entry of a contribution: an ack.
 const ACK_BYTES: u64 = 24;
+
+/// Until a process knows that a peer is gone: a connection reset, and the message of the peer that saw it.
+const BREAK_DELAY: Duration = Duration::from_millis(1);
+
+/// How much later than the first a second copy of a message arrives, at most.
+const COPY_DELAY: Duration = Duration::from_millis(300);
 
 /// Events after which a simulation counts as one that never ends, unless the caller says otherwise.
 const EVENTS_MAX: u64 = 10_000_000_000;
@@ -67,10 +79,14 @@ enum Due {
     Beat(LifeId),
     /// A message from a life arrives at the head; for what the training thread asks, the number of its call.
     ToHead(LifeId, u64, Message),
+    /// A message from a life arrives at the head once more; nobody waits for the answer.
+    Copied(Message),
     /// The answer to a heartbeat arrives.
     Beaten(LifeId, Box<BeatReply>),
     /// A question arrives at the shard service.
     ToLedger(LifeId, u64, Question),
+    /// A question arrives once more at the shard service of this generation; nobody waits for the answer.
+    AskedAgain(Question, Generation),
     /// A kept question is given up.
     Unkept(LifeId, u64),
     /// The training thread gets a reply to this call.
@@ -95,6 +111,10 @@ enum Due {
     ToLauncher(Box<HeadEvent>),
     /// Something goes wrong.
     Fault(Box<Fault>),
+    /// Another master goes on with the job.
+    TakeOver,
+    /// The ledger goes back to the start of the job.
+    Restore(RollbackId),
 }
 
 /// A message to the head that is on its way: its place among all of them.
@@ -171,17 +191,23 @@ pub struct World<O = Blind> {
     recovery: Option<Recovery>,
     /// Questions that the shard service keeps.
     kept: Vec<Held>,
+    /// Where workers run.
+    places: Places,
     lives: Vec<Life>,
     /// The newest life of each node.
     current: BTreeMap<NodeId, LifeId>,
     groups: BTreeMap<MembershipVersion, SimGroup>,
     deadline: JobTime,
     master_paused_until: JobTime,
+    /// What another master goes on from; `None` if none may.
+    successor: Option<Box<Successor>>,
     network_rng: DetRng,
     scheduler_rng: DetRng,
     fault_rng: DetRng,
     chance: DetRng,
     journal: Journal,
+    /// Whether the last fault there is was drawn.
+    faults_over: bool,
     ended: Option<Result<(), String>>,
     violation: Option<Violation>,
 }
@@ -208,12 +234,16 @@ impl<O: Observer> World<O> {
         observer: O,
     ) -> Result<Self, InvalidValue> {
         setup.validate()?;
-        let head = Head::new(head_config(&setup, policy))?;
+        let own_policy = setup.goes_back.then(|| policy.clone_box());
+        let mut head = Head::new(head_config(&setup, policy))?;
+        if setup.goes_back {
+            head = head.journaled();
+        }
         let dataset = dataset(&setup);
         let damaged =
             |e: antdt_shard::RecoverError| InvalidValue::new("samples", setup.samples, e.to_string());
         let recovery = Recovery::new(dataset).map_err(damaged)?;
-        let mut ledger = recovery.clone().finish(antdt_core::Generation(1)).map_err(damaged)?;
+        let mut ledger = recovery.clone().finish(Generation(1)).map_err(damaged)?;
         let mut fault_rng = setup.seed.derive("faults").rng();
         let mut queue = Queue::new();
         let fault = models.faults.next(&mut fault_rng);
@@ -226,6 +256,7 @@ impl<O: Observer> World<O> {
                 begun.push(record);
             }
         }
+        let successor = own_policy.map(|policy| Box::new(Successor::new(policy, &ledger)));
         let calm = fault.is_none();
         let lives = setup.workers as usize + setup.servers as usize;
         if let Some((at, fault)) = fault {
@@ -239,6 +270,7 @@ impl<O: Observer> World<O> {
             fault_rng,
             recovery: log.is_some().then_some(recovery),
             journal: Journal::new(&setup),
+            places: Places::new(setup.workers, setup.workers_per_host),
             setup,
             models,
             observer,
@@ -259,6 +291,8 @@ impl<O: Observer> World<O> {
             groups: BTreeMap::new(),
             deadline: JobTime::NEVER,
             master_paused_until: JobTime::ZERO,
+            successor,
+            faults_over: false,
             ended: None,
             violation: None,
         };
@@ -345,8 +379,10 @@ impl<O: Observer> World<O> {
             Due::Start(life) => self.start(life),
             Due::Beat(life) => self.beat(life),
             Due::ToHead(life, call, message) => self.at_head(life, call, message),
+            Due::Copied(message) => self.copied(message),
             Due::Beaten(life, reply) => self.beaten(life, reply),
             Due::ToLedger(life, call, question) => self.at_ledger(life, call, question),
+            Due::AskedAgain(question, generation) => self.asked_again(question, generation),
             Due::Unkept(life, call) => self.unkept(life, call),
             Due::Reply(life, call, reply) => self.reply(life, call, reply),
             Due::Over(life, call, work) => self.over(life, call, work),
@@ -357,27 +393,26 @@ impl<O: Observer> World<O> {
             Due::Late(group) => self.late(group),
             Due::Kill(life) => self.kill(life),
             Due::Dies(life, code, signal) => self.dies(life, code, signal),
-            Due::ToLauncher(event) => {
-                if !self.master_paused(&event) {
-                    self.ask_head(*event);
-                }
-            }
+            Due::ToLauncher(event) => self.news(*event),
             Due::Fault(fault) => self.fault(*fault),
+            Due::TakeOver => self.take_over(),
+            Due::Restore(rollback) => self.restore(rollback),
         }
     }
 
     // The master.
 
-    /// Puts `due` off if the master stands still.
+    /// Puts `due` off if the master stands still, or there is none.
     fn master_away(&mut self, due: Due) -> bool {
-        let away = self.now < self.master_paused_until;
-        if away {
+        let paused = Some(self.master_paused_until).filter(|until| self.now < *until);
+        let until = self.next_master().or(paused);
+        if let Some(until) = until {
             if matches!(due, Due::Deadline) {
-                self.deadline = self.master_paused_until;
+                self.deadline = until;
             }
-            self.queue.push(self.master_paused_until, due);
+            self.queue.push(until, due);
         }
-        away
+        until.is_some()
     }
 
     fn master_paused(&mut self, event: &HeadEvent) -> bool {
@@ -411,18 +446,15 @@ impl<O: Observer> World<O> {
         }
     }
 
-    fn head_effects(&mut self) {
-        while let Some(effect) = self.head.poll_effect() {
-            if self.observer.watches() {
-                self.saw(&Happening::Effect(&effect));
-            }
-            self.carry_out(effect);
-        }
-    }
-
     fn carry_out(&mut self, effect: HeadEffect) {
         match effect {
             HeadEffect::Launch(holder) => self.launch(holder),
+            HeadEffect::Order(values) => {
+                if let Err(error) = action::order(&values, &mut self.places) {
+                    let (kind, text) = ("action", error.to_string());
+                    self.journal.note(self.now, Note::Event { node: None, kind, text });
+                }
+            }
             HeadEffect::Kill(holder) => {
                 if let Some(life) = self.life_of(holder) {
                     self.kill(life);
@@ -437,7 +469,9 @@ impl<O: Observer> World<O> {
             HeadEffect::LedgerLost(holder) => {
                 self.ask_ledger(LedgerEvent::WorkerLost { holder });
             }
-            HeadEffect::Joined(holder, joined) => self.unpark(holder, None, || Reply::Joined(joined)),
+            HeadEffect::Joined(holder, joined) => {
+                self.unpark(holder, None, || Reply::Joined(Box::new(Arc::unwrap_or_clone(joined))));
+            }
             HeadEffect::Committed(holder, commit) => {
                 let mode = self.setup.sync.capabilities();
                 // Where workers only ask for their turn, their pushes are counted; where each commits steps of its own, those.
@@ -459,10 +493,12 @@ impl<O: Observer> World<O> {
                     self.unpark(holder, Some(step), || Reply::Broken);
                 }
             }
-            // A simulated job ends when its model is lost.
-            HeadEffect::RollBack(_) => {}
-            // Masters of the simulator do not die.
-            HeadEffect::Record(_) => {}
+            HeadEffect::RollBack(rollback) => self.roll_back(rollback),
+            HeadEffect::Record(record) => {
+                if let Some(successor) = self.successor.as_deref_mut() {
+                    successor.record = *record;
+                }
+            }
             HeadEffect::End(result) => {
                 if self.observer.watches() {
                     self.saw(&Happening::Ended(&result));
@@ -505,6 +541,11 @@ impl<O: Observer> World<O> {
         let id = LifeId(u32::try_from(self.lives.len()).expect("fewer than 2^32 processes"));
         let mut life =
             Life::new(holder, self.setup.seed, self.now, self.setup.collective_timeout, MASTER_TIMEOUT);
+        if holder.node.role == Role::Worker
+            && let Some(host) = self.places.start(holder.node)
+        {
+            self.models.compute.moved(holder.node, Host::Workers(host));
+        }
         let delay = self.models.scheduler.start(self.now, holder, &mut self.scheduler_rng);
         life.stage = Stage::Starting;
         self.lives.push(life);
@@ -526,11 +567,14 @@ impl<O: Observer> World<O> {
         life.stage = Stage::Running;
         life.call += 1;
         let (holder, call) = (life.holder, life.call);
-        let host = holder.node.index / self.setup.workers_per_host;
+        let host = match holder.node.role {
+            Role::Worker => self.places.of(holder.node),
+            Role::Server => holder.node.index / self.setup.workers_per_host,
+        };
         let most = self.models.compute.batch_size_max(holder.node);
         let info = NodeInfo {
             holder,
-            host: format!("host-{host}"),
+            host: Places::name(host),
             device: self.models.compute.device(holder.node),
             memory_bytes: None,
             batch_size_min: 1,
@@ -581,6 +625,14 @@ impl<O: Observer> World<O> {
             self.leave_group(group, Some(id));
         }
         self.break_apart(id);
+        if holder.node.role == Role::Server {
+            for worker in (0..).map(LifeId).take(self.lives.len()) {
+                let life = &self.lives[worker.0 as usize];
+                if !life.is_dead() && life.transfer == life.call && life.servers.contains(&id) {
+                    self.break_transfer(worker);
+                }
+            }
+        }
         // The news of it comes from its host.
         let told = self.lives[id.0 as usize].cut_until.max(self.now) + PROCESS_DELAY;
         let exited = HeadEvent::Exited(holder, exit, Vec::new());
@@ -595,8 +647,7 @@ impl<O: Observer> World<O> {
         let next = self.models.faults.next(&mut self.fault_rng);
         match next {
             Some((at, next)) => self.queue.push(at.max(self.now), Due::Fault(Box::new(next))),
-            None if self.observer.watches() => self.saw(&Happening::Calm),
-            None => {}
+            None => self.faults_over = true,
         }
         if self.observer.watches() {
             self.saw(&Happening::Fault(fault));
@@ -616,12 +667,32 @@ impl<O: Observer> World<O> {
                     self.dies(id, code, 0);
                 }
             }
+            Fault::Preempt(node, grace) => {
+                if let Some(id) = alive(self, node) {
+                    self.lives[id.0 as usize].session.preempted = true;
+                    self.queue.push(self.now + grace, Due::Dies(id, -1, 9));
+                }
+            }
+            Fault::Hang(node, lasting) => {
+                if let Some(id) = alive(self, node) {
+                    let life = &mut self.lives[id.0 as usize];
+                    life.hang = life.hang.max(lasting);
+                }
+            }
+            Fault::Duplicate(node, lasting) => {
+                if let Some(id) = alive(self, node) {
+                    let life = &mut self.lives[id.0 as usize];
+                    life.doubled_until = life.doubled_until.max(self.now + lasting);
+                }
+            }
             Fault::Pause(node, lasting) => {
                 if let Some(id) = alive(self, node) {
                     let life = &mut self.lives[id.0 as usize];
                     life.paused_until = life.paused_until.max(self.now + lasting);
                 }
             }
+            // Nobody is there who could stand still.
+            Fault::PauseMaster(_) if self.next_master().is_some() => {}
             Fault::PauseMaster(lasting) => {
                 self.master_paused_until = self.master_paused_until.max(self.now + lasting);
             }
@@ -635,7 +706,22 @@ impl<O: Observer> World<O> {
                     }
                 }
             }
-            Fault::RestartLedger => self.restart_ledger(),
+            // It is started again with the next master.
+            Fault::RestartLedger if self.next_master().is_some() => {}
+            Fault::RestartLedger => {
+                self.restart_ledger();
+                self.let_askers_go();
+            }
+            Fault::RestartMaster(lasting, None) => self.end_master(lasting),
+            Fault::RestartMaster(lasting, Some(effects)) => self.doom_master(effects, lasting),
+        }
+        self.note_calm();
+    }
+
+    /// Says so once no fault happens any more.
+    fn note_calm(&mut self) {
+        if self.faults_over && !self.master_is_doomed() && self.observer.watches() {
+            self.saw(&Happening::Calm);
         }
     }
 
@@ -657,6 +743,18 @@ impl<O: Observer> World<O> {
         arrives
     }
 
+    /// When a second copy of a message of a life arrives that arrives at `at`; `None` if there is none.
+    fn second_arrival(&mut self, id: LifeId, at: JobTime) -> Option<JobTime> {
+        let life = &mut self.lives[id.0 as usize];
+        let overtakes = at < life.newest_arrival;
+        life.newest_arrival = life.newest_arrival.max(at);
+        let (holder, doubled) = (life.holder, self.now < life.doubled_until);
+        if overtakes && self.observer.watches() {
+            self.saw(&Happening::Overtaken(holder));
+        }
+        doubled.then(|| at + COPY_DELAY.mul_f64(self.network_rng.unit()))
+    }
+
     fn send_head(&mut self, id: LifeId, call: u64, event: HeadEvent) {
         let bytes = match &event {
             HeadEvent::Heartbeat { reports, .. } => MESSAGE_BYTES + REPORT_BYTES * reports.len() as u64,
@@ -664,6 +762,10 @@ impl<O: Observer> World<O> {
         };
         match self.travel(id, bytes, true) {
             Some(at) => {
+                if let Some(later) = self.second_arrival(id, at) {
+                    let copy = Message(self.messages.insert(event.clone()));
+                    self.queue.push(later, Due::Copied(copy));
+                }
                 let message = Message(self.messages.insert(event));
                 self.queue.push(at, Due::ToHead(id, call, message));
             }
@@ -674,6 +776,10 @@ impl<O: Observer> World<O> {
     fn send_ledger(&mut self, id: LifeId, call: u64, event: LedgerEvent, wait: Duration) {
         match self.travel(id, MESSAGE_BYTES, true) {
             Some(at) => {
+                if let Some(later) = self.second_arrival(id, at) {
+                    let copy = Question(self.questions.insert((event.clone(), Duration::ZERO)));
+                    self.queue.push(later, Due::AskedAgain(copy, self.ledger.generation()));
+                }
                 let question = Question(self.questions.insert((event, wait)));
                 self.queue.push(at, Due::ToLedger(id, call, question));
             }
@@ -683,6 +789,10 @@ impl<O: Observer> World<O> {
 
     /// The caller notices after a while, and asks again.
     fn lost(&mut self, id: LifeId, call: u64, lost: Lost) {
+        if matches!(lost, Lost::Head(HeadEvent::Preempted(_) | HeadEvent::Stalled { .. })) {
+            // It is said again with the next heartbeat.
+            return;
+        }
         if matches!(lost, Lost::Head(HeadEvent::Heartbeat { .. })) {
             let Lost::Head(HeadEvent::Heartbeat { reports, plan_ready, plan_applied, .. }) = lost else {
                 return;
@@ -715,6 +825,18 @@ impl<O: Observer> World<O> {
         }
     }
 
+    /// A second copy of a message reached the head: whoever copied it drops the answer.
+    fn copied(&mut self, message: Message) {
+        if self.now < self.master_paused_until {
+            self.queue.push(self.master_paused_until, Due::Copied(message));
+            return;
+        }
+        let event = self.messages.remove(message.0);
+        if self.next_master().is_none() {
+            self.ask_head(event);
+        }
+    }
+
     /// A life's message reached the head.
     fn at_head(&mut self, id: LifeId, call: u64, message: Message) {
         if self.now < self.master_paused_until {
@@ -722,6 +844,12 @@ impl<O: Observer> World<O> {
             return;
         }
         let event = self.messages.remove(message.0);
+        if self.next_master().is_some() {
+            if !self.lives[id.0 as usize].is_dead() {
+                self.lost(id, call, Lost::Head(event));
+            }
+            return;
+        }
         let is_beat = matches!(event, HeadEvent::Heartbeat { .. });
         let is_parked =
             matches!(event, HeadEvent::Join { .. } | HeadEvent::Ready { .. } | HeadEvent::Rest { .. });
@@ -729,11 +857,13 @@ impl<O: Observer> World<O> {
         let back =
             if self.lives[id.0 as usize].is_dead() { None } else { self.travel(id, MESSAGE_BYTES, false) };
         let dead = self.lives[id.0 as usize].is_dead();
-        let again = (back.is_none() && !dead).then(|| event.clone());
+        let again = ((back.is_none() || self.master_is_doomed()) && !dead).then(|| event.clone());
         let answer = self.ask_head(event);
         if dead {
             return;
         }
+        // It ended before it could answer.
+        let back = back.filter(|_| self.next_master().is_none());
         match (answer, back) {
             (HeadAnswer::Beat(reply), Some(at)) => self.queue.push(at, Due::Beaten(id, reply)),
             (HeadAnswer::Fenced, Some(at)) if is_beat => {
@@ -778,9 +908,12 @@ impl<O: Observer> World<O> {
             HeadAnswer::Noted => self.exit(id, 0),
             HeadAnswer::Fenced => self.exit(id, Exit::CODE_RETRY),
             HeadAnswer::Refused(_) => self.exit(id, Exit::CODE_NEVER),
+            HeadAnswer::Undone => {
+                self.lives[id.0 as usize].parked = None;
+                self.advance(id, &Reply::Broken);
+            }
             HeadAnswer::Beat(_)
             | HeadAnswer::Parked
-            | HeadAnswer::Undone
             | HeadAnswer::Seen(_)
             | HeadAnswer::Diagnosed(_)
             | HeadAnswer::Checkpointed { .. }
@@ -821,8 +954,17 @@ impl<O: Observer> World<O> {
     }
 
     fn send_beat(&mut self, id: LifeId) {
+        let life = &self.lives[id.0 as usize];
+        let (holder, preempted, (since, until)) = (life.holder, life.session.preempted, life.hung);
+        // Both travel with the heartbeat, which is more than one message here.
+        if preempted {
+            self.send_head(id, 0, HeadEvent::Preempted(holder));
+        }
+        if self.now < until {
+            let stall = Stall { work: antdt_core::Work::Training, lasts: self.now.since(since) };
+            self.send_head(id, 0, HeadEvent::Stalled { holder, stall });
+        }
         let life = &mut self.lives[id.0 as usize];
-        let holder = life.holder;
         let beat = match self.spare_reports.pop_front() {
             Some(mut spare) => {
                 // That a vector taken over so keeps its memory is how the library does it; without, it would cost time only.
@@ -928,12 +1070,48 @@ impl<O: Observer> World<O> {
                     self.queue.push(done.min(limit), Due::Over(id, call, work));
                 } else {
                     // A server did not answer in time.
-                    self.exit(id, Exit::CODE_RETRY);
+                    self.lose_servers(id);
                 }
                 return;
             }
+            // It ended before its answer had got through.
+            let servers = &self.lives[id.0 as usize].servers;
+            if servers.iter().any(|server| self.lives[server.0 as usize].died < done) {
+                return self.lose_servers(id);
+            }
+        }
+        if matches!(work, Work::Break) && self.setup.servers > 0 {
+            return self.lose_servers(id);
         }
         self.advance(id, &self.result_of(id, work));
+    }
+
+    /// A call to the servers breaks: a worker that is let in again connects to them again.
+    fn lose_servers(&mut self, id: LifeId) {
+        self.lives[id.0 as usize].servers.clear();
+        self.advance(id, &Reply::Broken);
+    }
+
+    /// A worker is let in: it connects to the servers that it is told of, unless it is connected and they are the same.
+    fn let_in(&mut self, id: LifeId, joined: &Joined) {
+        let life = &self.lives[id.0 as usize];
+        let is_new = joined.rollback > life.rollback;
+        let again = joined.finished || !(is_new || life.servers.is_empty());
+        let servers = (0..).zip(joined.servers.iter()).filter(|_| !again);
+        let reached = servers.filter_map(|(index, address)| {
+            let server = *self.current.get(&NodeId::server(index))?;
+            let life = &self.lives[server.0 as usize];
+            (!life.is_dead() && life.holder.to_string() == *address).then_some(server)
+        });
+        let reached: Vec<LifeId> = reached.collect();
+        let life = &mut self.lives[id.0 as usize];
+        if is_new {
+            // Its model is of before.
+            (life.rollback, life.trained) = (joined.rollback, false);
+        }
+        if !again {
+            life.servers = reached;
+        }
     }
 
     fn result_of(&self, id: LifeId, work: Work) -> Reply {
@@ -961,6 +1139,9 @@ impl<O: Observer> World<O> {
 
     /// Lets the training loop make its next call, if it has one. What that is, if it takes no time.
     fn step(&mut self, id: LifeId, reply: &Reply) -> Option<Work> {
+        if let Reply::Joined(joined) = reply {
+            self.let_in(id, joined);
+        }
         let life = &mut self.lives[id.0 as usize];
         life.call += 1;
         life.attempts = 0;
@@ -1030,7 +1211,11 @@ impl<O: Observer> World<O> {
                 }
                 let time = self.models.compute.time(self.now, holder, samples, &mut life.rng);
                 life.busy += time;
-                self.later(id, time, Work::Compute);
+                let stands = std::mem::take(&mut life.hang);
+                if !stands.is_zero() {
+                    life.hung = (self.now, self.now + stands);
+                }
+                self.later(id, time + stands, Work::Compute);
                 None
             }
             Call::Combine { step, acks, peers, .. } => {
@@ -1080,7 +1265,14 @@ impl<O: Observer> World<O> {
         let push = matches!(work, Work::Push);
         let servers = self.setup.servers.max(1);
         let bytes = self.setup.gradient_bytes / u64::from(servers) + MESSAGE_BYTES;
+        let life = &mut self.lives[id.0 as usize];
+        life.transfer = life.call;
         let life = &self.lives[id.0 as usize];
+        let lives = |server: &LifeId| !self.lives[server.0 as usize].is_dead();
+        if life.servers.len() < self.setup.servers as usize || !life.servers.iter().all(lives) {
+            return self.break_transfer(id);
+        }
+        let connected = life.servers.clone();
         let (holder, samples) = (life.holder, if push { life.batch } else { life.piece });
         let node = holder.node;
         let (mut last, mut lost) = (self.now, false);
@@ -1101,7 +1293,7 @@ impl<O: Observer> World<O> {
                 again.unwrap_or(at + Duration::from_secs(4))
             };
             let arrived = cross(self.now, me, it, there);
-            let Some(server) = self.current.get(&server).copied() else { continue };
+            let server = connected[index as usize];
             // One request after the other: the table of a server is one.
             let served = &mut self.lives[server.0 as usize];
             let begin = arrived.max(served.busy_until);
@@ -1121,12 +1313,19 @@ impl<O: Observer> World<O> {
         }
     }
 
+    /// A server is gone: the call of a worker to all of them breaks, as soon as it can hear of that.
+    fn break_transfer(&mut self, id: LifeId) {
+        let life = &self.lives[id.0 as usize];
+        let (call, limit) = (life.call, self.now + self.setup.collective_timeout);
+        let heard = life.cut_until.max(self.now).min(limit) + BREAK_DELAY;
+        self.queue.push(heard, Due::Over(id, call, Work::Break));
+    }
+
     /// When the transfer of a life is done. What is on its way to or from a host that is cut off is sent again until it gets
     /// through, and a server that stands still answers when it goes on.
     fn transferred(&self, id: LifeId) -> JobTime {
         let life = &self.lives[id.0 as usize];
-        let servers = (0..self.setup.servers).filter_map(|index| self.current.get(&NodeId::server(index)));
-        let servers = servers.map(|server| &self.lives[server.0 as usize]);
+        let servers = life.servers.iter().map(|server| &self.lives[server.0 as usize]);
         let reached = servers.map(|server| server.cut_until.max(server.paused_until)).max();
         life.transfer_done.max(life.cut_until).max(reached.unwrap_or_default())
     }
@@ -1260,7 +1459,8 @@ pub(crate) fn head_config(setup: &Setup, policy: Box<dyn Policy>) -> HeadConfig 
             ..MonitorConfig::default()
         },
         checkpoints: None,
-        can_roll_back: false,
+        can_roll_back: setup.goes_back,
+        hosts: Arc::new(Places::new(setup.workers, setup.workers_per_host).names()),
     }
 }
 

@@ -11,9 +11,7 @@ use antdt_core::{JobTime, NodeId, Seed};
 use antdt_sim::invariant::{self, Checkers};
 use antdt_sim::model::compute::{Slow, Straggler, Who};
 use antdt_sim::model::{Hosts, Models};
-use antdt_sim::partial::{self, GroupFormation};
-use antdt_sim::scenario::GroupScenario;
-use antdt_sim::{AnyScenario, Scenario, SimulatedJob, World};
+use antdt_sim::{Scenario, SimulatedJob, World};
 
 fn path(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("scenarios/{name}.toml"))
@@ -21,13 +19,6 @@ fn path(name: &str) -> PathBuf {
 
 fn shipped(name: &str) -> Scenario {
     Scenario::read(&path(name)).unwrap()
-}
-
-fn shipped_groups(name: &str) -> GroupScenario {
-    match AnyScenario::read(&path(name)).unwrap() {
-        AnyScenario::Groups(scenario) => *scenario,
-        AnyScenario::Job(_) => panic!("{name} is a job"),
-    }
 }
 
 fn day() -> JobTime {
@@ -50,29 +41,11 @@ fn outcome_beside(scenario: &Scenario, seed: u64, other: impl FnOnce(Models) -> 
     outcome
 }
 
-fn outcome_of_groups(scenario: &GroupScenario, seed: u64) -> partial::SimulatedAveraging {
-    let (setup, models) = scenario.build(Seed(seed)).unwrap();
-    let world =
-        partial::GroupWorld::watched(setup, models, Checkers::new(invariant::all_of_groups())).unwrap();
-    let (outcome, mut checkers) = world.run(day()).map_err(|(violation, _)| violation).unwrap();
-    checkers.finish().unwrap();
-    outcome
-}
-
 fn deviations(name: &str, seed: u64) -> Vec<String> {
-    let (wrong, completed) = match AnyScenario::read(&path(name)).unwrap() {
-        AnyScenario::Job(scenario) => {
-            let outcome = outcome(&scenario, seed);
-            (scenario.expect.check(&outcome), outcome.completed)
-        }
-        AnyScenario::Groups(scenario) => {
-            let outcome = outcome_of_groups(&scenario, seed);
-            println!("{name}, seed {seed}: trained {:.3} of the time", outcome.busy);
-            (scenario.expect.check(&outcome), outcome.completed)
-        }
-    };
-    println!("{name}, seed {seed}: until {completed}");
-    wrong
+    let scenario = shipped(name);
+    let outcome = outcome(&scenario, seed);
+    println!("{name}, seed {seed}: until {}, idle {:.3}", outcome.completed, outcome.idle_share());
+    scenario.expect.check(&outcome)
 }
 
 macro_rules! comes_out_as_it_says {
@@ -118,25 +91,22 @@ fn chaos_ends_well_from_any_seed() {
 
 #[test]
 fn who_forms_groups_decides_who_waits_for_a_slow_worker() {
-    let busy = |name, formation| {
-        let mut scenario = shipped_groups(name);
-        scenario.setup.formation = formation;
-        outcome_of_groups(&scenario, 0).busy
+    let with = |name: &str, sync: &str| {
+        let mut scenario = shipped(name);
+        scenario.setup.sync = sync.parse().unwrap();
+        outcome(&scenario, 0).completed.as_secs_f64()
     };
-    let [random, buffer, bipartite, division, inter_intra] =
-        GroupFormation::ALL.map(|formation| busy("groups_slow_worker", formation));
+    let slow = |sync: &str| with("groups_slow_worker", sync);
+    let [all, buffer, division, smart, pairs] =
+        ["allreduce", "ripples=buffer:4", "ripples=division:4", "ripples=smart:4", "ad-psgd"].map(slow);
+    let found = format!("{all} {buffer} {division} {smart} {pairs}");
     // As the head of the scenario has it.
-    assert!(random < 0.2 && random < buffer && buffer < 0.45, "{random} {buffer}");
-    assert!(bipartite > division, "no worker waits for more than one other: {bipartite} {division}");
-    assert!(0.65 < division && division < inter_intra, "{division} {inter_intra}");
+    assert!(all > 500.0, "everybody waits for the slow one in each step: {found}");
+    assert!(buffer < 0.8 * all && buffer > 2.0 * division, "many are in a group with it: {found}");
+    assert!([division, smart, pairs].iter().all(|time| *time < 0.3 * all), "few wait: {found}");
     // H5 of the paper: who is five times as slow costs the others little.
-    let even = busy("groups_even", GroupFormation::InterIntra);
-    assert!(inter_intra > 0.7 * even, "{inter_intra} of {even}");
-    let mut all = shipped_groups("groups_slow_worker");
-    (all.setup.formation, all.setup.group_size, all.setup.progress_gap_max) =
-        (GroupFormation::Division, 16, 0);
-    let all = outcome_of_groups(&all, 0).busy;
-    assert!(all < 0.3 && all < division, "an average of all waits for the slow one: {all}");
+    let even = with("groups_even", "ripples=smart:4");
+    assert!(smart < 1.25 * even, "{smart} of {even}");
 }
 
 #[test]

@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 
 use antdt::JobBuilder;
 use antdt::agent::PerSample;
+use antdt::core::registry::Setting;
 use antdt::model::optimizer::{Defaults, Entry, Optimizer, Update, UpdateStep};
 use antdt::workload::{self, Workload};
 
-/// Samples of the data set, and parameters of the model.
+/// Samples of the data set. The model has as many parameters, or more: `[workload.counting] parameters` in a job file.
 const SAMPLES: usize = 1_200;
 
 /// Adds the sums of gradients to the parameters, whatever the rate and the size of the batch.
@@ -41,8 +42,19 @@ fn count(sample: u64, _: &[f32], gradient: &mut [f32]) -> f32 {
 fn main() -> std::process::ExitCode {
     JobBuilder::new()
         .optimizer(Entry::new("sums", "adds what it is given", |_| Ok(Box::new(Sums))))
-        .trainer(workload::Entry::new("counting", "counts its samples", |_| {
-            Ok(Workload::made(|| PerSample::new(SAMPLES as u64, SAMPLES, count)))
-        }))
+        .trainer(workload::Entry {
+            name: "counting",
+            about: "counts its samples",
+            settings: || {
+                vec![Setting::new("parameters", SAMPLES, "of the model; what no sample has stays 0")]
+            },
+            build: |settings| {
+                let parameters = settings.value("parameters", SAMPLES, "a number")?;
+                if parameters < SAMPLES {
+                    return Err(settings.refuse("parameters", parameters, "one for each sample at least"));
+                }
+                Ok(Workload::made(move || PerSample::new(SAMPLES as u64, parameters, count)))
+            },
+        })
         .main()
 }

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use antdt_collective::runtime::transport;
-use antdt_controller::{LauncherFactory, policy};
+use antdt_controller::{Action, LauncherFactory, action, policy};
 use antdt_core::InvalidValue;
 use antdt_model::optimizer;
 use antdt_monitor::rule;
@@ -15,7 +15,7 @@ use crate::{command, workload};
 /// Puts parts of the user's own into the `antdt` command, and runs it: every part is optional, and the `antdt` program is the
 /// builder with none.
 ///
-/// What is known by name (policies, pace rules, optimizers, trainers, transports) is added to what ships: `--policy`,
+/// What is known by name (policies, actions, pace rules, optimizers, trainers, transports) is added to what ships: `--policy`,
 /// `--pace-rule` and the other flags find it, and so do `antdt whatif`, `antdt sim`, recordings and `antdt policies`. What a job
 /// has one of (launcher, ledger store, recorder) is replaced.
 ///
@@ -46,6 +46,11 @@ impl JobBuilder {
     /// Adds a policy: a value of `--policy`.
     pub fn policy(self, entry: policy::Entry) -> Self {
         self.added(policy::REGISTRY.register(entry))
+    }
+
+    /// Adds an action, which a policy may then decide on. Masters and workers of a job must know the same ones.
+    pub fn action(self, action: &'static dyn Action) -> Self {
+        self.added(action::REGISTRY.register(action))
     }
 
     /// Adds a pace rule: a value of `--pace-rule`.
@@ -82,7 +87,7 @@ impl JobBuilder {
         self
     }
 
-    /// Records a job elsewhere than in the file that `--record` names.
+    /// Records a job where `recorder` opens its recording, instead of in the file that `--record` names.
     pub fn recorder(mut self, recorder: RecorderFactory) -> Self {
         self.seams.recorder = recorder;
         self.seams.again = None;

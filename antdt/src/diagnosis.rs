@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use antdt_core::Holder;
-use antdt_proto::v1::{Decision, DiagnoseReply, NodeDiagnosis};
+use antdt_proto::v1::{Decision, DiagnoseReply, NodeDiagnosis, NodeLoad};
 use serde_json::{Value as Json, json};
 
 /// Share of a worker's own time from which on waiting for data is told as a cause. 0.25: as large as a slowdown of 1.3x, which is what a
@@ -101,6 +101,9 @@ fn straggler(text: &mut String, reply: &DiagnoseReply, node: &NodeDiagnosis) {
         let _ = writeln!(text, "  batch size now {}", node.batch_size);
     }
     waiting(text, node);
+    if let Some(evidence) = node.load.as_ref().and_then(evidence) {
+        let _ = writeln!(text, "  {evidence}");
+    }
     let done = done_about(reply, node);
     for decision in &done {
         let _ = writeln!(text, "  done since: {}", line(decision));
@@ -119,6 +122,28 @@ fn waiting(text: &mut String, node: &NodeDiagnosis) {
             node.data_wait_share * 100.0
         );
     }
+}
+
+/// What the system says about a node's load, in words; `None` if it says nothing.
+fn evidence(load: &NodeLoad) -> Option<String> {
+    let mut parts = Vec::new();
+    let percent = |share: f64| format!("{:.0} %", share * 100.0);
+    if let Some(throttled) = load.cpu_throttled.filter(|share| *share > 0.0 || load.cpu_quota.is_some()) {
+        let over = seconds(load.over_ns);
+        parts.push(format!("cgroup throttled {} of the last {over:.0} s", percent(throttled)));
+    }
+    if let Some(quota) = load.cpu_quota {
+        parts.push(format!("CPU quota {quota:.1}"));
+    }
+    if let Some(busy) = load.host_busy {
+        parts.push(format!("CPUs of the host {} busy", percent(busy)));
+    }
+    if let (Some(used), Some(bound)) = (load.memory_used, load.memory_bound) {
+        #[allow(clippy::cast_precision_loss, reason = "one decimal place is shown")]
+        let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
+        parts.push(format!("memory {:.1} of {:.1} GiB", gib(used), gib(bound)));
+    }
+    (!parts.is_empty()).then(|| parts.join(", "))
 }
 
 /// Returns the diagnosis as JSON.
@@ -140,6 +165,7 @@ pub fn to_json(reply: &DiagnoseReply) -> Json {
             "batch_size": node.batch_size,
             "data_wait_share": node.data_wait_share,
             "host": node.host,
+            "load": node.load.as_ref().map(load),
             "done": done_about(reply, node).into_iter().map(decision).collect::<Vec<_>>(),
         })
     };
@@ -169,7 +195,7 @@ pub fn to_json(reply: &DiagnoseReply) -> Json {
     })
 }
 
-/// Actions since the node has its present pace that concern it: its own, and new batch sizes for all.
+/// Actions since the node has its present pace that concern it: its own, and plans for all.
 fn done_about<'a>(reply: &'a DiagnoseReply, node: &NodeDiagnosis) -> Vec<&'a Decision> {
     if !node.straggler {
         return Vec::new();
@@ -177,9 +203,20 @@ fn done_about<'a>(reply: &'a DiagnoseReply, node: &NodeDiagnosis) -> Vec<&'a Dec
     let name = name(node);
     let concerns = |it: &&Decision| {
         let since = it.at_ns >= node.pace_since_ns.unwrap_or(0);
-        since && (it.target == name || it.kind.ends_with("ADJUST_BS") || it.kind.ends_with("BACKUP_WORKERS"))
+        since && (it.target == name || (it.target == "all" && it.kind != "REFUSED"))
     };
     reply.actions.iter().filter(concerns).collect()
+}
+
+fn load(load: &NodeLoad) -> Json {
+    json!({
+        "over_s": seconds(load.over_ns),
+        "cpu_quota": load.cpu_quota,
+        "cpu_throttled": load.cpu_throttled,
+        "host_busy": load.host_busy,
+        "memory_bytes": load.memory_used,
+        "memory_bound_bytes": load.memory_bound,
+    })
 }
 
 fn decision(decision: &Decision) -> Json {
@@ -228,6 +265,7 @@ mod tests {
             batch_size: 64,
             data_wait_share: 0.0,
             host: format!("host-{index}"),
+            load: None,
         }
     }
 
@@ -305,6 +343,32 @@ mod tests {
     }
 
     #[test]
+    fn what_the_system_says_stands_beside_the_verdict() {
+        let mut reply = reply(Vec::new());
+        let load = NodeLoad {
+            over_ns: 10_000_000_000,
+            cpu_quota: Some(0.5),
+            cpu_throttled: Some(0.38),
+            host_busy: Some(0.97),
+            memory_used: Some(3 << 29),
+            memory_bound: Some(4 << 30),
+        };
+        reply.nodes[1].load = Some(load);
+        let expected = "\n  cgroup throttled 38 % of the last 10 s, CPU quota 0.5, CPUs of the host 97 % busy, \
+            memory 1.5 of 4.0 GiB\n";
+        let text = render(&reply);
+        assert!(text.contains(expected), "{text}");
+        let json = &to_json(&reply)["nodes"];
+        let load_of_1 = &json[1]["load"];
+        assert_eq!((&load_of_1["cpu_throttled"], &load_of_1["over_s"]), (&json!(0.38), &json!(10.0)));
+        assert_eq!(json[0]["load"], Json::Null, "not known");
+        // What is not known is not said; without a quota nothing is said of it.
+        let some = NodeLoad { host_busy: Some(0.2), cpu_throttled: Some(0.0), ..NodeLoad::default() };
+        assert_eq!(evidence(&some).as_deref(), Some("CPUs of the host 20 % busy"));
+        assert_eq!(evidence(&NodeLoad::default()), None);
+    }
+
+    #[test]
     fn the_keys_of_the_json_are_these() {
         let json = to_json(&reply(vec![told(3, "ADJUST_BS", "worker-1 is slow")]));
         let keys = |json: &Json| json.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
@@ -338,6 +402,7 @@ mod tests {
             "done",
             "host",
             "life",
+            "load",
             "node",
             "pace_since_s",
             "ratio",

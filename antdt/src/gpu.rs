@@ -67,7 +67,7 @@ pub fn place(processor: Processor, worker: u32) -> Result<(Place, Option<HostGpu
 fn class(name: &str) -> DeviceClass {
     let lower = name.to_ascii_lowercase();
     let words = lower.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
-    DeviceClass(words.collect::<Vec<_>>().join("-"))
+    DeviceClass(words.collect::<Vec<_>>().join("-").into())
 }
 
 #[cfg(test)]
@@ -76,8 +76,8 @@ mod tests {
 
     #[test]
     fn a_class_is_the_name_of_the_device_as_one_word() {
-        assert_eq!(class("NVIDIA H100 80GB HBM3").0, "nvidia-h100-80gb-hbm3");
-        assert_eq!(class(" Tesla V100-SXM2 (32 GB)").0, "tesla-v100-sxm2-32-gb");
+        assert_eq!(class("NVIDIA H100 80GB HBM3").to_string(), "nvidia-h100-80gb-hbm3");
+        assert_eq!(class(" Tesla V100-SXM2 (32 GB)").to_string(), "tesla-v100-sxm2-32-gb");
     }
 
     #[test]

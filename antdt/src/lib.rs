@@ -7,6 +7,7 @@ pub mod job;
 pub mod diagnosis;
 pub mod gpu;
 pub mod host;
+mod lead;
 pub mod master;
 pub mod net;
 pub mod node;

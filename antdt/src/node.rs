@@ -38,6 +38,8 @@ pub struct NodeEnv {
     pub holder: Holder,
     /// Start of the job, as the time since the Unix epoch.
     pub job_start: Duration,
+    /// Name of the host, as the launcher has it; `None` leaves it to the system.
+    pub host: Option<String>,
     /// Path to the lines of the emulated network, if the job has one.
     pub network: Option<PathBuf>,
     /// Settings of the job.
@@ -65,9 +67,11 @@ impl NodeEnv {
     pub const JOB_START: &'static str = "ANTDT_JOB_START_NS";
     /// Variable with the shape of the parameters in JSON, for servers, which need not read the data.
     pub(crate) const LAYOUT: &'static str = "ANTDT_LAYOUT";
+    /// Variable with the name of the host that the launcher places the node on, which is then what the node says.
+    pub const HOST: &'static str = "ANTDT_HOST";
     /// Variable with the path to the lines of the emulated network; only if the job has one.
     pub const NETWORK: &'static str = "ANTDT_NETWORK";
-    /// Variable with the settings, as JSON.
+    /// Environment variable with the settings of the job, as JSON.
     pub const SPEC: &'static str = "ANTDT_JOB_SPEC";
 
     /// Reads the variables of this process.
@@ -105,6 +109,7 @@ impl NodeEnv {
                 .transpose()?,
             holder: Holder::new(node, Incarnation(incarnation)),
             job_start: Duration::from_nanos(number(Self::JOB_START)?),
+            host: get(Self::HOST).filter(|name| !name.is_empty()),
             network: get(Self::NETWORK).map(PathBuf::from),
             spec,
         })
@@ -119,7 +124,8 @@ impl NodeEnv {
         self.spec.update_rule(optimizer, rate, decay).map_err(|error| WorkerError::Input(error.to_string()))
     }
 
-    /// The variables that say the same to a child process.
+    /// Returns the environment variables, as pairs of name and value, from which a child process
+    /// [reads](Self::from_process) this environment again.
     pub fn variables(&self) -> Vec<(String, String)> {
         let spec = serde_json::to_string(&self.spec).expect("settings are plain values");
         [
@@ -135,6 +141,7 @@ impl NodeEnv {
         .map(|(name, value)| (name.to_owned(), value))
         .into_iter()
         .chain(self.advertise.clone().map(|host| (Self::ADVERTISE.to_owned(), host)))
+        .chain(self.host.clone().map(|host| (Self::HOST.to_owned(), host)))
         .chain(self.network.iter().map(|path| (Self::NETWORK.to_owned(), path.display().to_string())))
         .collect()
     }
@@ -176,10 +183,11 @@ impl NodeEnv {
         Ok(SocketAddr::new(address, local.port()).to_string())
     }
 
-    /// Host that this process is on: where links are emulated, the emulated one.
+    /// Host that this process is on: where links are emulated, the emulated one; else as the launcher or the system has it.
     fn host(&self) -> String {
         let emulated = self.spec.emulate_network.as_ref();
-        emulated.map_or_else(host::name, |network| format!("emulated-{}", network.0.host(self.holder.node)))
+        let emulated = emulated.map(|network| format!("emulated-{}", network.0.host(self.holder.node)));
+        emulated.or_else(|| self.host.clone()).unwrap_or_else(host::name)
     }
 
     /// Registers this process, whose data plane listens at `local`, with its master.
@@ -194,7 +202,7 @@ impl NodeEnv {
         let (_, gpu) = gpu::place(processor, self.holder.node.index)
             .map_err(|error| WorkerError::Input(error.to_string()))?;
         let device = match (spec, &gpu) {
-            (Some(spec), _) => DeviceClass(spec.class.clone()),
+            (Some(spec), _) => DeviceClass(spec.class.as_str().into()),
             (None, Some(gpu)) => host::named_device().unwrap_or_else(|| gpu.class.clone()),
             (None, None) => host::named_device().unwrap_or_default(),
         };
@@ -237,6 +245,7 @@ mod tests {
             advertise: Some("node-7".to_owned()),
             holder: Holder::new(NodeId::worker(2), Incarnation(1)),
             job_start: Duration::from_nanos(1_700_000_000_123_456_789),
+            host: Some("rack-3".to_owned()),
             network: Some("/proc/7/fd/8".into()),
             spec: JobSpec { workers: 4, ..JobSpec::default() },
         }
@@ -251,9 +260,8 @@ mod tests {
     #[test]
     fn a_missing_or_malformed_variable_is_named() {
         let variables: BTreeMap<String, String> = env().variables().into_iter().collect();
-        for name in
-            variables.keys().filter(|name| ![NodeEnv::ADVERTISE, NodeEnv::NETWORK].contains(&name.as_str()))
-        {
+        let optional = [NodeEnv::ADVERTISE, NodeEnv::HOST, NodeEnv::NETWORK];
+        for name in variables.keys().filter(|name| !optional.contains(&name.as_str())) {
             let error = NodeEnv::read(|n| (n != name).then(|| variables[n].clone())).unwrap_err();
             assert!(error.to_string().contains(name.as_str()), "{error}");
         }
@@ -289,7 +297,8 @@ mod tests {
             [0, 1, 2, 3].map(|index| on(index, two)),
             [0, 0, 1, 1].map(|host| format!("emulated-{host}"))
         );
-        assert_eq!(on(3, None), host::name());
+        assert_eq!(on(3, None), "rack-3", "where the launcher says it is");
+        assert_eq!(NodeEnv { host: None, ..env() }.host(), host::name());
     }
 
     #[test]

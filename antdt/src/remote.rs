@@ -314,7 +314,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let token = Token::new("secret").unwrap();
         // Nobody listens there.
-        let dir = run_dir::RunDir::open(folder.path(), false).unwrap();
+        let dir = run_dir::RunDir::open(folder.path(), false, &crate::lead::Elector::Lock).unwrap();
         dir.announce("127.0.0.1:1", "demo", &token).unwrap();
         let job = RemoteJob::find(Some(folder.path())).unwrap();
         let killed = job.checkpoint().await.unwrap_err();

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use antdt_checkpoint::{
     Checkpoint, CheckpointReadError, DataIdentity, Folder, JobIdentity, Manifest, Mismatch,
 };
-use antdt_core::{CheckpointId, InvalidValue, ParamLayout, Seed};
+use antdt_core::{InvalidValue, ParamLayout, Seed};
 use antdt_job::SyncMode;
 use antdt_model::{Portion, Trained};
 use antdt_shard::{DatasetSpec, Epochs, LedgerSnapshot};
@@ -63,6 +63,14 @@ pub enum ResumeError {
         /// Number of epochs of the job.
         epochs: u32,
     },
+    /// The evaluations of the job have ended it already.
+    #[error("--resume = {}: nothing is left to train: {why}; raise the number of --early-stopping", path.display())]
+    Stopped {
+        /// Path of the checkpoint.
+        path: PathBuf,
+        /// By which evaluation.
+        why: String,
+    },
     /// The parameters of the checkpoint do not fit the model.
     #[error("--resume = {}: {why}; name a checkpoint of this model", path.display())]
     Model {
@@ -79,10 +87,50 @@ pub fn place(dir: &Path) -> PathBuf {
     known.into_iter().find(|folder| folder.is_dir()).unwrap_or_else(|| dir.to_owned())
 }
 
-/// Returns the settings of the job that took the newest checkpoint of `dir`; `None` if there is none or it does not hold them.
+/// Returns the settings of the job that took the checkpoint that is meant by `dir`; `None` if there is none or it does not hold them.
 pub(crate) fn settings(dir: &Path) -> Option<JobSpec> {
-    let newest = Folder::open(place(dir)).ok()?.newest().ok()?.checkpoint?;
-    serde_json::from_str(newest.manifest().extra.get(SETTINGS)?).ok()
+    let meant = meant(dir).ok()?;
+    serde_json::from_str(meant.checkpoint.manifest().extra.get(SETTINGS)?).ok()
+}
+
+/// Whether there is a checkpoint to go on from.
+///
+/// # Errors
+/// If there is none; the error says why.
+#[cfg(feature = "cli")]
+pub(crate) fn check(dir: &Path) -> Result<(), ResumeError> {
+    meant(dir).map(drop)
+}
+
+/// A checkpoint to go on from.
+struct Meant {
+    folder: Folder,
+    checkpoint: Checkpoint,
+    /// A line for each newer one that cannot be used.
+    passed_over: Vec<String>,
+}
+
+/// Returns the checkpoint that is meant by `dir`: exactly the one whose own folder `dir` is, and the newest one otherwise.
+fn meant(dir: &Path) -> Result<Meant, ResumeError> {
+    let place = place(dir);
+    if let Some((folder, named)) = Folder::of_checkpoint(&place) {
+        let folder = Folder::open(folder)?;
+        let checkpoint = folder.open_checkpoint(named)?;
+        checkpoint.verify()?;
+        return Ok(Meant { folder, checkpoint, passed_over: Vec::new() });
+    }
+    let folder = Folder::open(place)?;
+    let newest = folder.newest()?;
+    let passed_over: Vec<String> =
+        newest.passed_over.iter().map(|(id, why)| format!("checkpoint {id} is passed over: {why}")).collect();
+    match newest.checkpoint {
+        Some(checkpoint) => Ok(Meant { folder, checkpoint, passed_over }),
+        None => {
+            let passed_over =
+                if passed_over.is_empty() { String::new() } else { format!(" ({})", passed_over.join("; ")) };
+            Err(ResumeError::None { path: folder.path().to_owned(), passed_over })
+        }
+    }
 }
 
 /// What the master of a job goes on from.
@@ -95,7 +143,7 @@ pub(crate) struct Resumed {
     pub(crate) text: String,
 }
 
-/// Finds the newest checkpoint of `dir` and checks that the job can go on from it. `data` is what the job trains on, `dataset` what
+/// Finds the checkpoint that is meant by `dir` and checks that the job can go on from it. `data` is what the job trains on, `dataset` what
 /// it would hand out of it; the shards become those of the checkpoint.
 ///
 /// # Errors
@@ -106,15 +154,7 @@ pub(crate) fn prepare(
     data: &TrainingData,
     dataset: &DatasetSpec,
 ) -> Result<Resumed, ResumeError> {
-    let folder = Folder::open(place(dir))?;
-    let newest = folder.newest()?;
-    let passed_over: Vec<String> =
-        newest.passed_over.iter().map(|(id, why)| format!("checkpoint {id} is passed over: {why}")).collect();
-    let Some(checkpoint) = newest.checkpoint else {
-        let passed_over =
-            if passed_over.is_empty() { String::new() } else { format!(" ({})", passed_over.join("; ")) };
-        return Err(ResumeError::None { path: folder.path().to_owned(), passed_over });
-    };
+    let Meant { folder, checkpoint, passed_over } = meant(dir)?;
     let path = checkpoint.path().to_owned();
     let manifest = checkpoint.manifest();
     let ours = identity(spec, manifest.job.layout.clone(), data.samples, data.fingerprint.clone());
@@ -128,17 +168,26 @@ pub(crate) fn prepare(
             format!("settings of a data set in the manifest ({error})"),
         ))
     })?;
-    let dataset = DatasetSpec { cut: before.cut.clone(), ..dataset.clone() };
-    let snapshot =
-        checkpoint.ledger_cut(&before)?.snapshot().continued(dataset.clone()).map_err(|error| {
-            // As the flags are called.
-            let field = match &*error.field {
-                "epochs" => "--epochs".to_owned(),
-                "assignment of shards" => "--sharding, --nproc-per-node".to_owned(),
-                _ => error.field.clone(),
-            };
-            unfit(InvalidValue { field, ..error })
-        })?;
+    let cut = checkpoint.ledger_cut(&before)?;
+    let found = cut.snapshot().counts();
+    let done = u32::try_from((found.acked + found.quarantined) / data.samples.max(1)).unwrap_or(u32::MAX);
+    let mut epochs = spec.eval_every.next(done, spec.epochs);
+    if let Epochs::Finite(before) = before.epochs
+        && before <= spec.epochs
+    {
+        // Shards of all of them may be out of their order already.
+        epochs = epochs.max(before);
+    }
+    let dataset = DatasetSpec { cut: before.cut, epochs: Epochs::Finite(epochs), ..dataset.clone() };
+    let snapshot = cut.snapshot().continued(dataset.clone()).map_err(|error| {
+        // As the flags are called.
+        let field = match &*error.field {
+            "epochs" => "--epochs".to_owned(),
+            "assignment of shards" => "--sharding, --nproc-per-node".to_owned(),
+            _ => error.field.clone(),
+        };
+        unfit(InvalidValue { field, ..error })
+    })?;
     let counts = snapshot.counts();
     if counts.todo == 0 {
         return Err(ResumeError::Done { path, samples: counts.acked, epochs: spec.epochs });
@@ -152,10 +201,8 @@ pub(crate) fn prepare(
         counts.total,
         counts.todo
     );
-    if let Epochs::Finite(epochs) = before.epochs
-        && epochs != spec.epochs
-    {
-        text += &format!("; {} epochs, {epochs} before", spec.epochs);
+    if manifest.epochs != spec.epochs {
+        text += &format!("; {} epochs, {} before", spec.epochs, manifest.epochs);
     }
     Ok(Resumed { dataset, snapshot, text, checkpoint })
 }
@@ -199,8 +246,7 @@ impl Taken {
         optimizer: &str,
     ) -> Result<Option<Self>, ResumeError> {
         let Some(path) = path else { return Ok(None) };
-        let id = path.file_name().and_then(|name| name.to_str()?.parse().ok()).map(CheckpointId);
-        let (Some(folder), Some(id)) = (path.parent(), id) else {
+        let Some((folder, id)) = Folder::of_checkpoint(path) else {
             return Err(CheckpointReadError::NoFolder(path.to_owned()).into());
         };
         let checkpoint = Folder::open(folder)?.open_checkpoint(id)?;

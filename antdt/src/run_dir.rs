@@ -12,7 +12,8 @@
 //! | `output` | folder with what the nodes write | |
 //!
 //! The last four are there only for a job whose master may have a successor. A master holds a lock on the directory, which the
-//! kernel takes from a process that ends.
+//! kernel takes from a process that ends. Where etcd says which master leads (`--elect`), each has a folder `master-N` with a
+//! `head.journal` and a `ledger` of its own, so that one that was cut off cannot write to those of the next.
 //!
 //! Its place is `--run-dir`, else the folder `run` in the report folder, else `$XDG_STATE_HOME/antdt/JOB`, with
 //! `~/.local/state` where that variable is not set.
@@ -22,14 +23,14 @@ use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, TcpStream};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use antdt_proto::Token;
-use rustix::fs::{FlockOperation, flock};
-use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::job::JobSpec;
+use crate::lead::{Elector, Lead};
 use crate::net;
 
 /// Name of the file with the address of the master.
@@ -46,6 +47,9 @@ pub(crate) const HEAD: &str = "head.journal";
 
 /// Name of the folder with the log of the ledger.
 pub(crate) const LEDGER: &str = "ledger";
+
+/// What the names of folders with the journals of one master begin with; its number follows.
+const OWN: &str = "master-";
 
 /// Name of the folder with what nodes write.
 pub(crate) const OUTPUT: &str = "output";
@@ -111,6 +115,12 @@ pub enum RunDirError {
         /// What is wrong with it.
         why: String,
     },
+    /// The masters cannot elect one.
+    #[error("--elect: {why}")]
+    Election {
+        /// Reason and remedy, in words.
+        why: String,
+    },
     /// A file cannot be read or written.
     #[error("--run-dir: {}: {source}; name a folder that this user can write to", path.display())]
     File {
@@ -137,44 +147,66 @@ pub(crate) struct RunDir {
     made: bool,
     /// Whether the files stay when this is dropped, for a job that goes on without this process.
     pub(crate) keep: bool,
-    /// The directory, locked.
-    _lock: File,
+    /// The right to be the master there.
+    lead: Arc<dyn Lead>,
 }
 
 impl RunDir {
-    /// Opens a directory, which is made if it does not exist, for this process alone.
-    pub(crate) fn open(path: &Path, keep: bool) -> Result<Self, RunDirError> {
+    /// Opens a directory, which is made if it does not exist, for this process alone, if `elector` lets it lead.
+    pub(crate) fn open(path: &Path, keep: bool, elector: &Elector) -> Result<Self, RunDirError> {
         let failed = |source| RunDirError::File { path: path.to_owned(), source };
         let made = !path.exists();
         fs::create_dir_all(path).map_err(failed)?;
-        let lock = File::open(path).map_err(failed)?;
-        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => {}
-            Err(Errno::WOULDBLOCK) => {
+        let lead = match (elector.try_lead(path), elector) {
+            (Ok(Some(lead)), _) => lead,
+            (Ok(None), _) => {
                 let last = read_master(path).ok();
                 let (job, address) = last.map(|last| (last.job, last.address)).unwrap_or_default();
                 return Err(RunDirError::Taken { path: path.to_owned(), job, address });
             }
-            Err(error) => return Err(failed(error.into())),
-        }
-        Ok(Self { path: path.to_owned(), made, keep, _lock: lock })
+            (Err(source), Elector::Lock) => return Err(failed(source)),
+            (Err(error), Elector::Etcd(..)) => return Err(RunDirError::Election { why: error.to_string() }),
+        };
+        Ok(Self { path: path.to_owned(), made, keep, lead })
     }
 
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
+    /// What this process must still have before it changes anything.
+    pub(crate) fn lead(&self) -> Arc<dyn Lead> {
+        Arc::clone(&self.lead)
+    }
+
+    /// The folder of this master's journals.
+    pub(crate) fn journals(&self) -> PathBuf {
+        self.lead
+            .number()
+            .map_or_else(|| self.path.clone(), |number| self.path.join(format!("{OWN}{number}")))
+    }
+
+    /// The folder of the newest journals of the masters before this one.
+    pub(crate) fn last_journals(&self) -> PathBuf {
+        let number = |path: &PathBuf| own_number(path).filter(|number| self.lead.number() > Some(*number));
+        owned(&self.path)
+            .into_iter()
+            .filter_map(|path| Some((number(&path)?, path)))
+            .max()
+            .map_or_else(|| self.path.clone(), |(_, path)| path)
+    }
+
     /// Announces the master of a job. Returns its number among the masters of this directory.
     pub(crate) fn announce(&self, address: &str, job: &str, token: &Token) -> Result<u64, RunDirError> {
         let path = &self.path;
         let generation = match read_master(path) {
-            // A lock is of one host; the same address is this process.
-            Ok(last) if last.address != address && answers(&last.address) => {
+            // A lock is of one host; the same address is this process. One that etcd has put out may answer for a moment.
+            Ok(last) if self.lead.number().is_none() && last.address != address && answers(&last.address) => {
                 let (path, job, address) = (path.clone(), last.job, last.address);
                 return Err(RunDirError::Taken { path, job, address });
             }
-            Ok(last) => last.generation.saturating_add(1),
-            Err(RunDirError::NoJob(_)) => 1,
+            Ok(last) => last.generation.saturating_add(1).max(self.lead.number().unwrap_or(0)),
+            Err(RunDirError::NoJob(_)) => self.lead.number().unwrap_or(1),
             Err(error) => return Err(error),
         };
         let master = MasterFile {
@@ -200,8 +232,8 @@ impl RunDir {
             // Not there, or left for people to find.
             let _ = fs::remove_file(self.path.join(name));
         }
-        for name in [LEDGER, OUTPUT] {
-            let _ = fs::remove_dir_all(self.path.join(name));
+        for path in [LEDGER, OUTPUT].map(|name| self.path.join(name)).into_iter().chain(owned(&self.path)) {
+            let _ = fs::remove_dir_all(path);
         }
     }
 }
@@ -221,6 +253,16 @@ impl Drop for RunDir {
             let _ = fs::remove_dir(&self.path);
         }
     }
+}
+
+/// Folders of journals of one master each.
+fn owned(path: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(path).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).filter(|path| own_number(path).is_some()).collect()
+}
+
+fn own_number(path: &Path) -> Option<u64> {
+    path.file_name()?.to_str()?.strip_prefix(OWN)?.parse().ok()
 }
 
 /// Returns the run directory of a job, as the module says; `None` if there is no place for one.
@@ -337,7 +379,7 @@ mod tests {
     fn a_job_is_found_while_it_runs_and_leaves_nothing() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("report/run");
-        let dir = RunDir::open(&path, false).unwrap();
+        let dir = RunDir::open(&path, false, &Elector::Lock).unwrap();
         dir.announce("127.0.0.1:1", "demo", &token()).unwrap();
         let (master, found) = read(&path).unwrap();
         assert_eq!(
@@ -357,12 +399,12 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
-        let first = RunDir::open(folder.path(), true).unwrap();
+        let first = RunDir::open(folder.path(), true, &Elector::Lock).unwrap();
         first.announce(&address, "first", &token()).unwrap();
-        let refused = RunDir::open(folder.path(), false).unwrap_err();
+        let refused = RunDir::open(folder.path(), false, &Elector::Lock).unwrap_err();
         assert!(refused.to_string().contains("first") && refused.to_string().contains(&address), "{refused}");
         drop(first);
-        let dir = RunDir::open(folder.path(), false).unwrap();
+        let dir = RunDir::open(folder.path(), false, &Elector::Lock).unwrap();
         // As one of another host, which the lock does not keep away.
         let refused = dir.announce("127.0.0.1:1", "second", &token()).unwrap_err();
         assert!(refused.to_string().contains("first") && refused.to_string().contains(&address), "{refused}");
@@ -371,6 +413,44 @@ mod tests {
         assert_eq!(read(folder.path()).unwrap().0.generation, 2);
         drop(dir);
         assert!(folder.path().exists(), "it was there before the job");
+    }
+
+    /// The lead of a master that has a number.
+    #[derive(Debug)]
+    struct Numbered(u64);
+
+    impl Lead for Numbered {
+        fn holds(&self) -> bool {
+            true
+        }
+
+        fn number(&self) -> Option<u64> {
+            Some(self.0)
+        }
+    }
+
+    #[test]
+    fn an_elected_master_has_journals_of_its_own_and_finds_those_of_the_last_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let dir = |number| RunDir {
+            path: folder.path().to_owned(),
+            made: false,
+            keep: true,
+            lead: Arc::new(Numbered(number)),
+        };
+        let (first, third) = (dir(2), dir(11));
+        assert_eq!(third.last_journals(), folder.path(), "there are none");
+        for master in [&first, &third] {
+            fs::create_dir(master.journals()).unwrap();
+        }
+        // What a master did not get ready is no journal.
+        fs::create_dir(dir(12).journals().with_extension("part")).unwrap();
+        assert_eq!(dir(13).last_journals(), third.journals());
+        assert_eq!(third.last_journals(), first.journals(), "never what a later one writes, nor its own");
+        assert_eq!(third.announce("127.0.0.1:1", "job", &token()).unwrap(), 11);
+        assert_eq!(dir(12).announce("127.0.0.1:1", "job", &token()).unwrap(), 12);
+        third.clear();
+        assert_eq!(owned(folder.path()), Vec::<PathBuf>::new());
     }
 
     #[test]
@@ -387,7 +467,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join(MASTER), "{}").unwrap();
         assert!(matches!(read(folder.path()), Err(RunDirError::Malformed { .. })));
-        let dir = RunDir::open(folder.path(), false).unwrap();
+        let dir = RunDir::open(folder.path(), false, &Elector::Lock).unwrap();
         assert!(dir.announce("127.0.0.1:1", "x", &token()).is_err());
     }
 }

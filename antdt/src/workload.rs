@@ -136,6 +136,7 @@ mod shipped {
     use super::{Announce, DATA_EXPECTED, Entry, Opened, Workload};
     use crate::gpu;
     use crate::job::{DataSpec, JobSpec, Processor};
+    use crate::resume;
 
     pub(super) fn formats() -> Vec<&'static str> {
         format::REGISTRY.iter().map(|format| format.name()).collect()
@@ -184,6 +185,8 @@ mod shipped {
 
     fn open(model: Model, spec: &JobSpec, announce: Announce<'_>) -> Opened {
         let Some(data) = source(spec) else {
+            // A job that is resumed has the data of the one before, if there is a checkpoint that says so.
+            spec.resume.as_deref().map(resume::check).transpose()?;
             return Err(InvalidValue::new("--data", "(nothing)", DATA_EXPECTED).into());
         };
         let mut workload = WorkloadSpec::new(model, data);

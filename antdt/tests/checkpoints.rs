@@ -379,9 +379,10 @@ fn a_new_job_is_refused_in_a_directory_whose_journal_is_damaged() {
     let args =
         ["--report-dir", dir, "--nproc-per-node", "2", "--emulate-speed", "100", "--heartbeat", "50ms"];
     let job = program(true, &args).spawn().unwrap();
-    wait_for("the job", || master_of(&folder.path().join("run")));
-    kill_whole(job);
     let journal = folder.path().join("run/head.journal");
+    // It comes after the address of the master.
+    wait_for("the journal", || journal.exists().then_some(()));
+    kill_whole(job);
     let text = std::fs::read_to_string(&journal).unwrap();
     std::fs::write(&journal, &text[..text.len() / 2]).unwrap();
     let error = fail(&mut program(true, &args));
@@ -440,14 +441,15 @@ fn an_interrupted_job_takes_a_checkpoint_says_what_remains_and_goes_on() {
 
 #[test]
 fn a_resumed_job_is_bit_for_bit_the_one_that_was_not_interrupted() {
-    is_bit_for_bit_resumed(&["--optimizer", "adam"]);
+    is_bit_for_bit_resumed(&["--optimizer", "adam", "--epochs", "2"]);
 }
 
 /// Workers' own optimizers start anew; plain SGD has nothing to begin anew with.
 #[test]
 fn a_resumed_job_goes_on_with_the_moments_of_its_outer_optimizer_bit_for_bit() {
-    // With one step between averages no round can end early, as one of a worker that waits for data does.
-    is_bit_for_bit_resumed(&["--sync", "diloco=1", "--optimizer", "sgd"]);
+    // With one step between averages no round can end early, as one of a worker that waits for data does; and with one epoch no
+    // worker waits for the other's data, in a round that moves the outer optimizer on without it.
+    is_bit_for_bit_resumed(&["--sync", "diloco=1", "--optimizer", "sgd", "--epochs", "1"]);
 }
 
 fn is_bit_for_bit_resumed(flags: &[&str]) {
@@ -457,8 +459,6 @@ fn is_bit_for_bit_resumed(flags: &[&str]) {
     let common = [
         "--data",
         "synthetic:4000",
-        "--epochs",
-        "2",
         "--global-batch-size",
         "64",
         "--nproc-per-node",
@@ -490,7 +490,8 @@ fn is_bit_for_bit_resumed(flags: &[&str]) {
     let model = |dir: &str| {
         let checkpoint = newest(Path::new(dir)).unwrap();
         let portions: Vec<_> = checkpoint.portions().map(Result::unwrap).collect();
-        (checkpoint.manifest().trained, portions)
+        // The number of steps is that of the worker that wrote the model; where models are averaged, the other may have taken another.
+        (checkpoint.manifest().trained.samples, portions)
     };
     assert!(model(&whole) == model(&resumed), "the models differ");
 }
@@ -589,6 +590,68 @@ fn what_is_not_said_of_a_resumed_job_is_as_before() {
     assert!(line("nproc-per-node = 3").contains("# job resumed from "), "{shown}");
     assert!(line("seed = 5").ends_with("# flag --seed"), "{shown}");
     assert!(line("report-dir = ").contains("# job resumed from "), "{shown}");
+}
+
+#[test]
+fn a_job_goes_on_from_exactly_the_checkpoint_that_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let (dir, again) = (folder.path().join("job"), folder.path().join("again"));
+    let kept = ["--epochs", "3", "--checkpoint-every", "10steps", "--checkpoint-keep", "99", "--quiet"];
+    // Slow enough that one checkpoint is complete when the next is due.
+    let slowly = ["--emulate-speed", "1000", "--heartbeat", "50ms"];
+    let to = ["--report-dir", dir.to_str().unwrap()];
+    succeed(&mut program(true, &[MODES[1], &to, &kept, &slowly].concat()));
+    let place = dir.join("run/checkpoints");
+    let found = Folder::open(&place).unwrap().list().unwrap();
+    let oldest = found.last().and_then(|oldest| oldest.manifest.as_ref().ok()).expect("one is kept");
+    let done = oldest.trained.samples;
+    assert!(found.len() > 2 && done < SAMPLES, "{done} samples in the oldest of {}", found.len());
+    let named = place.join(format!("{:020}", oldest.checkpoint.0));
+    let named = named.to_str().unwrap();
+    // With a folder of its own, and settings as before.
+    succeed(&mut resume(named, &["--report-dir", again.to_str().unwrap(), "--quiet"]));
+    let gone_back = report(&again);
+    let said = format!("resumed from checkpoint {} in ", oldest.checkpoint);
+    let counted = format!(": {done} of {} samples are done", 3 * SAMPLES);
+    let told = gone_back.resumed.unwrap();
+    assert!(told.starts_with(&said) && told.contains(&counted), "{told}");
+    assert!(gone_back.samples.is_exact(), "{:?}", gone_back.samples);
+    assert!(parameters(&newest(&again).unwrap()).iter().all(|count| *count == 3.0));
+    assert_eq!(Folder::open(&place).unwrap().list().unwrap().len(), found.len(), "the others stay");
+    // Without one it goes on where it began, above all that are there.
+    succeed(&mut resume(named, &["--quiet"]));
+    let after = newest(&dir).unwrap();
+    assert!(after.manifest().checkpoint > found[0].checkpoint);
+    assert!(parameters(&after).iter().all(|count| *count == 3.0));
+    // No other stands in for it.
+    let torn = Path::new(named).join("ledger.cut");
+    std::fs::write(&torn, "").unwrap();
+    let error = fail(&mut resume(named, &["--quiet"]));
+    assert!(error.starts_with("--resume: ") && error.contains("ledger.cut: it has 0 bytes"), "{error}");
+    let nobody = place.join(format!("{:020}", 99_999));
+    let error = fail(&mut resume(nobody.to_str().unwrap(), &["--quiet"]));
+    assert!(error.contains("has no checkpoint 99999; `antdt model list` shows"), "{error}");
+}
+
+#[test]
+fn a_worker_may_die_when_the_job_has_long_left_the_checkpoint_that_it_was_resumed_from() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().to_str().unwrap();
+    succeed(&mut program(true, &[MODES[0], &["--report-dir", dir, "--quiet"]].concat()));
+    let first = newest(folder.path()).unwrap().manifest().checkpoint;
+    let kept = ["--checkpoint-every", "4steps", "--checkpoint-keep", "1", "--epochs", "3", "--quiet"];
+    let slowly = ["--emulate-speed", "300", "--heartbeat", "50ms", "--policy", "none"];
+    let job = resume(dir, &[&kept[..], &slowly].concat()).spawn().unwrap();
+    let is_later = |found: &Checkpoint| found.manifest().checkpoint.0 >= first.0 + 2;
+    wait_for("two checkpoints of its own", || newest(folder.path()).filter(is_later));
+    let victim = nodes(&job, "worker-1")[0];
+    kill_9(victim);
+    let output = finish(job);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let report = report(folder.path());
+    let restarts: Vec<u32> = report.workers.iter().map(|worker| worker.restarts).collect();
+    assert_eq!(restarts, [0, 1, 0], "its next life came up at once");
+    assert!(parameters(&newest(folder.path()).unwrap()).iter().all(|count| *count == 3.0));
 }
 
 #[test]
@@ -956,4 +1019,112 @@ fn batches_in_micro_batches_are_counted_once_whoever_dies_in_the_middle() {
         let said = |what: &str| report.actions.iter().any(|action| action.reason.contains(what));
         assert!(said("measuring") && said("slow: "), "{mode:?}: {:?}", report.actions);
     }
+}
+
+/// DeepFM on rows that are drawn, of which a fifth are held out.
+const HELD_OUT: &[&str] = &[
+    "--eval-fraction",
+    "0.2",
+    "--global-batch-size",
+    "50",
+    "--policy",
+    "none",
+    "--sharding",
+    "static",
+    "--nproc-per-node",
+    "2",
+];
+
+/// The epochs after which the model was evaluated.
+fn evaluated(report: &Report) -> Vec<u32> {
+    report.evaluations.iter().map(|evaluation| evaluation.epoch).collect()
+}
+
+#[test]
+fn a_job_that_is_evaluated_now_and_then_trains_bit_for_bit_the_same() {
+    let folder = tempfile::tempdir().unwrap();
+    for mode in [&["--sync", "allreduce"][..], &["--sync", "ps-bsp", "--servers", "2"]] {
+        let trained = |name: &str, args: &[&str]| {
+            let dir = folder.path().join(format!("{name}-{}", mode[1]));
+            let place = [
+                "--data",
+                "synthetic:1500",
+                "--epochs",
+                "5",
+                "--quiet",
+                "--report-dir",
+                dir.to_str().unwrap(),
+            ];
+            succeed(&mut program(false, &[HELD_OUT, mode, &place, args].concat()));
+            (report(&dir), parameters(&newest(&dir).unwrap()))
+        };
+        let (plain, model) = trained("plain", &[]);
+        let (report, same) = trained("evaluated", &["--eval-every", "2"]);
+        assert_eq!((evaluated(&report), evaluated(&plain)), (vec![2, 4, 5], vec![]));
+        assert!(model.iter().zip(&same).all(|(a, b)| a.to_bits() == b.to_bits()), "{mode:?}");
+        assert!(report.samples.is_exact() && report.samples.committed == plain.samples.committed);
+        assert_eq!(report.final_quality, plain.final_quality);
+        let last = report.evaluations.last().unwrap();
+        assert_eq!(last.metrics, report.final_quality.metrics);
+        assert!(last.metrics.contains_key("auc") && last.samples > 200, "{last:?}");
+        assert_eq!(last.checkpoint, report.checkpoint.map(|checkpoint| checkpoint.id));
+        assert_eq!(report.workers.iter().map(|worker| worker.samples).sum::<u64>(), report.samples.committed);
+        assert_eq!((report.stopped_early, report.outcome), (None, Outcome::Completed));
+    }
+}
+
+#[test]
+fn a_job_that_is_evaluated_after_an_epoch_counts_every_sample_in_any_mode() {
+    for mode in MODES {
+        let folder = tempfile::tempdir().unwrap();
+        let args =
+            ["--report-dir", folder.path().to_str().unwrap(), "--epochs", "2", "--eval-every", "epoch"];
+        succeed(&mut program(true, &[mode, &args].concat()));
+        counted_twice(folder.path(), averages(mode));
+    }
+}
+
+#[test]
+fn a_job_ends_when_its_evaluations_no_longer_improve_and_knows_them_when_it_is_resumed() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().to_str().unwrap();
+    // A rate with which the model learns its 400 rows by heart.
+    let hasty = ["--data", "synthetic:500", "--weight-decay", "0", "--learning-rate", "0.5"];
+    let early = ["--eval-every", "epoch", "--early-stopping", "2:auc", "--report-dir", dir, "--quiet"];
+    succeed(&mut program(false, &[HELD_OUT, &hasty, &["--epochs", "40"], &early].concat()));
+    let first = report(folder.path());
+    let epochs = u32::try_from(first.evaluations.len()).unwrap();
+    assert_eq!(evaluated(&first), (1..=epochs).collect::<Vec<_>>());
+    assert!((3..40).contains(&epochs), "{:?}", first.evaluations);
+    assert!(first.samples.is_exact() && first.outcome == Outcome::Completed, "{:?}", first.outcome);
+    let why = first.stopped_early.unwrap();
+    let best = epochs - 2;
+    let expected =
+        format!("--early-stopping 2:auc: ended after {epochs} epochs; auc was best after epoch {best}, ");
+    assert!(why.starts_with(&expected), "{why}");
+    let auc = |epoch: u32| first.evaluations[epoch as usize - 1].metrics["auc"];
+    assert!((1..=epochs).all(|epoch| auc(epoch) <= auc(best)));
+
+    let error = fail(&mut program(false, &["--resume", dir, "--quiet"]));
+    assert!(error.contains("nothing is left to train: --early-stopping 2:auc: ended after"), "{error}");
+    let more = ["--resume", dir, "--quiet", "--early-stopping", "30:auc", "--checkpoint-keep", "31"];
+    let until = (epochs + 1).to_string();
+    succeed(&mut program(false, &[&more[..], &["--epochs", &until]].concat()));
+    let second = report(folder.path());
+    assert_eq!(evaluated(&second), (1..=epochs + 1).collect::<Vec<_>>());
+    assert_eq!(second.evaluations[..epochs as usize], first.evaluations);
+}
+
+#[test]
+fn a_metric_that_the_model_does_not_have_ends_the_job_in_one_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().to_str().unwrap();
+    let early = ["--eval-every", "epoch", "--early-stopping", "2:auk", "--report-dir", dir, "--quiet"];
+    let error = fail(&mut program(
+        false,
+        &[HELD_OUT, &["--data", "synthetic:500", "--epochs", "3"], &early].concat(),
+    ));
+    let expected =
+        "--early-stopping = 2:auk: must name a metric by which the model is judged; it has auc, loss";
+    assert!(error.starts_with(expected), "{error}");
 }

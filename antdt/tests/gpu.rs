@@ -74,17 +74,36 @@ fn a_command_without_the_feature_refuses_nccl_in_one_line_with_the_remedy() {
     }
 }
 
-#[cfg(feature = "nccl")]
+#[cfg(not(feature = "cuda"))]
 #[test]
-fn a_job_over_nccl_on_a_host_without_a_gpu_trains_over_messages_and_says_why() {
+fn a_command_without_the_feature_refuses_cuda_ipc_in_one_line_with_the_remedy() {
+    let output = antdt(&[JOB, &["--transport", "cuda-ipc"]].concat());
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(said.lines().count(), 1, "{said}");
+    for part in ["--transport = cuda-ipc", "another transport", "built with feature `cuda`"] {
+        assert!(said.contains(part), "{said}");
+    }
+}
+
+#[cfg(feature = "cuda")]
+#[test]
+fn a_job_over_a_library_between_gpus_on_a_host_without_one_trains_over_messages_and_says_why() {
     if gpu::all().is_ok() {
-        println!("skipped, not here: this host has a GPU; `xtask/gpu/run` runs the job over NCCL");
+        println!("skipped, not here: this host has a GPU; `xtask/gpu/run` runs such jobs");
         return;
     }
+    over_messages("cuda-ipc", "CUDA IPC");
+    #[cfg(feature = "nccl")]
+    over_messages("nccl", "NCCL");
+}
+
+#[cfg(feature = "cuda")]
+fn over_messages(transport: &str, library: &str) {
     let folder = tempfile::tempdir().unwrap();
     let report_dir = folder.path().to_str().unwrap();
     let flags =
-        ["--transport", "nccl", "--device", "auto", "--nproc-per-node", "2", "--report-dir", report_dir];
+        ["--transport", transport, "--device", "auto", "--nproc-per-node", "2", "--report-dir", report_dir];
     let output = antdt(&[JOB, &flags].concat());
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.success(), "{said}");
@@ -92,6 +111,11 @@ fn a_job_over_nccl_on_a_host_without_a_gpu_trains_over_messages_and_says_why() {
         serde_json::from_str(&fs::read_to_string(folder.path().join("report.json")).unwrap()).unwrap();
     assert_eq!((report.samples.expected, report.samples.committed), (200, 200));
     // Each worker says it once; the one that is named says what it lacks.
-    assert_eq!(said.matches("no NCCL: this group communicates over its transport").count(), 2, "{said}");
-    assert!(said.contains("worker-0#0 has no GPU with NCCL: this process computes on no GPU"), "{said}");
+    assert_eq!(
+        said.matches(&format!("no {library}: this group communicates over its transport")).count(),
+        2,
+        "{said}"
+    );
+    let lacking = format!("worker-0#0 has no GPU with {library}: this process computes on no GPU");
+    assert!(said.contains(&lacking), "{said}");
 }

@@ -16,8 +16,12 @@ use antdt::master::{self, Programs, Seams, TrainingData};
 use antdt::report::{Outcome, Report};
 use antdt_agent::Trainer;
 use antdt_burn::{ClickTrainer, WorkloadSpec, model::deepfm};
+use antdt_controller::action::ExcludeHost;
+use antdt_controller::policy::{self, FromFn, ProposedAction};
 use antdt_controller::testing::check_launcher;
-use antdt_core::{Holder, NodeId, Role, Seed};
+use antdt_controller::{Decision, Policy, RestartBudget};
+use antdt_core::registry::Settings;
+use antdt_core::{ClusterView, Holder, InvalidValue, JobTime, NodeActionKind, NodeId, Reason, Role, Seed};
 use antdt_rt::CancellationToken;
 use serde::{Deserialize, Serialize};
 
@@ -41,6 +45,25 @@ const SAMPLES: u64 = 3000;
 
 /// Variable that tells this test, started once more, to be the master of a job.
 const ORDER: &str = "HOSTS_TEST_ORDER";
+
+/// Name of a policy of the test's own.
+const LEAVE: &str = "leave-the-second-host";
+
+/// Keeps workers from the second host, and restarts those that are there, one at a time.
+fn leave(now: JobTime, view: &ClusterView, budget: &RestartBudget) -> Decision {
+    let host = view.hosts.iter().nth(1).expect("the launcher has three hosts").clone();
+    let workers = view.live_workers().count();
+    let may = |id: NodeId| budget.allows(now, id, workers).is_ok() && view.has_model_without(id);
+    let there = view.live_workers().find(|worker| *worker.host == *host && may(worker.id));
+    let restart = there.map(|worker| ProposedAction {
+        target: Holder::new(worker.id, worker.incarnation),
+        kind: NodeActionKind::KillRestart { drain: Duration::from_secs(30) },
+        reason: Reason::Other(format!("it is on {host}")),
+    });
+    let said = view.actions.get(ExcludeHost::NAME) == Some(&host);
+    let actions = (!said).then(|| (ExcludeHost::NAME.to_owned(), host)).into_iter().collect();
+    Decision { actions, node_actions: restart.into_iter().collect(), ..Decision::nothing(Reason::Balanced) }
+}
 
 /// What the master of a job is told.
 #[derive(Debug, Serialize, Deserialize)]
@@ -187,6 +210,10 @@ fn a_master() {
     };
     let samples = order.script.is_none().then_some(SAMPLES);
 
+    let leave =
+        |_: &Settings<'_>| -> Result<Box<dyn Policy>, InvalidValue> { Ok(Box::new(FromFn(LEAVE, leave))) };
+    policy::REGISTRY.register(policy::Entry::new(LEAVE, "a host is left", leave)).unwrap();
+
     let pids = Pids::default();
     let (hosts, theirs) = (order.hosts.clone(), Arc::clone(&pids));
     let launcher = Box::new(move |outlets| -> Box<dyn antdt_controller::Launcher> {
@@ -268,6 +295,42 @@ fn a_job_of_six_workers_on_three_hosts_is_exact() {
         assert_eq!(shared, neighbours, "{sync:?}");
     }
     drop(network);
+}
+
+#[test]
+fn workers_that_are_restarted_leave_a_host_that_is_excluded() {
+    let Some(_network) = network() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let order = Order {
+        // Long enough for two restarts, one after the other.
+        spec: JobSpec {
+            policy: LEAVE.to_owned(),
+            emulate_speed: Some(25.0),
+            ..spec(folder.path(), "allreduce", 0)
+        },
+        hosts: hosts(),
+        out: folder.path().join("answer.json"),
+        script: None,
+    };
+    let master = start(&order);
+    // Restarts of the decision that excludes the host wait for it: the first ones run elsewhere.
+    for worker in [2, 3] {
+        let line = format!("worker-{worker}, life 1: running on {}", Network::name(2));
+        wait_for(&line, || {
+            let told = std::fs::read_to_string(&order.out);
+            assert!(told.is_err(), "the job is over: {told:?}");
+            status(folder.path()).filter(|says| says.contains(&line))
+        });
+    }
+    let Answer { report, .. } = answer(&order, master);
+    assert_eq!(report.outcome, Outcome::Completed);
+    let restarts: Vec<u32> = report.workers.iter().map(|worker| worker.restarts).collect();
+    assert_eq!(restarts, [0, 0, 1, 1, 0, 0]);
+    let samples = &report.samples;
+    assert_eq!((samples.expected, samples.committed), (SAMPLES, SAMPLES));
+    assert_eq!((samples.lost, samples.duplicated), (0, 0));
+    let excluded = report.actions.iter().filter(|action| action.kind == ExcludeHost::NAME);
+    assert_eq!(excluded.count(), 1, "{:?}", report.actions);
 }
 
 #[test]

@@ -275,7 +275,7 @@ fn plain_loop(rows: u64, batch: u64, epochs: u32, seed: Seed) -> f64 {
     let (layout, model) = (trainer.layout().clone(), seed.derive("model"));
     let dense = trainer.initial_dense(model);
     let rule = UpdateRule::named(OPTIMIZER, LEARNING_RATE).unwrap();
-    let rule = UpdateRule { decay: WEIGHT_DECAY, ..rule };
+    let rule = UpdateRule { decay: WEIGHT_DECAY, full_batch: Some(batch), ..rule };
     let mut replica = Replica::new(&layout, &rule, model, dense).unwrap();
 
     let global_batch = u32::try_from(batch).unwrap();
@@ -416,13 +416,14 @@ fn models_of_pictures_are_trained_with_one_model_and_with_several() {
     for (workload, sizes) in [("resnet20", SMALL_RESNET), ("mobilenet", SMALL_MOBILENET)] {
         let [flag, file] = job_of(&folder, workload, sizes);
         let job = [flag.as_str(), &file, "--data", "synthetic:600", "--seed", "7"];
-        let size = ["--nproc-per-node", "3", "--global-batch-size", "30", "--epochs", "3"];
-        for mode in [MODES[0], MODES[2], MODES[7]] {
-            let report = run(&[mode, &job, &size, &["--eval-fraction", "0.2"]].concat());
-            assert_exact(&report, 1800);
-            // One of ten classes. Sixty steps of models of their own are too few to tell them apart.
+        let size = ["--nproc-per-node", "3", "--global-batch-size", "30", "--eval-fraction", "0.2"];
+        // How far sixty asynchronous steps get depends on their order, and may be nowhere: they are twice as many.
+        for (mode, epochs) in [(MODES[0], 3), (MODES[2], 6), (MODES[7], 3)] {
+            let report = run(&[mode, &job, &size, &["--epochs", &epochs.to_string()]].concat());
+            assert_exact(&report, 600 * epochs);
+            // One of ten classes: chance is right with a tenth. Of models of their own the steps are too few.
             let accuracy = report.final_quality.metrics["accuracy"];
-            let least = if mode == MODES[7] { 0.0 } else { 0.2 };
+            let least = if mode == MODES[7] { 0.0 } else { 0.15 };
             assert!(accuracy > least, "{workload}, {mode:?}: accuracy {accuracy}");
             assert!(report.final_quality.loss.is_some_and(f64::is_finite), "{workload}, {mode:?}");
         }
@@ -685,25 +686,73 @@ fn example(name: &str) -> PathBuf {
     program
 }
 
+/// Ends a job of an example with the environment that a job of `antdt` has. Its exit code, and what it said.
+fn own(name: &str, args: &[&str]) -> (Option<i32>, String, String) {
+    let command = antdt(args);
+    let mut own = Command::new(example(name));
+    own.args(command.get_args()).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => own.env(name, value),
+            None => own.env_remove(name),
+        };
+    }
+    let output = finish(own.spawn().expect("it starts"));
+    let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code(), said(&output.stdout), said(&output.stderr))
+}
+
+#[test]
+fn an_action_of_ones_own_reaches_the_trainers_of_all_workers_at_one_iteration() {
+    let modes = [
+        ("allreduce", &[][..]),
+        ("ps-bsp", &["--servers", "2"]),
+        ("ps-asp", &["--servers", "1"]),
+        ("local-sgd=2", &[]),
+    ];
+    for (sync, servers) in modes {
+        let folder = tempfile::tempdir().unwrap();
+        let (report, model) = (folder.path().join("report"), folder.path().join("model.safetensors"));
+        let [report_dir, out] = [&report, &model].map(|path| path.to_str().unwrap());
+        let job =
+            ["run", "--workload", "line", "--policy", "halfway", "--sync", sync, "--report-dir", report_dir];
+        let size = ["--nproc-per-node", "3", "--global-batch-size", "60", "--emulate-speed", "1500"];
+        let times = [
+            "--heartbeat",
+            "100ms",
+            "--control-tick",
+            "50ms",
+            "--optimizer",
+            "sgd",
+            "--learning-rate",
+            "0.02",
+        ];
+        let (code, _, errors) = own("own_action", &[&job[..], &size, &times, servers].concat());
+        assert_eq!(code, Some(0), "{sync}: {errors}");
+        let text = std::fs::read_to_string(report.join("report.json")).unwrap();
+        let told: Report = serde_json::from_str(&text).unwrap();
+        assert_exact(&told, 9_999);
+        let slopes: Vec<_> = told.actions.iter().filter(|action| action.kind == "SLOPE").collect();
+        assert!(
+            matches!(&slopes[..], [one] if one.reason == "half of it is done"),
+            "{sync}: {:?}",
+            told.actions
+        );
+        let (code, _, errors) = own("own_action", &["model", "export", report_dir, "--out", out]);
+        assert_eq!(code, Some(0), "{errors}");
+        // The only parameter stands at the end. If one worker of three still fitted 3, the slope would be in between.
+        let bytes = std::fs::read(&model).unwrap();
+        let slope = f32::from_le_bytes(*bytes.last_chunk().unwrap());
+        assert!((slope - 5.0).abs() < 0.05, "{sync}: the slope is {slope}");
+    }
+}
+
 #[test]
 fn a_program_of_25_lines_has_a_policy_a_pace_rule_and_a_trainer_of_its_own() {
     let source = include_str!("../examples/own_parts.rs");
     assert!(source.lines().filter(|line| !line.trim().is_empty()).count() <= 25);
 
-    let own = |args: &[&str]| {
-        let command = antdt(args);
-        let mut own = Command::new(example("own_parts"));
-        own.args(command.get_args()).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        for (name, value) in command.get_envs() {
-            match value {
-                Some(value) => own.env(name, value),
-                None => own.env_remove(name),
-            };
-        }
-        let output = finish(own.spawn().expect("it starts"));
-        let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        (output.status.code(), said(&output.stdout), said(&output.stderr))
-    };
+    let own = |args: &[&str]| own("own_parts", args);
     let folder = tempfile::tempdir().unwrap();
     let (record, report) = (folder.path().join("trace"), folder.path().join("report"));
     let (record, report) = (record.to_str().unwrap(), report.to_str().unwrap());
@@ -859,7 +908,7 @@ fn nonsense_ends_in_one_clear_line_that_names_the_field_and_the_remedy() {
         (vec!["run", ok[0], ok[1], "--policy", "dn"], &["--policy", "nd"]),
         (
             vec!["run", ok[0], ok[1], "--transport", "smh"],
-            &["--transport", "auto, tcp, shm, rdma, nccl", "did you mean `shm`"],
+            &["--transport", "auto, tcp, shm, rdma, rdma-cm, nccl, cuda-ipc", "did you mean `shm`"],
         ),
         (vec!["run", ok[0], ok[1], "--sync", "ps-asp"], &["--servers", "at least 1"]),
         (vec!["run", ok[0], ok[1], "--sync", "ps-ssp"], &["--sync = ps-ssp", "such as ps-ssp=2"]),
@@ -997,10 +1046,14 @@ fn a_running_job_tells_who_is_slow_how_that_is_known_and_what_was_done() {
     let text = says(&job, &["--diagnose"], "done since");
     assert!(text.contains("worker-1 is a straggler: it takes") && text.contains("ADJUST_BS"), "{text}");
     assert!(text.contains("at this pace since") && text.contains("newest decision"), "{text}");
+    // What the system says of its host stands beside it.
+    says(&job, &["--diagnose"], "CPUs of the host");
     let json = says(&job, &["--diagnose", "--json"], "stragglers");
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(json["stragglers"], serde_json::json!(["worker-1"]), "{json:#}");
     let slow = &json["nodes"][1];
+    let [busy, memory] = ["host_busy", "memory_bytes"].map(|key| slow["load"][key].as_f64().unwrap());
+    assert!((0.0..=1.0).contains(&busy) && memory > 0.0, "{slow:#}");
     let [low, ratio, high] = ["ratio_low", "ratio", "ratio_high"].map(|key| slow[key].as_f64().unwrap());
     assert!(low > 1.0 && low < ratio && ratio < high && ratio > 1.3, "{slow:#}");
     assert!(slow["done"].as_array().unwrap().iter().any(|done| done["kind"] == "ADJUST_BS"), "{slow:#}");

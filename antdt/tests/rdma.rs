@@ -1,4 +1,4 @@
-//! Jobs with `--transport rdma`: refused by a command that is built without feature `rdma`; else over adapters where there
+//! Jobs with `--transport rdma` and `rdma-cm`: refused by a command that is built without feature `rdma`; else over adapters where there
 //! are any, and over TCP where there are none.
 //!
 //! `RDMA_REQUIRED` makes the lack of an adapter a failure. `ANTDT_COMMAND` is the command to run, for a machine on which
@@ -18,17 +18,20 @@ fn antdt(args: &[&str]) -> Output {
     command.args(args).output().unwrap()
 }
 
-const JOB: &[&str] = &["run", "--data", "synthetic:200", "--transport", "rdma"];
+const JOB: &[&str] = &["run", "--data", "synthetic:200", "--transport"];
 
 #[cfg(not(feature = "rdma"))]
 #[test]
 fn a_command_without_the_feature_refuses_rdma_in_one_line_with_the_remedy() {
-    let output = antdt(JOB);
-    assert_eq!(output.status.code(), Some(2), "{output:?}");
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(said.lines().count(), 1, "{said}");
-    for part in ["--transport = rdma", "another transport", "built with feature `rdma`"] {
-        assert!(said.contains(part), "{said}");
+    for transport in ["rdma", "rdma-cm"] {
+        let output = antdt(&[JOB, &[transport]].concat());
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(said.lines().count(), 1, "{said}");
+        let named = format!("--transport = {transport}: ");
+        for part in [&*named, "another transport", "built with feature `rdma`"] {
+            assert!(said.contains(part), "{said}");
+        }
     }
 }
 
@@ -49,9 +52,18 @@ mod with_the_feature {
     }
 
     // Four workers; the report, and what the command said.
-    fn four_workers(folder: &Path) -> (Report, String) {
-        let flags =
-            ["--nproc-per-node", "4", "--global-batch-size", "40", "--epochs", "2", "--policy", "none"];
+    fn four_workers(transport: &str, folder: &Path) -> (Report, String) {
+        let flags = [
+            transport,
+            "--nproc-per-node",
+            "4",
+            "--global-batch-size",
+            "40",
+            "--epochs",
+            "2",
+            "--policy",
+            "none",
+        ];
         // An emulated processor takes its time.
         let patience = ["--silence-limit", "60s", "--hang-limit", "60s", "--collective-timeout", "60s"];
         let report_dir = folder.to_str().unwrap();
@@ -73,11 +85,20 @@ mod with_the_feature {
 
     #[test]
     fn a_job_of_four_workers_trains_every_sample_once_over_whatever_the_host_has() {
+        over_whatever_the_host_has("rdma");
+    }
+
+    #[test]
+    fn a_job_whose_workers_librdmacm_connects_trains_every_sample_once() {
+        over_whatever_the_host_has("rdma-cm");
+    }
+
+    fn over_whatever_the_host_has(transport: &str) {
         let folder = tempfile::tempdir().unwrap();
         match RdmaTransport::adapter(&RdmaConfig::default()) {
             Ok(adapter) => {
                 let before = packets(&adapter);
-                let (report, said) = four_workers(folder.path());
+                let (report, said) = four_workers(transport, folder.path());
                 assert_exact(&report);
                 assert!(!said.contains("no RDMA"), "{said}");
                 let sent = packets(&adapter).zip(before).map(|(after, before)| after - before);
@@ -87,7 +108,7 @@ mod with_the_feature {
             }
             Err(why) => {
                 assert!(std::env::var_os("RDMA_REQUIRED").is_none(), "{why}");
-                let (report, said) = four_workers(folder.path());
+                let (report, said) = four_workers(transport, folder.path());
                 assert_exact(&report);
                 assert_eq!(said.matches("no RDMA: this job communicates over TCP").count(), 1, "{said}");
                 // It names the side that lacks an adapter.

@@ -4,18 +4,18 @@ use antdt_agent::{Batch, Batcher};
 use antdt_core::{FetchOutcome, Generation, Holder, RequestId};
 use antdt_shard::ShardLedger;
 
-/// What a worker does to get its batches.
+/// A worker's source of batches: leases shards from the ledger and cuts batches out of them.
 #[derive(Debug, Clone, Default)]
 pub struct Feeder {
-    /// Its leases.
+    /// Batcher with the leases that the worker holds.
     pub batcher: Batcher,
-    /// Whether it was told that every sample is accounted for.
+    /// Whether the ledger has told the worker that every sample is accounted for.
     pub end_of_data: bool,
     requests: u64,
 }
 
 impl Feeder {
-    /// A batch of `want` samples, or of as many as there are now.
+    /// Returns a batch of `want` samples, or of fewer if the ledger grants no more leases now.
     ///
     /// # Panics
     /// If the ledger refuses a live holder.

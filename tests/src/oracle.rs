@@ -9,7 +9,7 @@ pub struct Oracle {
 }
 
 impl Oracle {
-    /// These samples became part of the model.
+    /// Records that these samples, by their index in the data set, became part of the model once more.
     pub fn apply(&mut self, samples: impl IntoIterator<Item = u64>) {
         for sample in samples {
             *self.applied.entry(sample).or_default() += 1;

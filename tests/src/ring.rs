@@ -27,7 +27,7 @@ struct Worker {
     prepared: Option<(u64, Contributions)>,
 }
 
-/// Workers that reduce in a ring, a ledger and a membership.
+/// A simulated all-reduce job: its workers, the ledger of its samples and its membership.
 #[derive(Debug)]
 pub struct RingWorld {
     ledger: ShardLedger,
@@ -50,10 +50,11 @@ enum Step {
 }
 
 impl RingWorld {
-    /// A job of `workers` over `samples` in shards of `shard_len`, with at most `deaths` deaths.
+    /// Returns a job of `workers` workers that train `samples` samples in each of `epochs` epochs, in shards
+    /// of `shard_len` samples. Workers die at most `deaths` times, at points that `seed` determines.
     ///
     /// # Panics
-    /// If such a data set cannot be.
+    /// If the settings of the data set are invalid.
     pub fn new(seed: u64, workers: u32, samples: u64, shard_len: u64, epochs: u32, deaths: u32) -> Self {
         let mut spec = DatasetSpec::new("train", samples, shard_len);
         spec.epochs = Epochs::Finite(epochs);

@@ -8,7 +8,7 @@ use antdt_core::{
     DetRng, Generation, Holder, Incarnation, Iteration, NodeId, ParamLayout, PlanVersion, Readiness, Seed,
     StepCommit,
 };
-use antdt_model::{CommitToken, Partition, PartitionConfig, Push, SparseGradient, Staleness, UpdateRule};
+use antdt_model::{CommitToken, Partition, PartitionConfig, Push, Staleness, UpdateRule};
 use antdt_shard::{DatasetSpec, Epochs, ShardLedger, Shuffle};
 
 use crate::feeder::Feeder;
@@ -33,10 +33,11 @@ pub struct ServerWorld {
 }
 
 impl ServerWorld {
-    /// A job of `workers` over `samples` in shards of `shard_len`, with at most `deaths` deaths.
+    /// Returns a job of `workers` workers that train `samples` samples in each of `epochs` epochs, in shards
+    /// of `shard_len` samples. Workers die at most `deaths` times, at points that `seed` determines.
     ///
     /// # Panics
-    /// If such a data set cannot be.
+    /// If the settings of the data set are invalid.
     pub fn new(seed: u64, workers: u32, samples: u64, shard_len: u64, epochs: u32, deaths: u32) -> Self {
         let mut spec = DatasetSpec::new("train", samples, shard_len);
         spec.epochs = Epochs::Finite(epochs);
@@ -133,7 +134,7 @@ impl ServerWorld {
                     let samples = batch.len();
                     #[allow(clippy::cast_precision_loss, reason = "a handful")]
                     let dense = vec![samples as f32; 2];
-                    let push = Push { samples, dense, rows: SparseGradient::default() };
+                    let push = Push { samples, dense, ..Push::default() };
                     server.push(holder, Iteration(step), push).expect("a live worker may push");
                 }
             }
@@ -228,5 +229,6 @@ fn token(commit: &StepCommit) -> CommitToken {
         step: Iteration(commit.step),
         contributors: commit.contributors.keys().copied().collect(),
         samples: commit.samples,
+        everyone: commit.everyone,
     }
 }

@@ -39,6 +39,8 @@ pub(crate) fn generate(root: &Path) -> Result<String> {
     tonic_prost_build::configure()
         .build_client(true)
         .build_server(true)
+        // Shared by the replies to all members of a group.
+        .bytes(".antdt.v1.JoinReply.joined")
         .out_dir(out.path())
         .compile_fds(descriptors)
         .context("the generator failed")?;

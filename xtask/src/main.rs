@@ -11,6 +11,7 @@ use anyhow::{Result, bail};
 
 mod bench;
 mod codegen;
+mod features;
 mod mutants;
 mod rdma_vm;
 mod sanitize;

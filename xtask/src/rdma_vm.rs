@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
+use crate::features::Features;
 use crate::shell;
-use crate::verify::FEATURES;
 
 mod boot;
 mod cpio;
@@ -104,7 +104,7 @@ fn in_guest(root: &Path, modes: &[Mode], extent: &Extent, show: bool) -> Result<
 }
 
 /// Whether this machine has what the build and the guest want; if not, what it lacks.
-fn can_build() -> Result<()> {
+pub(crate) fn can_build() -> Result<()> {
     let wanted = [
         (boot::EMULATOR, "--version", "qemu-system-x86"),
         ("clang", "--version", "clang libclang-dev"),
@@ -125,8 +125,8 @@ fn can_build() -> Result<()> {
 /// What is tested: each with its name in the guest and the file that was built.
 fn build(root: &Path) -> Result<Vec<(String, PathBuf)>> {
     let mut cargo = Command::new("cargo");
-    // As verify builds, so that after it little is built for this.
-    cargo.args(["test", "--workspace"]).args(FEATURES).args(["--features", "antdt/rdma"]);
+    // As `verify --rdma` builds, so that after it nothing is built for this.
+    cargo.args(["test", "--workspace"]).args(Features::here(true).flags());
     cargo.args(["--lib", "--bin", "antdt", "--test", "rdma", "--no-run", "--message-format", "json"]);
     let said = shell::run_quietly(cargo.current_dir(root))?.out;
     let mut built = Vec::new();

@@ -17,6 +17,13 @@ pub(crate) struct Skipped {
     pub(crate) could_run: bool,
 }
 
+impl Skipped {
+    /// A step of which nothing was built, for want of packages that this machine can install.
+    pub(crate) fn step(name: &str, why: &str) -> Self {
+        Self { test: name.to_owned(), why: why.to_owned(), could_run: true }
+    }
+}
+
 /// Finds them in what a test runner printed with the output of tests that passed: `cargo nextest run --success-output
 /// final` or `cargo test -- --show-output`. In order of name, each reason of a test once.
 pub(crate) fn find(printed: &str) -> Vec<Skipped> {
@@ -109,6 +116,9 @@ mod tests {
         assert!(refuse(&[]).is_ok());
         let hardware = skipped("two", "no AVX-512", false);
         assert!(refuse(std::slice::from_ref(&hardware)).is_ok());
+        assert!(
+            refuse(&[hardware.clone(), Skipped::step("rdma in a guest", "there is no emulator")]).is_err()
+        );
         let error = refuse(&[hardware, skipped("one", "set ANTDT_DATA", true)]).unwrap_err().to_string();
         assert!(error.starts_with("tests were skipped for 1 reasons"), "{error}");
     }

@@ -18,13 +18,14 @@ mod tests;
 
 /// Which crates of ours a crate may depend on; dev-dependencies are free. `?` marks one that must be optional, behind
 /// the features `runtime` or `grpc`.
-const ARROWS: [(&str, &[&str]); 18] = [
+const ARROWS: [(&str, &[&str]); 19] = [
     ("antdt-core", &[]),
     ("antdt-proto", &["antdt-core"]),
     ("antdt-rt", &["antdt-core"]),
     ("antdt-shard", SERVICE),
     ("antdt-monitor", SERVICE),
-    ("antdt-controller", SERVICE),
+    ("antdt-cost", &["antdt-core"]),
+    ("antdt-controller", &["antdt-core", "antdt-cost", "antdt-rt?", "antdt-proto?"]),
     ("antdt-agent", SERVICE),
     ("antdt-collective", SERVICE),
     ("antdt-groups", &["antdt-core"]),
@@ -50,7 +51,6 @@ const ARROWS: [(&str, &[&str]); 18] = [
             "antdt-monitor",
             "antdt-controller",
             "antdt-collective",
-            "antdt-groups",
             "antdt-job",
         ],
     ),
@@ -143,6 +143,7 @@ pub(crate) fn run(root: &Path) -> Result<()> {
         rooms,
         seams,
         exports::one_meaning,
+        shown_parts,
         no_machine_paths,
     ];
     for rule in rules {
@@ -427,9 +428,10 @@ fn rooms(tree: &Tree) -> Vec<String> {
 }
 
 /// What the table of traits is called that a job has one implementation of.
-const SEAMS: &str = "| What | Trait | Suite |";
+const SEAMS: &str = "| What | Trait | Line of the program | Suite |";
 
-/// That table: every trait is declared where it is said to be, and every suite exists.
+/// That table: every trait is declared where it is said to be, the program that adds a part can write the line, and every suite
+/// exists.
 fn seams(tree: &Tree) -> Vec<String> {
     let Some(text) = tree.text(ARCHITECTURE) else { return Vec::new() };
     let rows: Vec<&str> = text
@@ -444,12 +446,19 @@ fn seams(tree: &Tree) -> Vec<String> {
     }
     for row in rows {
         let words: Vec<&str> = row.split('`').skip(1).step_by(2).collect();
-        let [name, file, suite] = words[..] else {
+        let [name, file, line, suite] = words[..] else {
             violations.push(format!(
-                "{ARCHITECTURE}: a row of the seams has not a trait, a file and a suite: {row}"
+                "{ARCHITECTURE}: a row of the seams has not a trait, a file, a line and a suite: {row}"
             ));
             continue;
         };
+        let has_line = line.split_once("::").is_some_and(|(of, function)| {
+            let declared = [format!("impl {of} {{"), format!("pub fn {function}(")];
+            tree.sources().any(|(_, text)| declared.iter().all(|part| text.contains(part)))
+        });
+        if !has_line {
+            violations.push(format!("{ARCHITECTURE}: no public function {line} takes a {name}"));
+        }
         if !tree.text(file).is_some_and(|text| text.contains(&format!("pub trait {name}"))) {
             violations.push(format!("{ARCHITECTURE}: {file} declares no trait {name}"));
         }
@@ -521,6 +530,29 @@ fn room_of(tree: &Tree, what: &str, room: &str, registry: &str, line: &str) -> V
 /// Whether a text names a mode as a word of its own.
 fn names_mode(text: &str, name: &str) -> bool {
     text.split(|c: char| !c.is_ascii_alphanumeric() && c != '-').any(|word| word == name)
+}
+
+/// Lines that a README may show of a file: what fits on a screen beside its text.
+const SHOWN_MAX: usize = 15;
+
+/// What a file marks as shown in its crate's README is there, line by line, and short: a reader gets what is built and run.
+fn shown_parts(tree: &Tree) -> Vec<String> {
+    let mut violations = Vec::new();
+    for (path, text) in tree.sources() {
+        let shown = text.lines().skip_while(|line| line.trim() != "// README begin").skip(1);
+        let shown: Vec<&str> = shown.take_while(|line| line.trim() != "// README end").collect();
+        let Some(first) = shown.first() else { continue };
+        let indented = first.len() - first.trim_start().len();
+        let shown: Vec<&str> = shown.iter().map(|line| line.get(indented..).unwrap_or_default()).collect();
+        let readme = format!("{}/README.md", path.split('/').next().unwrap_or_default());
+        if !tree.text(&readme).is_some_and(|text| text.contains(&shown.join("\n"))) {
+            violations.push(format!("{readme} does not show what {path} marks for it"));
+        }
+        if shown.len() > SHOWN_MAX {
+            violations.push(format!("{path} marks {} lines for {readme}, at most {SHOWN_MAX}", shown.len()));
+        }
+    }
+    violations
 }
 
 /// No file names a path of the machine that it was written on.

@@ -8,16 +8,18 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 
+use crate::features::Features;
 use crate::{codegen, mutants, rdma_vm, sanitize, shell, sim, skipped, tidy};
 
 /// The crates that must compute without a runtime.
-pub(crate) const PURE: [&str; 11] = [
+pub(crate) const PURE: [&str; 12] = [
     "antdt-core",
     "antdt-shard",
     "antdt-monitor",
     "antdt-controller",
     "antdt-agent",
     "antdt-collective",
+    "antdt-cost",
     "antdt-groups",
     "antdt-model",
     "antdt-checkpoint",
@@ -25,15 +27,16 @@ pub(crate) const PURE: [&str; 11] = [
     "antdt-sim",
 ];
 
-/// Everything is checked with the command line built in, and what is optional and needs no hardware.
-pub(crate) const FEATURES: [&str; 2] =
-    ["--features", "antdt/cli,antdt-shard/object-store,antdt-checkpoint/object-store,antdt-data/remote"];
-
 /// The clients of object stores; each brings TLS.
 const REMOTE: [(&str, &str); 2] = [
     ("antdt-data", "remote-aws,remote-gcp,remote-azure,remote-http"),
     ("antdt-checkpoint", "object-store-aws,object-store-gcp,object-store-azure"),
 ];
+
+/// Groups between GPUs, built and tested without one: a command with them would not refuse what it is tested to refuse without.
+/// Names of the tests.
+const GPU: [&str; 5] =
+    ["device::", "runtime::ipc::", "runtime::nccl::", "runtime::cuda::", "runtime::rows::"];
 
 /// Runs every check; stops at the first that fails. Writes nothing but build products; with `--deep` also `mutants.pass` of
 /// every crate whose mutants were all caught.
@@ -42,12 +45,13 @@ pub(crate) fn verify(root: &Path, flags: &[&str]) -> Result<()> {
         bail!("`{flag}` is not a flag of verify; use `cargo xtask verify [--strict] [--deep] [--rdma]`");
     }
     let [strict, deep, rdma] = ["--strict", "--deep", "--rdma"].map(|flag| flags.contains(&flag));
+    let chosen = Features::here(rdma);
+    let features = &chosen.flags()[..];
     let began = Instant::now();
     cargo(root, "fmt", &["fmt", "--all", "--check"], &[])?;
     step("generated code", "cargo xtask codegen", || codegen::run(root, true))?;
     step("tidy", "cargo xtask tidy", || tidy::run(root))?;
-    let clippy =
-        [&["clippy", "--workspace", "--all-targets"], &FEATURES[..], &["--", "-D", "warnings"]].concat();
+    let clippy = [&["clippy", "--workspace", "--all-targets"], features, &["--", "-D", "warnings"]].concat();
     cargo(root, "clippy", &clippy, &[])?;
     for name in PURE {
         let pure = ["clippy", "-p", name, "--no-default-features", "--", "-D", "warnings"];
@@ -64,27 +68,32 @@ pub(crate) fn verify(root: &Path, flags: &[&str]) -> Result<()> {
     let runner: &[&str] = if nextest { &["nextest", "run"] } else { &["test", "--lib", "--bins", "--tests"] };
     // A test that was skipped says so in what it prints.
     let shown: &[&str] = if nextest { &["--success-output", "final"] } else { &["--", "--show-output"] };
-    cargo(root, "build tests", &[runner, &["--workspace", "--no-run"], &FEATURES].concat(), &[])?;
-    let tests = [runner, &["--workspace"], &FEATURES, shown].concat();
-    let mut skipped = Vec::new();
-    step_says("tests", &format!("cargo {}", tests.join(" ")), || {
-        let said = shell::run_quietly(Command::new("cargo").args(&tests).current_dir(root))?;
-        skipped = skipped::find(&(said.out + &said.err));
-        Ok(Done::Ran(skipped::list(&skipped)))
-    })?;
-    cargo(root, "doc tests", &[&["test", "--doc", "--workspace"], &FEATURES[..]].concat(), &[])?;
+    cargo(root, "build tests", &[runner, &["--workspace", "--no-run"], features].concat(), &[])?;
+    let tests = [runner, &["--workspace"], features, shown].concat();
+    let mut skipped = run_tests(root, "tests", &tests)?;
+    let crate_of_gpu = ["-p", "antdt-collective", "--features", "nccl", "--lib"];
+    let separator: &[&str] = if nextest { &["--"] } else { &[] };
+    let gpu = [&runner[..if nextest { 2 } else { 1 }], &crate_of_gpu, shown, separator, &GPU].concat();
+    skipped.extend(run_tests(root, "tests for GPUs", &gpu)?);
+    for (name, why) in &chosen.left_out {
+        step_says(name, "cargo xtask verify", || Ok(Done::Skipped(format!("SKIPPED: {why}"))))?;
+        skipped.push(skipped::Skipped::step(name, why));
+    }
+    cargo(root, "doc tests", &[&["test", "--doc", "--workspace"], features].concat(), &[])?;
     // With the examples come the features of what only tests need. Without these, most of what others wrote, which clippy
     // has checked with them, would be checked again.
-    let docs =
-        [&["doc", "--workspace", "--no-deps", "--lib", "--bins", "--examples"], &FEATURES[..]].concat();
+    let docs = [&["doc", "--workspace", "--no-deps", "--lib", "--bins", "--examples"], features].concat();
     cargo(root, "docs", &docs, &[("RUSTDOCFLAGS", "-D warnings")])?;
     let chaos = "cargo run -p antdt-sim --bin antdt-chaos -- --seeds 5000";
-    step_says("chaos", chaos, || Ok(Done::Ran(sim::quietly(root, &FEATURES, deep)?)))?;
+    step_says("chaos", chaos, || Ok(Done::Ran(sim::quietly(root, features, deep)?)))?;
     if rdma {
         step_says("rdma in a guest", "cargo xtask rdma-vm --quick", || {
             Ok(match rdma_vm::quietly(root)? {
                 ran @ rdma_vm::Outcome::Passed(..) => Done::Ran(ran.line()),
-                skipped @ rdma_vm::Outcome::Skipped(_) => Done::Skipped(skipped.line()),
+                rdma_vm::Outcome::Skipped(why) => {
+                    skipped.push(skipped::Skipped::step("rdma in a guest", &why));
+                    Done::Skipped(rdma_vm::Outcome::Skipped(why).line())
+                }
             })
         })?;
     }
@@ -97,6 +106,28 @@ pub(crate) fn verify(root: &Path, flags: &[&str]) -> Result<()> {
     }
     println!("verified in {:.0} s", began.elapsed().as_secs_f64());
     Ok(())
+}
+
+/// Tests that run at the same time for each core. Those of whole jobs wait for emulated computing more than they compute.
+const TESTS_A_CORE: usize = 2;
+
+/// Name of the variable by which a caller has another number of tests run at the same time.
+const TEST_THREADS: &str = "NEXTEST_TEST_THREADS";
+
+/// Runs tests; those that say that they were skipped are listed, and returned.
+fn run_tests(root: &Path, name: &str, arguments: &[&str]) -> Result<Vec<skipped::Skipped>> {
+    let mut skipped = Vec::new();
+    step_says(name, &format!("cargo {}", arguments.join(" ")), || {
+        let mut command = Command::new("cargo");
+        if std::env::var_os(TEST_THREADS).is_none() {
+            let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+            command.env(TEST_THREADS, (TESTS_A_CORE * cores).to_string());
+        }
+        let said = shell::run_quietly(command.args(arguments).current_dir(root))?;
+        skipped = skipped::find(&(said.out + &said.err));
+        Ok(Done::Ran(skipped::list(&skipped)))
+    })?;
+    Ok(skipped)
 }
 
 /// Writes what can be written by a tool.

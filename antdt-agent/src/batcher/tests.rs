@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use antdt_core::{Epoch, Generation, Seed, ShardKey};
+use antdt_core::{Ack, Epoch, Generation, Seed, ShardKey};
 use proptest::prelude::*;
 
 use super::*;
@@ -28,7 +28,8 @@ fn a_batch_straddles_shards_and_each_lease_is_acknowledged_at_its_own_offset() {
     assert_eq!(batch.acks()[..], [Ack { lease: lease(1), offset: 5 }, Ack { lease: lease(2), offset: 3 }]);
     batcher.commit(&batch);
     assert_eq!(batcher.leases(), 1, "the finished lease is dropped");
-    assert_eq!(batcher.release(), [Ack { lease: lease(2), offset: 3 }]);
+    assert_eq!(batcher.release(), [Held { lease: lease(2), key: grant(2, 10, 5, 2, None).key, offset: 3 }]);
+    assert_eq!((batcher.leases(), batcher.unread()), (0, 0));
 }
 
 #[test]
@@ -162,7 +163,7 @@ fn a_recalled_lease_is_given_up_only_before_its_first_sample() {
     let batch = batcher.take(4); // All of the first, one sample of the second.
     assert_eq!(
         batcher.recall(&[lease(1), lease(2), lease(3), lease(9)]),
-        [Ack { lease: lease(3), offset: 4 }]
+        [Held { lease: lease(3), key: grant(3, 20, 5, 4, None).key, offset: 4 }]
     );
     assert_eq!((batcher.leases(), batcher.unread()), (2, 4));
     batcher.commit(&batch);
@@ -190,7 +191,7 @@ fn an_adopted_lease_goes_on_under_its_new_name_also_in_the_batch_that_is_out() {
     assert_eq!([1, 2, 3].map(|l| batcher.name_of(lease(l))), [lease(21), lease(12), lease(23)]);
     let done = batcher.commit(&out);
     assert_eq!(done[..], [Held { lease: lease(21), key: grant(1, 0, 5, 0, None).key, offset: 5 }]);
-    assert_eq!(batcher.release(), [Ack { lease: lease(23), offset: 1 }]);
+    assert_eq!(batcher.release(), [Held { lease: lease(23), key: grant(3, 20, 5, 0, None).key, offset: 1 }]);
 }
 
 #[test]

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use antdt_core::{
-    CheckpointId, Holder, Joined, MembershipVersion, Metrics, NodeInfo, Plan, Readiness, Retry, RollbackId,
-    Seed, Stall, Standing, StepCommit, Work,
+    CheckpointId, Holder, Joined, MembershipVersion, Metrics, NodeInfo, NodeLoad, Plan, Readiness, Retry,
+    RollbackId, Seed, Stall, Standing, StepCommit, Work,
 };
 use antdt_proto::convert::metric;
 use antdt_proto::v1;
@@ -19,6 +19,7 @@ use tokio::sync::Notify;
 use tonic::Code;
 use tonic::transport::Endpoint;
 
+use super::load::LoadMeter;
 use crate::session::{AgentSession, Beat, BeatReply, Notice, SessionState};
 
 /// What a process ends with that SIGTERM ended: 128 and the number of the signal, as a shell reports it.
@@ -157,7 +158,7 @@ impl Pulse {
     }
 }
 
-/// Guard: while it lives, the training thread is at work and waits for no other process.
+/// Guard that reports the training thread as at work, waiting for no other process, until it is dropped.
 #[derive(Debug)]
 pub struct AtWork<'a> {
     pulse: &'a Pulse,
@@ -246,7 +247,7 @@ impl Agent {
             holder: Some(info.holder.into()),
             job: agent.config.job.clone(),
             host: info.host.clone(),
-            device: info.device.0.clone(),
+            device: info.device.to_string(),
             batch_size_min: info.batch_size_min,
             batch_size_max: info.batch_size_max,
             data_address: agent.config.data_address.clone(),
@@ -601,6 +602,7 @@ const fn retry_of(code: Code) -> Retry {
 struct Unusual {
     stall: Option<Stall>,
     preempted: bool,
+    load: Option<NodeLoad>,
 }
 
 async fn send(
@@ -619,6 +621,7 @@ async fn send(
         stall: unusual.stall.map(Into::into),
         preempted: unusual.preempted,
         model_distance: beat.model_distance.map(Into::into),
+        load: unusual.load.map(Into::into),
     };
     let reply = tokio::time::timeout(limit, client.heartbeat(request))
         .await
@@ -661,6 +664,7 @@ async fn heartbeats(
     on_notice: impl Fn(Notice),
 ) {
     let mut due = tokio::time::Instant::now();
+    let mut meter = LoadMeter::default();
     loop {
         tokio::select! {
             () = stop.cancelled() => return,
@@ -669,10 +673,11 @@ async fn heartbeats(
         }
         // From the moment when it was sent, so that a late one is not made up for.
         due = tokio::time::Instant::now() + every;
+        let load = meter.look(shared.clock.now());
         let (beat, unusual) = {
             let mut session = shared.session();
             let stall = session.activity.stall(shared.clock.now());
-            (session.beat(), Unusual { stall, preempted: session.preempted })
+            (session.beat(), Unusual { stall, preempted: session.preempted, load })
         };
         let outcome = send(client.clone(), shared.holder, &beat, unusual, limit).await;
         let now = shared.clock.now();

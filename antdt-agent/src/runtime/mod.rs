@@ -7,6 +7,9 @@
 
 #[cfg(feature = "grpc")]
 pub mod agent;
+pub mod load;
+
+pub use load::LoadMeter;
 
 #[cfg(feature = "grpc")]
 pub use agent::{Agent, AgentConfig, AgentError, AtWork, Copies, Pulse, WrittenPart};

@@ -73,7 +73,7 @@ impl Scheme {
             Self::DiLoCo => "diloco=4",
             Self::Auto => "auto",
             Self::RipplesStatic => "ripples-static",
-            Self::RipplesStaticNd => "ripples-static, nd",
+            Self::RipplesStaticNd => "ripples-static, nd+lr",
             Self::DPsgd => "d-psgd",
         }
     }
@@ -99,7 +99,12 @@ impl Scheme {
     }
 
     const fn policy(self) -> &'static str {
-        if matches!(self, Self::AllReduceNd | Self::RipplesStaticNd) { "nd" } else { "none" }
+        match self {
+            Self::AllReduceNd => "nd",
+            // Each worker steps alone: a batch that was made small must move its model less.
+            Self::RipplesStaticNd => "nd+lr",
+            _ => "none",
+        }
     }
 
     /// Servers, and whether they share the cards of the workers.
@@ -148,14 +153,18 @@ impl Cell {
     }
 
     pub(super) fn name(&self) -> String {
-        let slow = match self.slow {
+        format!("{}, {}, R_e {}, seed {}", self.scheme.name(), self.slowness(), self.ratio, self.seed)
+    }
+
+    /// Who is slow, and how much.
+    pub(super) fn slowness(&self) -> String {
+        match self.slow {
             _ if self.is_one_slow(1.0) => "even".to_owned(),
             Slow::One => format!("one slow {}x", self.sigma),
             Slow::Several => format!("a quarter slow {}x", self.sigma),
             Slow::Host => format!("a host slow {}x", self.sigma),
             Slow::Transient => format!("one slow {}x for 6 s", self.sigma),
-        };
-        format!("{}, {slow}, R_e {}, seed {}", self.scheme.name(), self.ratio, self.seed)
+        }
     }
 
     fn slow_workers(&self, setting: &Setting) -> Vec<u32> {

@@ -26,7 +26,7 @@ pub(super) fn row(bandwidth: f64, load_max: f64) -> Result<Entry> {
     let bytes = (Setting::model_bytes() * MODELS) as usize;
     let exact = 2.0 * (f64::from(Setting::model_bytes() * MODELS) / bandwidth + LATENCY.as_secs_f64());
     let watched = Others::watch();
-    let took = measure(bandwidth, bytes)?;
+    let took = there_and_back(bandwidth, LATENCY, bytes, ROUNDS)?;
     let name = format!("emulated link, {bytes} bytes there and back at {:.0} kB/s", bandwidth / 1e3);
     let row = Entry::shown(name, took, "s").within(PERCENT, exact);
     Ok(row
@@ -34,9 +34,9 @@ pub(super) fn row(bandwidth: f64, load_max: f64) -> Result<Entry> {
         .beside(format!("bytes / bandwidth + latency {exact:.3} s")))
 }
 
-/// The median time of several rounds, in seconds.
-fn measure(bandwidth: f64, bytes: usize) -> Result<f64> {
-    let (network, lines) = (EmulatedNetwork::new(bandwidth, LATENCY), Lines::new()?);
+/// The median time of several rounds of so many bytes over an emulated link, in seconds.
+pub(crate) fn there_and_back(bandwidth: f64, latency: Duration, bytes: usize, rounds: u32) -> Result<f64> {
+    let (network, lines) = (EmulatedNetwork::new(bandwidth, latency), Lines::new()?);
     let fabric = |node| {
         let below = REGISTRY.by_name("tcp").map_err(|error| anyhow!("{error}"))?;
         PacedFabric::new(below, network.clone(), lines.clone(), node).map_err(|error| anyhow!("{error}"))
@@ -51,7 +51,7 @@ fn measure(bandwidth: f64, bytes: usize) -> Result<f64> {
             let (stream, _) = listener.accept()?;
             let mut channel = far.accept(stream, JobToken::new("pacer"), deadline, &abort)?;
             let mut carried = vec![0; bytes];
-            for _ in 0..ROUNDS {
+            for _ in 0..rounds {
                 channel.receive(&mut carried, deadline)?;
                 channel.send(&carried, deadline)?;
             }
@@ -63,7 +63,7 @@ fn measure(bandwidth: f64, bytes: usize) -> Result<f64> {
         let mut channel = near.dial(address, JobToken::new("pacer"), deadline, &abort)?;
         let (sent, mut back) = (vec![1; bytes], vec![0; bytes]);
         let mut times = Vec::new();
-        for _ in 0..ROUNDS {
+        for _ in 0..rounds {
             let began = Instant::now();
             channel.send(&sent, deadline)?;
             channel.receive(&mut back, deadline)?;

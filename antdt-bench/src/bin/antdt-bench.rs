@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use antdt_bench::arguments::{Arguments, Name, list};
 use antdt_bench::entry::State;
-use antdt_bench::{Entry, Environment, Rows, Settings, collective, entry};
+use antdt_bench::{Entry, Environment, Rows, Settings, collective, entry, tree};
 use anyhow::{Context, Result};
 
 /// As in the `antdt` command.
@@ -20,7 +20,10 @@ const INCOMPLETE: u8 = 3;
 
 fn main() -> ExitCode {
     let arguments = Arguments::checked(std::env::args_os()).unwrap_or_else(|error| error.exit());
-    run(arguments).unwrap_or_else(|error| {
+    let code = run(arguments);
+    // What failed because everything is being ended is no failure.
+    tree::unless_ending();
+    code.unwrap_or_else(|error| {
         eprintln!("error: {error:#}");
         ExitCode::FAILURE
     })
@@ -37,6 +40,9 @@ fn run(arguments: Arguments) -> Result<ExitCode> {
     }
     if arguments.name == Name::Collective && !arguments.peer.is_empty() {
         collective::enter_network()?;
+    }
+    if arguments.name == Name::Survive {
+        tree::end_on_signal()?;
     }
     let name = arguments.name.to_string();
     let report_dir = arguments.report_dir.unwrap_or_else(|| Path::new("target/bench").join(&name));

@@ -187,10 +187,10 @@ impl Crew {
         }
     }
 
-    /// Kills one rank with SIGKILL, without a word to the others.
+    /// Kills the process of one rank with SIGKILL. The other ranks are not told.
     ///
     /// # Errors
-    /// If it is no process of ours.
+    /// If this crew did not start that process itself, or the process cannot be killed.
     pub fn kill(&mut self, rank: usize) -> Result<()> {
         let pid = self.ranks[rank].hello.pid;
         let child = self.children.iter_mut().find(|child| i32::try_from(child.id()) == Ok(pid));

@@ -80,7 +80,7 @@ impl Installed {
         }
     }
 
-    /// Returns the peer.
+    /// Returns which of the other systems this is.
     pub const fn peer(&self) -> Peer {
         match self {
             Self::Gloo { .. } => Peer::Gloo,

@@ -5,6 +5,7 @@
 //! be found nor a mistake. A verdict is right if the worker was slow in the true sense in a short window before it, and wrong if
 //! it was within `LIKE` of healthy through all of it.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use antdt_core::{
@@ -196,20 +197,26 @@ pub(super) fn detect(truth: &Truth, noise: f64, rng: &mut DetRng) -> Result<Foun
     Ok(Found { to_find: count(episodes.len()), found: count(found.len()), wrong, delays })
 }
 
-/// Puts so many seeded traces to the detector, and the recorded series.
-///
-/// # Errors
-/// If the detector's settings make no sense.
-pub(super) fn run(seeds: u64, rows: &mut Rows) -> Result<()> {
+/// Puts traces with stragglers and without to the detector, two of each seed: what was found in those with, and in those without.
+fn seeded(seeds: Range<u64>) -> Result<(Found, Found)> {
     let mut slow = Found::default();
     let mut quiet_found = Found::default();
-    for seed in 0..seeds {
+    for seed in seeds {
         let rng = &mut Seed(seed).derive("detection").rng();
         let noise = [0.05, 0.1, 0.2][(seed % 3) as usize];
         let truth = episodes(rng);
         slow.add(detect(&truth, noise, rng)?);
         quiet_found.add(detect(&quiet(rng), noise, rng)?);
     }
+    Ok((slow, quiet_found))
+}
+
+/// Puts so many seeded traces to the detector, and the recorded series.
+///
+/// # Errors
+/// If the detector's settings make no sense.
+pub(super) fn run(seeds: u64, rows: &mut Rows) -> Result<()> {
+    let (slow, quiet_found) = seeded(0..seeds)?;
     let about = format!(
         "{seeds} traces of {WORKERS} workers and {STEPS} steps, noise 5, 10 and 20 %; {} slowdowns of {SLOW}x and more",
         slow.to_find
@@ -256,6 +263,24 @@ mod tests {
         assert!(found.delay() <= DELAY_WINDOWS && found.delay() > 0.0, "{found:?}");
         let found = detect(&quiet(rng), 0.05, rng).unwrap();
         assert_eq!((found.to_find, found.found, found.wrong), (0, 0, 0), "{found:?}");
+    }
+
+    /// Seeds that the bench has none of.
+    #[test]
+    fn other_seeds_than_those_of_the_bench_meet_its_targets() {
+        const OTHERS: u64 = 1 << 32;
+        let traces = std::env::var("DETECTION_TRACES").map_or(30, |text| text.parse().unwrap());
+        let (slow, quiet) = seeded(OTHERS..OTHERS + traces).unwrap();
+        println!(
+            "{traces} traces: precision {}, recall {}, delay {}, {} to find; {} wrong without a straggler",
+            slow.precision(),
+            slow.recall(),
+            slow.delay(),
+            slow.to_find,
+            quiet.wrong
+        );
+        assert!(slow.precision() >= PRECISION && slow.recall() >= RECALL, "{slow:?}");
+        assert!(slow.delay() <= DELAY_WINDOWS && quiet.wrong == 0, "{slow:?}, {quiet:?}");
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! all-reduce and no profile; the time of a whole job stands beside it. The best is found by trying every number of samples in every
 //! number of micro-batches on each kind of device, with the times of the table itself and not with a line through them.
 
+use std::io::Read;
 use std::time::Instant;
 
 use antdt_collective::schedule::{Choice, CostModel};
@@ -76,8 +77,11 @@ fn made_up() -> Result<Vec<Mix>> {
 fn measured() -> Result<Option<Vec<Mix>>> {
     let Some(folder) = std::env::var_os("ANTDT_DATA") else { return Ok(None) };
     let mut mixes = Vec::new();
-    let file = std::path::PathBuf::from(folder).join("gavel_throughputs/simulation_throughputs.json");
-    let text = std::fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
+    let file = std::path::PathBuf::from(folder).join("gavel_throughputs/simulation_throughputs.json.gz");
+    let mut text = String::new();
+    antdt_rt::open_trace(&file)
+        .and_then(|mut it| it.read_to_string(&mut text))
+        .with_context(|| format!("cannot read {}", file.display()))?;
     for model in ["ResNet-50", "ResNet-18", "Transformer", "LM"] {
         for (what, of) in [
             ("4 V100, 4 P100", &[("v100", 4), ("p100", 4)][..]),
@@ -164,8 +168,7 @@ impl Mix {
 pub(super) fn run(rows: &mut Rows) -> Result<()> {
     let measured = measured()?;
     if measured.is_none() {
-        let why =
-            "set ANTDT_DATA to a folder that has gavel_throughputs/simulation_throughputs.json, unpacked";
+        let why = "set ANTDT_DATA to a folder that has gavel_throughputs/simulation_throughputs.json.gz";
         rows.push(Entry::without("devices, measured times of V100, P100 and K80", State::NotCompared, why));
     }
     for mix in made_up()?.into_iter().chain(measured.into_iter().flatten()) {

@@ -1,7 +1,7 @@
 //! A job of the counting model, as processes that can be hurt, and what it leaves.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::thread;
@@ -14,13 +14,20 @@ use antdt::report::Report;
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::run::{LOG, last_lines, report, start, wait};
+use crate::run::{LOG, last_lines, program_with, report, start, wait};
+use crate::tree::{children, is_alive};
 
 /// Samples of the counting model, and its parameters: `antdt/examples/counting.rs`.
 pub(super) const SAMPLES: u64 = 1_200;
 
 /// Bound on whatever a job is waited for; all of it takes seconds.
 const LIMIT: Duration = Duration::from_secs(90);
+
+/// What a master in waiting says goes to this file.
+const STANDBY_LOG: &str = "standby.txt";
+
+/// What it says when it waits.
+const WAITS: &str = "waiting for the end of the master";
 
 /// Pause between two looks.
 const LOOK: Duration = Duration::from_millis(5);
@@ -111,13 +118,7 @@ impl Job {
 
     /// The processes of its nodes of one kind, by the names of the nodes.
     pub(super) fn nodes(&self, kind: &str) -> BTreeMap<String, Pid> {
-        let pid = self.child.id();
-        let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-        let children: Vec<String> = tasks
-            .filter_map(|task| fs::read_to_string(task.path().join("children")).ok())
-            .flat_map(|text| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
-            .collect();
-        children.iter().filter_map(|child| node(child, kind)).collect()
+        children(Pid::from_child(&self.child)).into_iter().filter_map(|child| node(child, kind)).collect()
     }
 
     /// The process of a node, once there is one other than `before`.
@@ -151,10 +152,44 @@ impl Job {
         let began = Instant::now();
         let resume = ["--resume".to_owned(), self.folder.display().to_string()];
         self.child = start(program, &resume, &self.folder)?;
-        self.wait_for("an answer of the next master", |job| {
-            runtime.block_on(async { RemoteJob::find(Some(&job.folder)).ok()?.describe().await.ok() })
-        })?;
+        self.answers(runtime)?;
         Ok(began.elapsed().as_secs_f64())
+    }
+
+    /// Has another master wait, kills the one that is, and returns the time from then until the other one answers, in seconds.
+    pub(super) fn standby(&mut self, program: &Path, runtime: &tokio::runtime::Runtime) -> Result<f64> {
+        let log = self.folder.join(STANDBY_LOG);
+        let out = File::create(&log).with_context(|| format!("cannot create {}", log.display()))?;
+        let folder = self.folder.display().to_string();
+        let words = ["master".to_owned(), "--standby".to_owned(), folder];
+        let next = program_with(program, &words, out)?;
+        let mut old = std::mem::replace(&mut self.child, next);
+        let ready = self.wait_for("a master in waiting", |_| {
+            fs::read_to_string(&log).is_ok_and(|text| text.contains(WAITS)).then_some(())
+        });
+        let began = Instant::now();
+        let killed = old.kill();
+        old.wait()?;
+        killed?;
+        ready?;
+        self.answers(runtime)?;
+        Ok(began.elapsed().as_secs_f64())
+    }
+
+    /// Waits until its master answers.
+    fn answers(&mut self, runtime: &tokio::runtime::Runtime) -> Result<()> {
+        self.wait_for("an answer of the next master", |job| {
+            runtime
+                .block_on(async { RemoteJob::find(Some(&job.folder)).ok()?.describe().await.ok().map(drop) })
+        })
+    }
+
+    /// Ends it in order, before it is done.
+    pub(super) fn stop(self, runtime: &tokio::runtime::Runtime) -> Result<Report> {
+        runtime.block_on(async { RemoteJob::find(Some(&self.folder))?.stop().await })?;
+        // Its report comes last.
+        wait(self.child, LIMIT)?;
+        report(&self.folder)
     }
 
     /// Waits for its end, and counts.
@@ -175,18 +210,12 @@ impl Job {
 }
 
 /// A process, if it is a node of this kind.
-fn node(pid: &str, kind: &str) -> Option<(String, Pid)> {
-    let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
+fn node(pid: Pid, kind: &str) -> Option<(String, Pid)> {
+    let environment = fs::read(format!("/proc/{}/environ", pid.as_raw_nonzero())).ok()?;
     let variables = environment.split(|byte| *byte == 0);
     let name = variables.filter_map(|variable| variable.strip_prefix(b"ANTDT_NODE=")).next()?;
     let name = String::from_utf8(name.to_vec()).ok().filter(|name| name.starts_with(kind))?;
-    Some((name, Pid::from_raw(pid.parse().ok()?)?))
-}
-
-/// Whether a process exists and is no zombie.
-pub(super) fn is_alive(pid: Pid) -> bool {
-    fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()))
-        .is_ok_and(|stat| !stat.rsplit(')').next().unwrap_or("").trim_start().starts_with('Z'))
+    Some((name, pid))
 }
 
 /// Sends a signal to a process of a job.

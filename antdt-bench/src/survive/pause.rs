@@ -30,6 +30,12 @@ pub(super) fn after(series: &BatchSeries, at_s: f64) -> Option<f64> {
         .max_by(f64::total_cmp)
 }
 
+/// The longest pause of a worker but for its first steps, whatever the reason, in seconds; at least 0. `None` if it has none.
+pub(super) fn longest(series: &BatchSeries) -> Option<f64> {
+    let usual = median(rests(series).map(|(.., rest)| rest));
+    rests(series).skip(2).map(|(.., rest)| (rest - usual).max(0.0)).max_by(f64::total_cmp)
+}
+
 /// Time from an event until the end of the next batch that any worker begins after it, in seconds. A batch that was being
 /// computed when it happened may be undone.
 pub(super) fn until_next(report: &Report, at_s: f64) -> Option<f64> {
@@ -67,6 +73,13 @@ mod tests {
         let pause = after(&series, 2.0).unwrap();
         assert!((pause - 0.9).abs() < 1e-9 || pause < 1e-9, "{pause}");
         assert_eq!(after(&series, 60.0), None);
+    }
+
+    #[test]
+    fn the_longest_pause_is_none_of_the_first_steps() {
+        let long = longest(&series(&[0.0, 3.0, 0.01, 0.01, 0.41, 0.01, 0.01])).unwrap();
+        assert!((long - 0.4).abs() < 1e-9, "{long}");
+        assert_eq!(longest(&series(&[0.0, 3.0])), None);
     }
 
     #[test]

@@ -2,17 +2,17 @@
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use antdt::chaos::{ChaosReport, FILE};
 use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
 
 use crate::Entry;
-use crate::run::{LOG, last_lines, wait};
+use crate::run::{LOG, last_lines, program_with, wait};
 
 /// A soak: how long, and how often something goes wrong.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Soak {
     pub(super) lasting: Duration,
     pub(super) mtbf: Duration,
@@ -20,11 +20,14 @@ pub(super) struct Soak {
 
 impl Soak {
     pub(super) const QUICK: Self =
-        Self { lasting: Duration::from_secs(25), mtbf: Duration::from_millis(1_500) };
-    pub(super) const CORE: Self = Self { lasting: Duration::from_secs(180), mtbf: Duration::from_secs(5) };
-    /// As in the target.
+        Self { lasting: Duration::from_secs(12), mtbf: Duration::from_millis(800) };
+    pub(super) const CORE: Self = Self { lasting: Duration::from_secs(150), mtbf: Duration::from_secs(5) };
+    /// As the target says.
     pub(super) const FULL: Self =
         Self { lasting: Duration::from_secs(20 * 60), mtbf: Duration::from_secs(15) };
+
+    /// No fault: what a job under faults is held against.
+    pub(super) const CALM: Self = Self { lasting: Duration::from_millis(1), mtbf: Duration::from_secs(3600) };
 }
 
 /// Runs `PROGRAM chaos -- PROGRAM run ARGUMENTS`.
@@ -36,6 +39,7 @@ pub(super) fn run(
     folder: &PathBuf,
     seed: u64,
     soak: Soak,
+    limit: Duration,
     arguments: &[String],
 ) -> Result<ChaosReport> {
     if folder.exists() {
@@ -44,26 +48,15 @@ pub(super) fn run(
     fs::create_dir_all(folder)?;
     let log = folder.join(LOG);
     let out = File::create(&log)?;
-    let mut command = Command::new(program);
-    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("ANTDT_")) {
-        command.env_remove(name);
-    }
     let ms = |time: Duration| format!("{}ms", time.as_millis());
-    command.args([
-        "chaos",
-        "--seed",
-        &seed.to_string(),
-        "--mtbf",
-        &ms(soak.mtbf),
-        "--for",
-        &ms(soak.lasting),
-    ]);
-    command.arg("--").arg(program).args(["run", "--workload", "counting", "--optimizer", "sums"]);
-    command.args(["--policy", "none"]).args(arguments).arg("--report-dir").arg(folder);
-    let child = command.stdin(Stdio::null()).stdout(out.try_clone()?).stderr(out).spawn();
-    let child = child.with_context(|| format!("cannot start {}", program.display()))?;
+    let (seed, mtbf, lasting) = (seed.to_string(), ms(soak.mtbf), ms(soak.lasting));
+    let chaos = ["chaos", "--seed", &seed, "--mtbf", &mtbf, "--for", &lasting, "--"].map(str::to_owned);
+    let run = ["run", "--workload", "counting", "--optimizer", "sums", "--policy", "none"].map(str::to_owned);
+    let report = ["--report-dir".to_owned(), folder.display().to_string()];
+    let job = [&[program.display().to_string()], &run[..], arguments, &report].concat();
+    let child = program_with(program, &[&chaos[..], &job].concat(), out)?;
     // What the job does under chaos is for the chaos to judge; this is the bound on the chaos itself.
-    wait(child, soak.lasting * 3 + Duration::from_secs(300))?;
+    wait(child, limit)?;
     let file = folder.join(FILE);
     let text = fs::read_to_string(&file)
         .with_context(|| format!("there is no {}\n{}", file.display(), last_lines(&log)))?;
@@ -71,7 +64,7 @@ pub(super) fn run(
 }
 
 /// What the soaks of some modes have shown: the violations, and how often each kind of fault occurred.
-pub(super) fn rows(soaks: &[(String, ChaosReport)]) -> Vec<Entry> {
+pub(super) fn rows(soaks: &[(&str, &ChaosReport)]) -> Vec<Entry> {
     let mut rows = Vec::new();
     let kinds = |of: &dyn Fn(&antdt::chaos::KindEntry) -> u32, report: &ChaosReport| -> u32 {
         report.kinds.iter().map(of).sum()
@@ -136,7 +129,7 @@ mod tests {
             counted: "by the model".to_owned(),
             violations: violations.iter().map(|text| (*text).to_owned()).collect(),
         };
-        let rows = rows(&[("a".to_owned(), report(2, &[])), ("b".to_owned(), report(3, &["sample 7"]))]);
+        let rows = rows(&[("a", &report(2, &[])), ("b", &report(3, &["sample 7"]))]);
         let texts: Vec<String> = rows.iter().map(|row| format!("{row:?}")).collect();
         assert_eq!((rows[0].state, rows[1].state), (State::Ok, State::Failed), "{texts:?}");
         assert!(texts[2].contains("5.0") && texts[3].contains("never occurred"), "{texts:?}");

@@ -16,8 +16,8 @@ const TEXT_BLOCK: NonZeroU64 = NonZeroU64::new(256).expect("not zero");
 /// The same of Parquet, whose every read begins with the dictionary of each column.
 const PARQUET_BLOCK: NonZeroU64 = NonZeroU64::new(4096).expect("not zero");
 
-/// A data set of rows in files of one format, read by range as batches need them: memory does not grow with
-/// the files.
+/// A data set in files of one format. Its rows are read by range when a batch needs them, so the memory in
+/// use does not grow with the size of the files.
 #[derive(Debug)]
 pub struct StoredRows {
     format: Format,

@@ -34,7 +34,8 @@ pub struct Teacher {
 }
 
 impl Teacher {
-    /// Returns the data set of `rows` samples of `features` numbers whose centres and values follow from `seed`.
+    /// Returns a data set of `rows` samples with `features` values each. `seed` determines the centres of the
+    /// clusters and the samples around them.
     pub fn new(seed: Seed, rows: u64, features: usize) -> Self {
         let mut rng = seed.derive("centres").rng();
         // Centres of any dimension are as far apart as those of 256.

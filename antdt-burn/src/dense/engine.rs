@@ -22,6 +22,8 @@ pub(crate) struct Input<'a> {
     pub(crate) inputs: &'a [f32],
     /// `[samples, positions]`.
     pub(crate) classes: &'a [i32],
+    /// For each sample, from what a training step draws what it leaves out.
+    pub(crate) draws: &'a [u64],
 }
 
 /// What an evaluation found in a batch.
@@ -124,7 +126,7 @@ where
         let model = flat::load::<B, M>(self.model.clone(), input.dense, &self.device);
         let (inputs, classes) = self.tensors::<B>(&input, &self.device);
         let samples = inputs.dims()[0];
-        let mut pass = Pass::of_training();
+        let mut pass = Pass::of_training(input.draws);
         let losses = losses(model.logits(inputs, &mut pass), classes);
         let mut gradients = (losses.clone().sum() / self.positions()).backward();
         let loss = sum(losses.inner())? / self.positions();

@@ -20,6 +20,7 @@ pub use trainer::DenseTrainer;
 use crate::data::DatasetError;
 use crate::data::example::{ExampleShape, Examples};
 use crate::device::Device;
+use crate::dropout::Dropout;
 use crate::model::{Recipe, Task};
 use crate::split::Split;
 use crate::workload::WorkloadSpec;
@@ -32,15 +33,17 @@ pub struct Pass<B: Backend> {
     pub training: bool,
     /// Of a training step, the new values of each running statistic.
     pub states: Vec<(ParamId, Tensor<B, 1>)>,
+    /// What it leaves out.
+    pub dropout: Dropout,
 }
 
 impl<B: Backend> Pass<B> {
-    pub(crate) const fn of_training() -> Self {
-        Self { training: true, states: Vec::new() }
+    pub(crate) fn of_training(draws: &[u64]) -> Self {
+        Self { training: true, states: Vec::new(), dropout: Dropout::of_training(draws) }
     }
 
-    pub(crate) const fn of_evaluation() -> Self {
-        Self { training: false, states: Vec::new() }
+    pub(crate) fn of_evaluation() -> Self {
+        Self { training: false, states: Vec::new(), dropout: Dropout::none() }
     }
 }
 

@@ -10,6 +10,7 @@ use super::engine::{Engine, Input};
 use super::{DenseRecipe, Judge};
 use crate::data::DatasetError;
 use crate::data::example::{ExampleBatch, ExampleShape, Examples};
+use crate::dropout;
 use crate::split::{SampleCounts, Split};
 use crate::workload::WorkloadSpec;
 
@@ -24,6 +25,11 @@ pub struct DenseTrainer {
     /// Rows of the loaded batch.
     rows: Vec<u64>,
     batch: ExampleBatch,
+    seed: Seed,
+    /// The pass over the data that each sample of the next batch belongs to.
+    epochs: Vec<u32>,
+    /// For each sample of the loaded batch, from what a training step draws what it leaves out.
+    draws: Vec<u64>,
 }
 
 impl DenseTrainer {
@@ -45,6 +51,9 @@ impl DenseTrainer {
             judge: recipe.judge,
             rows: Vec::new(),
             batch: ExampleBatch::default(),
+            seed,
+            epochs: Vec::new(),
+            draws: Vec::new(),
         })
     }
 
@@ -73,7 +82,7 @@ impl DenseTrainer {
                 "given {given} dense and {rows} row values where the model has {wanted} and 0"
             )));
         }
-        Ok(Input { dense, inputs: &self.batch.inputs, classes: &self.batch.classes })
+        Ok(Input { dense, inputs: &self.batch.inputs, classes: &self.batch.classes, draws: &self.draws })
     }
 }
 
@@ -94,7 +103,13 @@ impl Trainer for DenseTrainer {
         self.engine.layout().initial(seed)
     }
 
+    fn of_epochs(&mut self, epochs: &[u32]) {
+        self.epochs.clear();
+        self.epochs.extend_from_slice(epochs);
+    }
+
     fn load(&mut self, samples: &[u64]) -> Result<&[u64], TrainError> {
+        dropout::draws(self.seed, samples, &self.epochs, &mut self.draws);
         self.split.train_rows(samples, &mut self.rows)?;
         self.read(|at| samples[at])
     }

@@ -4,8 +4,9 @@ use burn::module::Module;
 use burn::tensor::Tensor;
 use burn::tensor::backend::{AutodiffBackend, Backend};
 
-use super::{Model, Perceptron};
-use crate::click::{ClickModel, ClickSizes, ModelShape, split_rows};
+use super::{Model, Perceptron, constant};
+use crate::click::{ClickModel, ClickSizes, ModelShape};
+use crate::dropout::Dropout;
 use crate::engine::{self, Family};
 
 /// Entry of DeepFM in the registry.
@@ -36,24 +37,46 @@ impl Family for DeepFms {
 #[derive(Module, Debug)]
 pub struct DeepFm<B: Backend> {
     perceptron: Perceptron<B>,
+    /// Adds up rows over the fields, column by column, `[fields * (embedding + 1), embedding + 1]`. Constant.
+    over_fields: Tensor<B, 2>,
+    /// Adds up the embeddings of all fields, `[fields * (embedding + 1), 1]`. Constant.
+    embeddings: Tensor<B, 2>,
+    /// Half of the sum of an embedding, `[embedding + 1, 1]`. Constant.
+    half: Tensor<B, 2>,
+    /// The first-order weight of a row, `[embedding + 1, 1]`. Constant.
+    first_order: Tensor<B, 2>,
 }
 
 impl<B: Backend> DeepFm<B> {
     /// Returns the model with all parameters 0; see [`flat`](crate::flat) for how it gets others.
     pub fn new(shape: &ModelShape, device: &B::Device) -> Self {
-        Self { perceptron: Perceptron::new(shape.fields * shape.embedding, &shape.hidden, 1, device) }
+        let (fields, embedding) = (shape.fields, shape.embedding);
+        let row = embedding + 1;
+        let is_weight = |at: usize| at % row == embedding;
+        let one = |is_one: bool| f32::from(u8::from(is_one));
+        Self {
+            perceptron: Perceptron::new(fields * embedding, &shape.hidden, 1, device)
+                .with_dropout(shape.dropout),
+            over_fields: constant([fields * row, row], |at, column| one(at % row == column), device),
+            embeddings: constant([fields * row, 1], |at, _| one(!is_weight(at)), device),
+            half: constant([row, 1], |at, _| if is_weight(at) { 0.0 } else { 0.5 }, device),
+            first_order: constant([row, 1], |at, _| one(is_weight(at)), device),
+        }
     }
 }
 
 impl<B: Backend> ClickModel<B> for DeepFm<B> {
-    fn logits(&self, rows: Tensor<B, 3>) -> Tensor<B, 1> {
-        let (embedded, first_order) = split_rows(rows);
-        let [samples, fields, embedding] = embedded.dims();
-        let deep = self.perceptron.forward(embedded.clone().reshape([samples, fields * embedding]));
-        // Σ_{f<g} v_f·v_g without the pairs: half of the square of the sum less the sum of the squares.
-        let sum = embedded.clone().sum_dim(1);
-        let pairs = sum.clone() * sum - (embedded.clone() * embedded).sum_dim(1);
-        let second_order = pairs.sum_dim(2).reshape([samples, 1]) * 0.5;
+    fn logits(&self, rows: Tensor<B, 3>, dropout: &mut Dropout) -> Tensor<B, 1> {
+        let [samples, fields, row] = rows.dims();
+        let flat = rows.clone().reshape([samples, fields * row]);
+        let embedded = rows.narrow(2, 0, row - 1).reshape([samples, fields * (row - 1)]);
+        let deep = self.perceptron.forward(embedded, dropout);
+        // Σ_{f<g} v_f·v_g without the pairs: half of the square of the sum less the sum of the squares. Sums are matrix products with
+        // constants, because burn's CPU back end adds up middle dimensions, and spreads their gradients, element by element.
+        let sum = flat.clone().matmul(self.over_fields.clone());
+        let first_order = sum.clone().matmul(self.first_order.clone());
+        let squares = (flat.clone() * flat).matmul(self.embeddings.clone()) * 0.5;
+        let second_order = (sum.clone() * sum).matmul(self.half.clone()) - squares;
         (first_order + second_order + deep).reshape([samples])
     }
 }

@@ -11,6 +11,7 @@ use burn::tensor::{Tensor, TensorData};
 use super::{Model, Recipe, linear};
 use crate::data::example::ExampleShape;
 use crate::dense::{self, DenseModel, Family, Judge, Pass, texts};
+use crate::dropout;
 use crate::size;
 
 /// Entry of the GPT in the registry.
@@ -24,6 +25,7 @@ pub const MODEL: Model = Model {
             Setting::new("heads", default.heads, "heads of each attention; divides the width"),
             Setting::new("width", default.width, "values of a position between the blocks"),
             Setting::new("context", default.context, "bytes that a sample has before its last"),
+            dropout::setting("share of the embeddings, and of what each block adds, that a step leaves out"),
         ]
     },
     build: |settings| GptSizes::read(settings).map(recipe),
@@ -46,12 +48,13 @@ struct GptSizes {
     heads: usize,
     width: usize,
     context: usize,
+    dropout: f32,
 }
 
 impl Default for GptSizes {
     fn default() -> Self {
         // 120,576 parameters, half a megabyte: an epoch over a million bytes is minutes on one core.
-        Self { layers: 2, heads: 4, width: 64, context: 64 }
+        Self { layers: 2, heads: 4, width: 64, context: 64, dropout: 0.0 }
     }
 }
 
@@ -63,6 +66,7 @@ impl GptSizes {
             heads: size::one(settings, "heads", default.heads)?,
             width: size::one(settings, "width", default.width)?,
             context: size::one(settings, "context", default.context)?,
+            dropout: dropout::share(settings)?,
         };
         if !sizes.width.is_multiple_of(sizes.heads) {
             let expected = format!("a divisor of width, which is {}", sizes.width);
@@ -94,6 +98,7 @@ impl Family for Gpts {
             norm: LayerNorm::new(sizes.width, device),
             mask: mask(shape.inputs, device),
             heads: sizes.heads,
+            dropout: sizes.dropout,
         }
     }
 }
@@ -101,8 +106,8 @@ impl Family for Gpts {
 /// A decoder-only transformer: embeddings of bytes and of positions, blocks that first normalise, and the embeddings of bytes
 /// again as the output layer. `[samples, context]` to `[samples * context, bytes]`.
 ///
-/// Source: Radford et al., "Language Models are Unsupervised Multitask Learners", 2019 (recalled); differs: on bytes, without
-/// dropout.
+/// Source: Radford et al., "Language Models are Unsupervised Multitask Learners", 2019 (recalled); differs: on bytes, and
+/// attention weights are not dropped.
 #[derive(Module, Debug)]
 pub struct Gpt<B: Backend> {
     tokens: Param<Tensor<B, 2>>,
@@ -112,6 +117,8 @@ pub struct Gpt<B: Backend> {
     /// What is added to the score of each pair of positions, `[1, context, context]`. Constant.
     mask: Tensor<B, 3>,
     heads: usize,
+    /// Share of what is added to a position that a training step leaves out.
+    dropout: f32,
 }
 
 fn zeros<B: Backend, const D: usize>(shape: [usize; D], device: &B::Device) -> Param<Tensor<B, D>> {
@@ -126,15 +133,18 @@ fn mask<B: Backend>(context: usize, device: &B::Device) -> Tensor<B, 3> {
 }
 
 impl<B: Backend> DenseModel<B> for Gpt<B> {
-    fn logits(&self, inputs: Tensor<B, 2>, _: &mut Pass<B>) -> Tensor<B, 2> {
+    fn logits(&self, inputs: Tensor<B, 2>, pass: &mut Pass<B>) -> Tensor<B, 2> {
         let [samples, context] = inputs.dims();
         let tokens = self.tokens.val();
         let [_, width] = tokens.dims();
         let embedded = tokens.clone().select(0, inputs.int().reshape([samples * context]));
         let placed = embedded.reshape([samples, context, width]) + self.positions.val().unsqueeze::<3>();
-        let hidden = self.blocks.iter().fold(placed.reshape([samples * context, width]), |hidden, block| {
-            block.forward(hidden, samples, self.heads, &self.mask)
-        });
+        let drop = &mut |layer| pass.dropout.apply(layer, self.dropout);
+        let placed = drop(placed.reshape([samples * context, width]));
+        let hidden = self
+            .blocks
+            .iter()
+            .fold(placed, |hidden, block| block.forward(hidden, samples, self.heads, &self.mask, drop));
         self.norm.forward(hidden).matmul(tokens.transpose())
     }
 }
@@ -163,18 +173,19 @@ impl<B: Backend> Block<B> {
         }
     }
 
-    /// `[samples * context, width]` to the same.
+    /// `[samples * context, width]` to the same; `drop` leaves a share of what is added out.
     fn forward(
         &self,
         hidden: Tensor<B, 2>,
         samples: usize,
         heads: usize,
         mask: &Tensor<B, 3>,
+        drop: &mut impl FnMut(Tensor<B, 2>) -> Tensor<B, 2>,
     ) -> Tensor<B, 2> {
         let mixed = self.attend(self.attention_norm.forward(hidden.clone()), samples, heads, mask);
-        let hidden = hidden + self.attention_output.forward(mixed);
+        let hidden = hidden + drop(self.attention_output.forward(mixed));
         let inner = gelu(self.perceptron.forward(self.perceptron_norm.forward(hidden.clone())));
-        hidden + self.perceptron_output.forward(inner)
+        hidden + drop(self.perceptron_output.forward(inner))
     }
 
     /// Each position becomes a mean of the values of those before it and its own, weighted by how well its query fits their

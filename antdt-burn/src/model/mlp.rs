@@ -86,7 +86,7 @@ impl<B: Backend> Mlp<B> {
 }
 
 impl<B: Backend> DenseModel<B> for Mlp<B> {
-    fn logits(&self, inputs: Tensor<B, 2>, _: &mut Pass<B>) -> Tensor<B, 2> {
-        self.perceptron.forward(inputs)
+    fn logits(&self, inputs: Tensor<B, 2>, pass: &mut Pass<B>) -> Tensor<B, 2> {
+        self.perceptron.forward(inputs, &mut pass.dropout)
     }
 }

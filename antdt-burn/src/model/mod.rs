@@ -16,12 +16,13 @@ mod vision;
 use antdt_core::registry::{self, Registry};
 use burn::module::Module;
 use burn::nn::{Initializer, Linear, LinearConfig};
-use burn::tensor::Tensor;
 use burn::tensor::activation::relu;
 use burn::tensor::backend::Backend;
+use burn::tensor::{Tensor, TensorData};
 
 use crate::click::ClickRecipe;
 use crate::dense::DenseRecipe;
+use crate::dropout::Dropout;
 
 /// A model in the registry: the value of `--workload`. Its settings are the table `[workload.NAME]` of a job file.
 pub type Model = registry::Entry<Recipe>;
@@ -72,6 +73,8 @@ pub(crate) enum Task {
 pub(crate) struct Perceptron<B: Backend> {
     hidden: Vec<Linear<B>>,
     output: Linear<B>,
+    /// Share of each hidden layer's units that a training step leaves out.
+    dropout: f32,
 }
 
 impl<B: Backend> Perceptron<B> {
@@ -81,12 +84,18 @@ impl<B: Backend> Perceptron<B> {
             .iter()
             .map(|units| linear(std::mem::replace(&mut width, *units), *units, true, device))
             .collect();
-        Self { hidden, output: linear(width, outputs, true, device) }
+        Self { hidden, output: linear(width, outputs, true, device), dropout: 0.0 }
+    }
+
+    /// Leaves this share of each hidden layer out in training steps.
+    fn with_dropout(self, dropout: f32) -> Self {
+        Self { dropout, ..self }
     }
 
     /// `[samples, inputs]` to `[samples, outputs]`.
-    fn forward(&self, input: Tensor<B, 2>) -> Tensor<B, 2> {
-        let top = self.hidden.iter().fold(input, |input, layer| relu(layer.forward(input)));
+    fn forward(&self, input: Tensor<B, 2>, dropout: &mut Dropout) -> Tensor<B, 2> {
+        let step = |input, layer: &Linear<B>| dropout.apply(relu(layer.forward(input)), self.dropout);
+        let top = self.hidden.iter().fold(input, step);
         self.output.forward(top)
     }
 }
@@ -94,6 +103,16 @@ impl<B: Backend> Perceptron<B> {
 /// A linear layer at 0: the parameters come from outside before each use, so drawing any here would be waste.
 fn linear<B: Backend>(inputs: usize, outputs: usize, bias: bool, device: &B::Device) -> Linear<B> {
     LinearConfig::new(inputs, outputs).with_bias(bias).with_initializer(Initializer::Zeros).init(device)
+}
+
+/// The matrix `[rows, columns]` of these values.
+fn constant<B: Backend>(
+    [rows, columns]: [usize; 2],
+    value: impl Fn(usize, usize) -> f32,
+    device: &B::Device,
+) -> Tensor<B, 2> {
+    let values: Vec<f32> = (0..rows * columns).map(|at| value(at / columns, at % columns)).collect();
+    Tensor::from_data(TensorData::new(values, [rows, columns]), device)
 }
 
 #[cfg(test)]

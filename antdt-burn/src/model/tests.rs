@@ -6,12 +6,13 @@ use super::deepfm::DeepFm;
 use super::xdeepfm::XDeepFm;
 use super::*;
 use crate::click::{ClickModel, ModelShape};
+use crate::dropout::Dropout;
 use crate::flat::{self, FlatLayout};
 
 const SAMPLES: usize = 3;
 
 fn shape() -> ModelShape {
-    ModelShape { fields: 5, embedding: 2, hidden: vec![4, 3], cin: vec![3, 2] }
+    ModelShape { fields: 5, embedding: 2, hidden: vec![4, 3], cin: vec![3, 2], dropout: 0.0 }
 }
 
 /// The formulas, value by value in double precision, reading parameters in the order of the flat vector.
@@ -77,7 +78,8 @@ fn logits_of<M: ClickModel<Flex>>(model: M) -> (Vec<f32>, Vec<f32>, Vec<f32>) {
     let flat = draw(layout.len());
     let rows = draw(SAMPLES * shape().fields * shape().row_dim());
     let data = TensorData::new(rows.clone(), [SAMPLES, shape().fields, shape().row_dim()]);
-    let logits = flat::load::<Flex, M>(model, &flat, &device).logits(Tensor::from_data(data, &device));
+    let logits = flat::load::<Flex, M>(model, &flat, &device)
+        .logits(Tensor::from_data(data, &device), &mut Dropout::none());
     (flat, rows, logits.into_data().to_vec().unwrap())
 }
 

@@ -188,3 +188,96 @@ pub(super) fn pooled<B: Backend>(input: Tensor<B, 4>) -> Tensor<B, 2> {
     let [samples, channels, height, width] = input.dims();
     input.reshape([samples * channels, height * width]).mean_dim(1).reshape([samples, channels])
 }
+
+#[cfg(test)]
+mod tests {
+    use antdt_core::Seed;
+    use burn::backend::{Autodiff, Flex};
+    use burn::tensor::TensorData;
+
+    use super::*;
+
+    type Back = Autodiff<Flex>;
+
+    const SHAPE: [usize; 4] = [5, 3, 4, 2];
+
+    /// What each value of `input` changes of the sum of `weights * output`, where each of `sets` of positions is moved to a mean of 0 and a
+    /// variance of 1 and scaled by its gain: the formula of the papers, in 64 bits. And the sums for gain and bias.
+    fn expected(
+        input: &[f64],
+        weights: &[f64],
+        gains: &[f64],
+        sets: &[Vec<usize>],
+    ) -> (Vec<f64>, Vec<(f64, f64)>) {
+        let mut gradient = vec![0.0; input.len()];
+        let mut of_norm = Vec::new();
+        for set in sets {
+            #[allow(clippy::cast_precision_loss, reason = "a few positions")]
+            let mean =
+                |of: &dyn Fn(usize) -> f64| set.iter().map(|at| of(*at)).sum::<f64>() / set.len() as f64;
+            let middle = mean(&|at| input[at]);
+            let deviation = (mean(&|at| (input[at] - middle).powi(2)) + f64::from(EPSILON)).sqrt();
+            let normal = |at: usize| (input[at] - middle) / deviation;
+            let passed = |at: usize| weights[at] * gains[channel(at)];
+            let (level, slope) = (mean(&passed), mean(&|at| passed(at) * normal(at)));
+            for at in set {
+                gradient[*at] = (passed(*at) - level - normal(*at) * slope) / deviation;
+            }
+            of_norm.extend(set.iter().map(|at| (weights[*at] * normal(*at), weights[*at])));
+        }
+        (gradient, of_norm)
+    }
+
+    fn channel(at: usize) -> usize {
+        at / (SHAPE[2] * SHAPE[3]) % SHAPE[1]
+    }
+
+    #[test]
+    fn the_gradient_of_a_norm_is_that_of_the_papers() {
+        let count: usize = SHAPE.iter().product();
+        let mut rng = Seed(3).rng();
+        let mut draw =
+            |scale: f64, shift: f64| (0..count).map(|_| shift + scale * (rng.unit() - 0.5)).collect();
+        let (input, weights): (Vec<f64>, Vec<f64>) = (draw(4.0, 1.0), draw(2.0, 0.1));
+        let gains = [0.7, 1.3, -0.4];
+        let per_channel: Vec<Vec<usize>> =
+            (0..SHAPE[1]).map(|wanted| (0..count).filter(|at| channel(*at) == wanted).collect()).collect();
+        let per_sample: Vec<Vec<usize>> = (0..SHAPE[0])
+            .map(|sample| (0..count).filter(|at| at * SHAPE[0] / count == sample).collect())
+            .collect();
+        for (kind, sets) in [(NormKind::Batch, per_channel), (NormKind::Group, per_sample)] {
+            let device = Default::default();
+            let mut norm = Norm::<Back>::new(SHAPE[1], kind, &device);
+            #[allow(clippy::cast_possible_truncation, reason = "what the model computes in")]
+            let floats = |values: &[f64]| values.iter().map(|value| *value as f32).collect::<Vec<f32>>();
+            norm.gain = Param::from_tensor(Tensor::from_data(floats(&gains).as_slice(), &device));
+            let tensor = |values: &[f64]| {
+                Tensor::<Back, 4>::from_data(TensorData::new(floats(values), SHAPE), &device)
+            };
+            let given = tensor(&input).require_grad();
+            let output = norm.forward(given.clone(), &mut Pass::of_training(&[]));
+            let gradients = (output * tensor(&weights)).sum().backward();
+            let (wanted, of_norm) = expected(&input, &weights, &gains, &sets);
+            let near = |found: Vec<f32>, wanted: &[f64]| {
+                assert_eq!(found.len(), wanted.len());
+                for (found, wanted) in found.iter().zip(wanted) {
+                    assert!((f64::from(*found) - wanted).abs() < 1e-4, "{kind}: {found}, expected {wanted}");
+                }
+            };
+            near(given.grad(&gradients).unwrap().into_data().to_vec().unwrap(), &wanted);
+            let positions: Vec<usize> = sets.concat();
+            let mut sums = [[0.0; 3]; 2];
+            for (at, (gain, bias)) in positions.iter().zip(of_norm) {
+                sums[0][channel(*at)] += gain;
+                sums[1][channel(*at)] += bias;
+            }
+            let of = |param: &Param<Tensor<Back, 1>>| {
+                param.val().grad(&gradients).unwrap().into_data().to_vec::<f32>().unwrap()
+            };
+            near(of(&norm.gain), &sums[0]);
+            near(of(&norm.bias), &sums[1]);
+            // The comparison means nothing where everything is 0.
+            assert!(wanted.iter().filter(|value| value.abs() > 0.03).count() * 2 > count);
+        }
+    }
+}

@@ -2,12 +2,13 @@
 
 use burn::module::{Module, Param};
 use burn::nn::Linear;
+use burn::tensor::Tensor;
 use burn::tensor::activation::relu;
 use burn::tensor::backend::{AutodiffBackend, Backend};
-use burn::tensor::{Tensor, TensorData};
 
-use super::{Model, Perceptron, linear};
+use super::{Model, Perceptron, constant, linear};
 use crate::click::{ClickModel, ClickSizes, ModelShape, split_rows};
+use crate::dropout::Dropout;
 use crate::engine::{self, Family};
 
 /// Entry of xDeepFM in the registry.
@@ -63,7 +64,8 @@ impl<B: Backend> XDeepFm<B> {
         Self {
             cin,
             cin_output: linear(shape.cin.iter().sum(), 1, false, device),
-            perceptron: Perceptron::new(shape.fields * shape.embedding, &shape.hidden, 1, device),
+            perceptron: Perceptron::new(shape.fields * shape.embedding, &shape.hidden, 1, device)
+                .with_dropout(shape.dropout),
         }
     }
 
@@ -98,15 +100,11 @@ struct Interaction<B: Backend> {
 impl<B: Backend> Interaction<B> {
     fn new(fields: usize, previous: usize, next: usize, device: &B::Device) -> Self {
         let columns = previous * next;
-        let constant = |rows: usize, columns: usize, is_one: &dyn Fn(usize, usize) -> bool| {
-            let value = |at: usize| f32::from(u8::from(is_one(at / columns, at % columns)));
-            let values: Vec<f32> = (0..rows * columns).map(value).collect();
-            Tensor::from_data(TensorData::new(values, [rows, columns]), device)
-        };
+        let one = |is_one: bool| f32::from(u8::from(is_one));
         Self {
             weight: Param::from_tensor(Tensor::zeros([fields, previous, next], device)),
-            repeat: constant(previous, columns, &|row, column| column / next == row),
-            fold: constant(columns, next, &|row, column| row % next == column),
+            repeat: constant([previous, columns], |row, column| one(column / next == row), device),
+            fold: constant([columns, next], |row, column| one(row % next == column), device),
         }
     }
 
@@ -124,10 +122,10 @@ impl<B: Backend> Interaction<B> {
 }
 
 impl<B: Backend> ClickModel<B> for XDeepFm<B> {
-    fn logits(&self, rows: Tensor<B, 3>) -> Tensor<B, 1> {
+    fn logits(&self, rows: Tensor<B, 3>, dropout: &mut Dropout) -> Tensor<B, 1> {
         let (embedded, first_order) = split_rows(rows);
         let [samples, fields, embedding] = embedded.dims();
-        let deep = self.perceptron.forward(embedded.clone().reshape([samples, fields * embedding]));
+        let deep = self.perceptron.forward(embedded.clone().reshape([samples, fields * embedding]), dropout);
         let explicit = self.cin_output.forward(self.interactions(embedded));
         (first_order + explicit + deep).reshape([samples])
     }

@@ -14,7 +14,11 @@ fn workload(model: Model, rows: u64) -> WorkloadSpec {
 }
 
 fn small(model: Model) -> ClickTrainer {
-    let spec = WorkloadSpec { eval_fraction: 0.25, ..workload(model, 64) };
+    dropping(model, 0.0)
+}
+
+fn dropping(model: Model, share: f64) -> ClickTrainer {
+    let spec = WorkloadSpec { eval_fraction: 0.25, ..workload(model, 64) }.with("dropout", share);
     ClickTrainer::open(&spec, Seed(11)).unwrap()
 }
 
@@ -124,6 +128,38 @@ fn two_halves_of_a_batch_add_up_to_the_whole() {
 }
 
 #[test]
+fn what_a_step_leaves_out_of_a_sample_depends_on_its_epoch_and_not_on_its_batch() {
+    for model in MODELS.iter().copied() {
+        let dense = |trainer: &mut ClickTrainer, samples: &[u64], epochs: &[u32]| {
+            trainer.of_epochs(epochs);
+            gradient_of(trainer, samples).1.dense
+        };
+        let (mut trainer, mut plain) = (dropping(model, 0.4), small(model));
+        let whole = dense(&mut trainer, &[3, 4, 5], &[1, 0, 2]);
+        let parts = [
+            dense(&mut trainer, &[3], &[1]),
+            dense(&mut trainer, &[4], &[0]),
+            dense(&mut trainer, &[5], &[2]),
+        ];
+        for (at, value) in whole.iter().enumerate() {
+            let sum: f32 = parts.iter().map(|part| part[at]).sum();
+            assert!((sum - value).abs() < 1e-5 * (1.0 + value.abs()), "{}: {sum} and {value}", model.name);
+        }
+        assert_ne!(whole, dense(&mut trainer, &[3, 4, 5], &[1, 0, 3]));
+        assert_ne!(whole, dense(&mut plain, &[3, 4, 5], &[1, 0, 2]));
+        let scores = |trainer: &mut ClickTrainer| {
+            let parameters = trainer.initial_dense(Seed(2));
+            trainer.begin_evaluation();
+            let touched = trainer.load_eval(SampleRange { start: 0, end: 9 }).unwrap().to_vec();
+            let rows = rows_of(trainer, &touched);
+            trainer.evaluate(Params::host(&parameters, &rows), &mut Metrics::default()).unwrap();
+            trainer.scores().probabilities.clone()
+        };
+        assert_eq!(scores(&mut trainer), scores(&mut plain), "an evaluation leaves nothing out");
+    }
+}
+
+#[test]
 fn no_samples_give_a_gradient_of_zeros() {
     for model in MODELS.iter().copied() {
         let mut trainer = small(model);
@@ -223,6 +259,9 @@ fn settings_that_make_no_sense_are_refused_by_name() {
         ("eval_fraction", WorkloadSpec { eval_fraction: 1.0, ..good.clone() }),
         ("eval_fraction", WorkloadSpec { eval_fraction: f64::NAN, ..good.clone() }),
         ("[workload.xdeepfm] embedding", good.clone().with("embedding", 0)),
+        ("[workload.xdeepfm] dropout", good.clone().with("dropout", 1)),
+        ("[workload.xdeepfm] dropout", good.clone().with("dropout", -0.1)),
+        ("[workload.xdeepfm] dropout", good.clone().with("dropout", "NaN")),
         ("data", WorkloadSpec { data: DataSource::Synthetic { rows: 0 }, ..good.clone() }),
         ("data", WorkloadSpec { data: DataSource::Synthetic { rows: u64::MAX }, ..good.clone() }),
     ];

@@ -56,8 +56,8 @@ pub struct Exported {
     pub bytes: u64,
 }
 
-/// Writes the parameters of a checkpoint to the safetensors file `out`. An existing file is replaced only
-/// with `overwrite`. The file gets its name when it is complete.
+/// Writes the parameters of a checkpoint to the safetensors file `out`. An existing file is replaced only if
+/// `overwrite` is true. The file takes the name `out` only when it is complete.
 ///
 /// # Errors
 /// See [`ExportError`].

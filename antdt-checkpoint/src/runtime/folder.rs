@@ -39,7 +39,7 @@ pub struct Folder {
 pub struct FoundCheckpoint {
     /// Number of the checkpoint.
     pub checkpoint: CheckpointId,
-    /// Its manifest, or the reason why it cannot be used.
+    /// Manifest of the checkpoint, or the reason why the checkpoint cannot be used.
     pub manifest: Result<Manifest, CheckpointReadError>,
 }
 
@@ -54,10 +54,12 @@ pub struct Newest {
 
 impl Folder {
     /// Opens the folder of checkpoints at a path, which is created if it does not exist, or at a URL such as
-    /// `s3://bucket/jobs/7`. Tries to write to it.
+    /// `s3://bucket/jobs/7`. Writes a small file there and removes it, to find out whether the place is
+    /// writable.
     ///
     /// # Errors
-    /// If the folder cannot be created or written to, or the URL is of no store that this program knows.
+    /// If the folder cannot be created or written to, or the URL names a kind of store that this program does
+    /// not know.
     pub fn create(path: impl Into<PathBuf>) -> Result<Self, CheckpointWriteError> {
         let path = path.into();
         let storage = match url_of(&path) {
@@ -111,6 +113,14 @@ impl Folder {
             }
             _ => Err(CheckpointReadError::NoFolder(path)),
         }
+    }
+
+    /// Returns the folder of checkpoints and the number of the checkpoint whose own folder `path` is by its name; `None`
+    /// if it has no such name. Whether there is one is not looked at.
+    pub fn of_checkpoint(path: &Path) -> Option<(PathBuf, CheckpointId)> {
+        let checkpoint = checkpoint_of(path.file_name()?.to_str()?)?;
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        Some((folder.unwrap_or(Path::new(".")).to_owned(), checkpoint))
     }
 
     /// Returns the path of the folder.

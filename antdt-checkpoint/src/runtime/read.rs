@@ -85,7 +85,7 @@ pub enum CheckpointReadError {
         /// Reason why it cannot be read.
         error: DecodeError,
     },
-    /// The ledger's cut and the model were not taken together.
+    /// The ledger's cut and the model do not come from the same checkpoint.
     #[error("{}: {error}", path.display())]
     Pair {
         /// Path of the cut.

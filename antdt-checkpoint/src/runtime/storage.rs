@@ -74,7 +74,7 @@ pub enum CheckpointWriteError {
 }
 
 impl CheckpointWriteError {
-    /// Returns whether the disk is full.
+    /// Returns whether the write failed because the disk is full.
     pub const fn is_full(&self) -> bool {
         matches!(self, Self::Full { .. })
     }

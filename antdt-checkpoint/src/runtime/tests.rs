@@ -134,6 +134,20 @@ fn files(path: &Path) -> Vec<String> {
 }
 
 #[test]
+fn the_folder_of_a_checkpoint_is_known_by_its_name() {
+    let of = |path: &str| Folder::of_checkpoint(Path::new(path));
+    let name = "00000000000000000003";
+    let third = |folder: &str| Some((PathBuf::from(folder), CheckpointId(3)));
+    assert_eq!(of(&format!("a/b/{name}")), third("a/b"));
+    assert_eq!(of(&format!("a/b/{name}/")), third("a/b"));
+    assert_eq!(of(&format!("s3://bucket/jobs/{name}")), third("s3://bucket/jobs"));
+    assert_eq!(of(name), third("."));
+    for path in ["a/b", "a/b/3", "a/0000000000000000000x", "/", ""] {
+        assert_eq!(of(path), None, "{path}");
+    }
+}
+
+#[test]
 fn a_checkpoint_reads_back_with_everything_that_was_written() {
     let (_dir, folder) = temporary();
     assert_eq!(folder.next_id().unwrap(), FIRST);
@@ -195,7 +209,7 @@ proptest! {
 /// Takes a second checkpoint and drops the first in a process that dies after each possible number of changes. `place` makes an
 /// empty folder, and says how another process opens it.
 fn dies_anywhere<P>(place: impl Fn() -> (P, Folder), open: impl Fn(&P) -> Folder) {
-    let retention = Retention { newest: 1, max_age: None };
+    let retention = Retention { newest: 1, max_age: None, pinned: None };
     for changes in 0.. {
         let (kept, folder) = place();
         take(&folder, FIRST, &split(&whole(1.0), &[3])).unwrap();
@@ -506,7 +520,7 @@ fn old_checkpoints_and_attempts_go_and_what_cannot_be_read_stays() {
         Err(CheckpointReadError::Manifest { error: ManifestError::Newer { .. }, .. })
     ));
     // Number n is of second n * 100.
-    let retention = Retention { newest: 3, max_age: Some(Duration::from_secs(100)) };
+    let retention = Retention { newest: 3, max_age: Some(Duration::from_secs(100)), pinned: None };
     let removed: Vec<u64> = folder.retain(&retention, 610).unwrap().iter().map(|id| id.0).collect();
     assert_eq!(removed, [1, 3, 4, 5]);
     assert_eq!(newest(&folder), Some(6));
@@ -523,7 +537,7 @@ fn a_checkpoint_disappears_manifest_first() {
         take(&folder, id, &split(&whole(id.0 as f32), &[3])).unwrap();
     }
     folder.storage.fault().log.lock().unwrap().clear();
-    folder.retain(&Retention { newest: 1, max_age: None }, 0).unwrap();
+    folder.retain(&Retention { newest: 1, max_age: None, pinned: None }, 0).unwrap();
     let id = format!("{:020}", 1);
     let expected = [
         format!("remove {id}/manifest.json"),
@@ -749,7 +763,7 @@ mod objects {
         for id in 1..=3 {
             take(&folder, CheckpointId(id), &split(&whole(id as f32), &[3])).unwrap();
         }
-        let removed = folder.retain(&Retention { newest: 1, max_age: None }, 0).unwrap();
+        let removed = folder.retain(&Retention { newest: 1, max_age: None, pinned: None }, 0).unwrap();
         assert_eq!(removed, [FIRST, SECOND]);
         assert_eq!(folder.storage.names(folder.path()).unwrap().len(), 1);
         assert_eq!(newest(&folder), Some(3));

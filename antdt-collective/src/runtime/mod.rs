@@ -7,6 +7,7 @@
 pub mod abort;
 
 pub mod region;
+pub mod rows;
 pub mod transport;
 
 pub mod communicator;
@@ -14,6 +15,10 @@ pub mod process_group;
 
 #[cfg(feature = "cuda")]
 pub mod cuda;
+#[cfg(feature = "cuda")]
+mod device;
+#[cfg(feature = "cuda")]
+pub mod ipc;
 #[cfg(feature = "nccl")]
 pub mod nccl;
 
@@ -30,14 +35,19 @@ pub use communicator::{
     Communicator, CommunicatorBuffer, CommunicatorConfig, Halves, History, JoinError, ScheduledCommunicator,
 };
 pub use compressed::Compressor;
+#[cfg(feature = "cuda")]
+pub use cuda::CompilerError;
+#[cfg(feature = "cuda")]
+pub use ipc::IpcError;
 #[cfg(feature = "nccl")]
-pub use nccl::{NcclBackend, NcclError};
+pub use nccl::NcclError;
 pub use process_group::{Backend, ProcessGroup, TransportBackend};
 pub use reducer::{Handle, Reducer, ReducerError};
-pub use region::Region;
+pub use region::{DeviceMemory, DevicePlace, Region};
+pub use rows::{RowMemory, RowShape, RowsError};
 pub use transport::{
     Channel, ChannelError, Exchange, Fabric, Fold, Incoming, Listener, Loan, MemTransport, Merge,
     MixedConfig, MixedTransport, Outgoing, Piece, Regroup, Sink, TcpChannel, TcpTransport, Transport,
 };
 #[cfg(feature = "rdma")]
-pub use transport::{RdmaConfig, RdmaTransport};
+pub use transport::{RdmaConfig, RdmaSetup, RdmaTransport};

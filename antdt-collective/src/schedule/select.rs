@@ -16,7 +16,8 @@ use super::{
 /// of use: for long buffers, in groups whose members share some hosts but not all one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Choice {
-    /// The cheapest one by [`select()`]; hierarchical where some members of a group share a host.
+    /// The algorithm that [`select()`] finds cheapest; [`Hierarchical`](super::Hierarchical) for long buffers
+    /// in a group of which some members share a host, but not all share one.
     #[default]
     Auto,
     /// [`Direct`] for more than two ranks and up to [`CostModel::burst`] bytes, [`Ring`] beyond.

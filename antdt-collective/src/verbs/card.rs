@@ -14,6 +14,8 @@ pub enum Offer {
         mtu: Mtu,
         /// The slots that this member would keep for each other one.
         shape: Shape,
+        /// Whether it wants the connection manager to connect the members.
+        managed: bool,
     },
     /// None is there, for this reason.
     Nothing(String),
@@ -31,8 +33,9 @@ impl Offer {
     pub fn encode(&self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
         match self {
-            Self::Adapter { ethernet, mtu, shape } => {
+            Self::Adapter { ethernet, mtu, shape, managed } => {
                 bytes[0] = if *ethernet { ETHERNET } else { INFINIBAND };
+                bytes[1] = u8::from(*managed);
                 bytes[4..8].copy_from_slice(&mtu.code().to_le_bytes());
                 bytes[8..12].copy_from_slice(&shape.slots.to_le_bytes());
                 bytes[12..16].copy_from_slice(&shape.slot_bytes.to_le_bytes());
@@ -60,8 +63,8 @@ impl Offer {
             kind @ (INFINIBAND | ETHERNET) => {
                 let shape = Shape { slots: u32_at(8)?, slot_bytes: u32_at(12)? };
                 let mtu = Mtu::from_code(u32_at(4)?)?;
-                let offer = Self::Adapter { ethernet: kind == ETHERNET, mtu, shape };
-                shape.is_valid().then_some(offer)
+                let offer = Self::Adapter { ethernet: kind == ETHERNET, mtu, shape, managed: bytes[1] == 1 };
+                (shape.is_valid() && bytes[1] < 2).then_some(offer)
             }
             _ => None,
         }
@@ -79,6 +82,8 @@ pub struct Endpoint {
     pub gid: [u8; 16],
     /// Address of the port on an InfiniBand subnet; 0 on Ethernet.
     pub lid: u16,
+    /// Number under which the connection manager takes calls; 0 where it is not used.
+    pub service: u16,
     /// Address of the slots for the peer's pieces.
     pub slots: u64,
     /// Key of the slots.
@@ -96,6 +101,7 @@ impl Endpoint {
         bytes[4..8].copy_from_slice(&self.packet.to_le_bytes());
         bytes[8..24].copy_from_slice(&self.gid);
         bytes[24..26].copy_from_slice(&self.lid.to_le_bytes());
+        bytes[26..28].copy_from_slice(&self.service.to_le_bytes());
         bytes[28..32].copy_from_slice(&self.key.to_le_bytes());
         bytes[32..40].copy_from_slice(&self.slots.to_le_bytes());
         let checksum = crc32c::crc32c(&bytes[..40]);
@@ -111,6 +117,7 @@ impl Endpoint {
             packet: u32_at(4)?,
             gid: bytes[8..24].try_into().ok()?,
             lid: u16::from_le_bytes([bytes[24], bytes[25]]),
+            service: u16::from_le_bytes([bytes[26], bytes[27]]),
             key: u32_at(28)?,
             slots: bytes[32..40].try_into().map(u64::from_le_bytes).ok()?,
         };
@@ -127,18 +134,26 @@ mod tests {
         let shape = Shape::of_group(4);
         let mtu = Mtu::from_code(5).unwrap();
         let long = "é".repeat(200);
-        for ethernet in [false, true] {
-            let offer = Offer::Adapter { ethernet, mtu, shape };
+        for (ethernet, managed) in [(false, false), (true, false), (true, true)] {
+            let offer = Offer::Adapter { ethernet, mtu, shape, managed };
             assert_eq!(Offer::decode(&offer.encode()), Some(offer));
         }
         let nothing = Offer::Nothing("no adapter".to_owned());
         assert_eq!(Offer::decode(&nothing.encode()), Some(nothing));
         let cut = Offer::decode(&Offer::Nothing(long.clone()).encode());
         assert_eq!(cut, Some(Offer::Nothing(long[..254].to_owned())));
-        let impossible = Offer::Adapter { ethernet: true, mtu, shape: Shape { slots: 0, ..shape } };
+        let impossible =
+            Offer::Adapter { ethernet: true, mtu, shape: Shape { slots: 0, ..shape }, managed: false };
         assert_eq!(Offer::decode(&impossible.encode()), None);
-        let endpoint =
-            Endpoint { queue_pair: 17, packet: 0xff_ffff, gid: [7; 16], lid: 3, slots: 1 << 47, key: 0x1234 };
+        let endpoint = Endpoint {
+            queue_pair: 17,
+            packet: 0xff_ffff,
+            gid: [7; 16],
+            lid: 3,
+            service: 0xfedc,
+            slots: 1 << 47,
+            key: 0x1234,
+        };
         let bytes = endpoint.encode();
         assert_eq!(Endpoint::decode(&bytes), Some(endpoint));
         for bit in 0..44 * 8 {

@@ -1,5 +1,7 @@
 //! GIDs: the addresses under which an adapter is reached, and the choice among them.
 
+use std::net::{IpAddr, Ipv6Addr};
+
 /// Protocol of a GID.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum GidKind {
@@ -49,6 +51,13 @@ impl Gid {
     }
 }
 
+/// Returns the IP address that a GID of RoCE v2 is, if it is valid beyond its link.
+pub fn ip_of(gid: [u8; 16]) -> Option<IpAddr> {
+    let address = Ipv6Addr::from(gid);
+    let mapped = address.to_ipv4_mapped().map(IpAddr::V4);
+    mapped.or_else(|| (!address.is_unicast_link_local()).then_some(IpAddr::V6(address)))
+}
+
 /// Returns the address to use among those of an adapter on Ethernet: one of RoCE v2, preferably IPv4, since every
 /// host of a job has IPv4 routes to the others; then IPv6 beyond the link; then any. The first of equals. `None` if the
 /// adapter speaks RoCE v1 alone.
@@ -96,5 +105,13 @@ mod tests {
         assert_eq!(Gid::parse(0, IPV4, ""), None);
         let gid = Gid::parse(7, IPV4, "RoCE v2").unwrap();
         assert_eq!(gid.address[12..], [10, 77, 0, 1]);
+        assert_eq!(ip_of(gid.address).unwrap().to_string(), "10.77.0.1");
+    }
+
+    #[test]
+    fn an_address_of_a_link_alone_is_no_ip_address_that_others_reach() {
+        let ip = |text: &str| ip_of(Gid::parse(0, text, "RoCE v2").unwrap().address);
+        assert_eq!(ip(IPV6).unwrap().to_string(), "2001:db8::1");
+        assert_eq!(ip(LINK_LOCAL), None);
     }
 }

@@ -8,6 +8,7 @@
 //! - [`Gid`] and [`choose`]: the address under which an adapter is reached.
 //! - [`Mtu`]: the length of a packet on the way between two adapters.
 //! - [`Offer`] and [`Endpoint`]: what members tell each other before they connect.
+//! - [`Handshakes`]: how they connect where the connection manager of the RDMA stack does it.
 //!
 //! Source: our design over the InfiniBand verbs, of which the manual pages of rdma-core were read.
 
@@ -15,6 +16,7 @@ mod card;
 mod control;
 mod credit;
 mod gid;
+mod handshake;
 mod immediate;
 mod mtu;
 mod retries;
@@ -23,7 +25,8 @@ mod shape;
 pub use card::{Endpoint, Offer};
 pub use control::Control;
 pub use credit::{Owed, Window};
-pub use gid::{Gid, GidKind, choose};
+pub use gid::{Gid, GidKind, choose, ip_of};
+pub use handshake::{Greeting, HandshakeError, HandshakeReport, HandshakeStep, Handshakes};
 pub use immediate::{Immediate, Piece};
 pub use mtu::Mtu;
 pub use retries::Retries;

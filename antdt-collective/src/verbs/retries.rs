@@ -41,7 +41,8 @@ impl Retries {
         Self { exponent, count: COUNT }
     }
 
-    /// Returns the time after which the adapter gives up.
+    /// Returns the time without an acknowledgement after which the adapter gives up the connection:
+    /// `count + 1` waits.
     pub const fn span(&self) -> Duration {
         Duration::from_nanos((UNIT_NS << self.exponent) * (self.count as u64 + 1))
     }

@@ -120,7 +120,7 @@ fn a_step_does_not_wait_for_its_backups_and_what_comes_later_is_in_no_step() {
             coordinator.ready(worker(index), step, with_samples(3, 0)).unwrap();
         }
         let commit = coordinator.commit().unwrap();
-        assert_eq!((commit.step, commit.samples), (step, 6));
+        assert_eq!((commit.step, commit.samples, commit.everyone), (step, 6, false));
         assert!(coordinator.informed().eq([worker(0), worker(2)]), "the third is not told before it asks");
     }
     let late = coordinator.ready(worker(1), 0, with_samples(5, 0)).unwrap().unwrap();
@@ -201,6 +201,17 @@ fn while_everyone_is_taken_backups_are_waited_for_too() {
     assert_eq!(coordinator.commit(), None);
     coordinator.take_everyone(false);
     assert_eq!(coordinator.commit().unwrap().samples, 3);
+}
+
+#[test]
+fn a_step_says_whether_somebody_was_left_out_of_it_who_may_have_had_samples() {
+    let mut coordinator = of(1, 2);
+    coordinator.ready(worker(0), 0, with_samples(3, 0)).unwrap();
+    assert!(!coordinator.commit().unwrap().everyone);
+    // A member that says that it has none is not left out.
+    coordinator.ready(worker(1), 1, NO_SAMPLES).unwrap();
+    coordinator.ready(worker(0), 1, with_samples(3, 0)).unwrap();
+    assert!(coordinator.commit().unwrap().everyone);
 }
 
 proptest! {

@@ -542,3 +542,81 @@ fn a_dry_run_shares_out_evenly_whatever_the_policy_knows() {
     dispatcher.replan(at(9), MembershipVersion(2), &[slow(1), slow(2), slow(3)]).unwrap();
     assert_eq!(published(&drain(&mut dispatcher)), [(2, vec![86, 85, 85])]);
 }
+
+#[test]
+fn a_value_of_an_action_holds_until_a_plan_says_another() {
+    const ACTION: &str = "ADJUST_LR";
+    #[derive(Debug, Clone)]
+    struct Says(Vec<&'static str>);
+    impl Policy for Says {
+        fn name(&self) -> &str {
+            "says"
+        }
+        fn decide(&mut self, _: JobTime, _: &ClusterView, _: &RestartBudget) -> Decision {
+            let value = self.0.pop().map(|value| (ACTION.to_owned(), value.to_owned()));
+            Decision { actions: value.into_iter().collect(), ..Decision::nothing(Reason::Balanced) }
+        }
+        fn clone_box(&self) -> Box<dyn Policy> {
+            Box::new(self.clone())
+        }
+    }
+    let said = vec!["fixed=3", "fast", "fixed=2", "fixed=2"];
+    let mut dispatcher = settled(Capabilities::REPLICAS_IN_STEP, Box::new(Says(said)));
+    let view = quiet_view(Capabilities::REPLICAS_IN_STEP, &[1000; 4]);
+    let value =
+        |dispatcher: &Dispatcher| dispatcher.newest().and_then(|plan| plan.actions.get(ACTION).cloned());
+    dispatcher.tick(at(1), &view);
+    let effects = drain(&mut dispatcher);
+    assert_eq!((published(&effects), records(&effects)[0].0), (vec![(2, vec![64; 4])], ACTION));
+    dispatcher.plan_applied(at(1), PlanVersion(2));
+    dispatcher.tick(at(2), &view);
+    assert_eq!(published(&drain(&mut dispatcher)), [], "the same again is no change");
+    dispatcher.tick(at(3), &view);
+    let refused = records(&drain(&mut dispatcher));
+    assert!(refused[0].0 == "REFUSED" && refused[0].1.contains("one of linear, sqrt"), "{refused:?}");
+    dispatcher.tick(at(4), &view);
+    dispatcher.plan_applied(at(4), PlanVersion(3));
+    assert_eq!(value(&dispatcher).as_deref(), Some("fixed=3"));
+    // A plan for others, who were not told before.
+    let view = MembershipVersion(2);
+    dispatcher.replan(at(5), view, &seats(&[0, 1])).unwrap();
+    assert_eq!(value(&dispatcher).as_deref(), Some("fixed=3"));
+}
+
+/// Excludes host `b` and restarts worker 1, at once.
+fn leaves_b() -> Scripted {
+    Scripted(|_| Decision {
+        actions: [("EXCLUDE_HOST".to_owned(), "b".to_owned())].into_iter().collect(),
+        node_actions: vec![ProposedAction {
+            target: Holder::new(NodeId::worker(1), Incarnation(0)),
+            kind: NodeActionKind::KillRestart { drain: Duration::ZERO },
+            reason: Reason::Balanced,
+        }],
+        ..Decision::nothing(Reason::Balanced)
+    })
+}
+
+#[test]
+fn a_restart_waits_until_the_host_that_it_shall_not_come_back_to_is_excluded() {
+    let mut dispatcher = settled(Capabilities::REPLICAS_IN_STEP, Box::new(leaves_b()));
+    let mut view = quiet_view(Capabilities::REPLICAS_IN_STEP, &[1000; 4]);
+    view.hosts = Arc::new(["a", "b"].map(str::to_owned).into());
+    dispatcher.tick(at(1), &view);
+    let effects = drain(&mut dispatcher);
+    assert_eq!((published(&effects), records(&effects)[0].0), (vec![(2, vec![64; 4])], "EXCLUDE_HOST"));
+    assert!(!effects.iter().any(|effect| matches!(effect, DispatchEffect::Start(_))), "{effects:?}");
+    dispatcher.plan_applied(at(1), PlanVersion(2));
+    dispatcher.tick(at(2), &view);
+    let effects = drain(&mut dispatcher);
+    assert!(effects.iter().any(|effect| matches!(effect, DispatchEffect::Start(_))), "{effects:?}");
+    assert_eq!(published(&effects), []);
+    assert_eq!(dispatcher.newest().unwrap().actions["EXCLUDE_HOST"], "b");
+}
+
+#[test]
+fn where_there_is_one_host_nothing_of_such_a_decision_is_done() {
+    let mut dispatcher = settled(Capabilities::REPLICAS_IN_STEP, Box::new(leaves_b()));
+    dispatcher.tick(at(1), &quiet_view(Capabilities::REPLICAS_IN_STEP, &[1000; 4]));
+    let expected = "refused: EXCLUDE_HOST = b: must be none: the launcher of this job does not know several hosts to choose among";
+    assert_eq!(records(&drain(&mut dispatcher)), [("REFUSED", expected.to_owned())]);
+}

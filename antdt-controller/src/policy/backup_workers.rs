@@ -22,10 +22,11 @@ use std::time::Duration;
 
 use antdt_core::registry::{Setting, Settings};
 use antdt_core::{ActionOutcome, ClusterView, InvalidValue, JobTime, NodeView, PaceEstimate, Reason};
+use antdt_cost::forecast::expected_steps_with_backups;
 
-use super::{ActionKind, Decision, Policy};
+use super::{Decision, Policy};
+use crate::action;
 use crate::budget::RestartBudget;
-use crate::forecast::expected_steps_with_backups;
 use crate::speed::believed;
 
 /// Most backups that are looked at: each costs O(workers) at every control tick, and beyond so many batch sizes serve better.
@@ -157,8 +158,8 @@ impl Policy for BackupWorkers {
         Self::NAME
     }
 
-    fn actions(&self) -> &'static [ActionKind] {
-        &[ActionKind::Backups]
+    fn actions(&self) -> Vec<&'static str> {
+        vec![action::BackupWorkers::NAME]
     }
 
     fn decide(&mut self, now: JobTime, view: &ClusterView, _budget: &RestartBudget) -> Decision {

@@ -13,7 +13,8 @@ use std::collections::BTreeMap;
 use antdt_core::registry::BuildError;
 use antdt_core::{ActionOutcome, ClusterView, InvalidValue, JobTime};
 
-use super::{ActionKind, Decision, Policy, REGISTRY, Seat, Split};
+use super::{Decision, Policy, REGISTRY, Seat, Split};
+use crate::action::{self, AdjustBs};
 use crate::apportion::ApportionError;
 use crate::budget::RestartBudget;
 
@@ -81,7 +82,7 @@ impl Composed {
                 return refused(format!("each policy once; {} is named again", part.name()));
             }
             let later = &parts[at + 1..];
-            let is_left = |kind: &ActionKind| !later.iter().any(|other| other.actions().contains(kind));
+            let is_left = |kind: &&str| !later.iter().any(|other| other.actions().contains(kind));
             if !part.actions().iter().any(is_left) {
                 return refused(format!(
                     "something for {0} to decide, which the policies after it leave none; leave {0} out, or name it last",
@@ -92,28 +93,19 @@ impl Composed {
         Ok(Self { name, parts })
     }
 
-    /// The policy that this kind of action belongs to.
-    fn owner(&self, kind: ActionKind) -> Option<usize> {
-        self.parts.iter().rposition(|part| part.actions().contains(&kind))
+    /// The policy that this action belongs to.
+    fn owner(&self, action: &str) -> Option<usize> {
+        self.parts.iter().rposition(|part| part.actions().contains(&action))
     }
 }
 
-/// Takes out of a decision what belongs to another policy. Whether anything that was to be done is left.
-fn keep(decision: &mut Decision, owns: impl Fn(ActionKind) -> bool) -> bool {
-    if !owns(ActionKind::Batches) {
-        decision.batch_sizes = None;
-        decision.accumulation = BTreeMap::new();
+/// Takes out of a decision what these actions are asked for.
+fn taken(decision: &mut Decision, is_own: impl Fn(&str) -> bool) -> Decision {
+    let mut own = Decision::default();
+    for action in action::REGISTRY.entries().into_iter().filter(|action| is_own(action.name())) {
+        action.hand_over(decision, &mut own);
     }
-    if !owns(ActionKind::LocalSteps) {
-        decision.local_steps = None;
-    }
-    if !owns(ActionKind::Backups) {
-        decision.backups = None;
-    }
-    if !owns(ActionKind::Restarts) {
-        decision.node_actions.clear();
-    }
-    decision.acts()
+    own
 }
 
 /// The job as it would be with these batch sizes and backups.
@@ -134,39 +126,36 @@ impl Policy for Composed {
         &self.name
     }
 
-    fn actions(&self) -> &'static [ActionKind] {
-        // It is no part of another one.
-        ActionKind::ALL
-    }
-
     fn decide(&mut self, now: JobTime, view: &ClusterView, budget: &RestartBudget) -> Decision {
-        let owners: BTreeMap<ActionKind, usize> =
-            ActionKind::ALL.iter().filter_map(|kind| Some((*kind, self.owner(*kind)?))).collect();
+        let owners: BTreeMap<&str, usize> = action::REGISTRY
+            .names()
+            .into_iter()
+            .filter_map(|action| Some((action, self.owner(action)?)))
+            .collect();
         let mut view = Cow::Borrowed(view);
         let mut whole = Decision::default();
         let (mut idle, mut planned) = (Vec::new(), 0);
         for (at, part) in self.parts.iter_mut().enumerate() {
-            let mut own = part.decide(now, &view, budget);
-            let acted = own.acts();
-            if !keep(&mut own, |kind| owners.get(&kind) == Some(&at)) {
+            let mut decided = part.decide(now, &view, budget);
+            let acted = decided.acts();
+            let mut own = taken(&mut decided, |action| owners.get(action) == Some(&at));
+            if !own.acts() {
                 // What it would have done is not what is not done.
-                idle.extend(own.reasons.into_iter().filter(|_| !acted));
+                idle.extend(decided.reasons.into_iter().filter(|_| !acted));
                 continue;
             }
-            let plans = own.batch_sizes.is_some() || own.local_steps.is_some() || own.backups.is_some();
+            let plans = own.plans();
             planned += usize::from(plans);
             // What two plans do together was forecast by neither.
             whole.forecast =
-                own.forecast.filter(|_| plans && planned == 1).or(whole.forecast.filter(|_| !plans));
+                decided.forecast.filter(|_| plans && planned == 1).or(whole.forecast.filter(|_| !plans));
             if plans {
                 with(view.to_mut(), &own);
             }
-            whole.batch_sizes = own.batch_sizes.or(whole.batch_sizes);
-            whole.accumulation.extend(own.accumulation);
-            whole.local_steps = own.local_steps.or(whole.local_steps);
-            whole.backups = own.backups.or(whole.backups);
-            whole.node_actions.extend(own.node_actions);
-            whole.reasons.extend(own.reasons);
+            for action in action::REGISTRY.entries() {
+                action.hand_over(&mut own, &mut whole);
+            }
+            whole.reasons.extend(decided.reasons);
         }
         if !whole.acts() {
             whole.reasons.extend(idle);
@@ -176,7 +165,7 @@ impl Policy for Composed {
 
     /// As the policy splits that batch sizes belong to.
     fn split(&self, total: u32, seats: &[Seat]) -> Result<Split, ApportionError> {
-        match self.owner(ActionKind::Batches) {
+        match self.owner(AdjustBs::NAME) {
             Some(owner) => self.parts[owner].split(total, seats),
             None => super::split_by(None, total, seats),
         }

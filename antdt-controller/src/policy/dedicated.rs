@@ -27,7 +27,8 @@ use antdt_core::{
     PlanVersion, Reason,
 };
 
-use super::{ActionKind, Decision, Policy, Seat, Split, percent};
+use super::{Decision, Policy, Seat, Split, percent};
+use crate::action;
 use crate::apportion::{ApportionError, Apportionment, Share, apportion};
 use crate::budget::RestartBudget;
 
@@ -403,8 +404,8 @@ impl Policy for Dedicated {
         Self::NAME
     }
 
-    fn actions(&self) -> &'static [ActionKind] {
-        &[ActionKind::Batches]
+    fn actions(&self) -> Vec<&'static str> {
+        vec![action::AdjustBs::NAME]
     }
 
     fn decide(&mut self, _now: JobTime, view: &ClusterView, _budget: &RestartBudget) -> Decision {

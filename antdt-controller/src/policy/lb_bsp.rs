@@ -20,7 +20,8 @@ use std::time::Duration;
 use antdt_core::registry::{Setting, Settings};
 use antdt_core::{ClusterView, Incarnation, InvalidValue, JobTime, NodeId, NodeView, PaceEstimate, Reason};
 
-use super::{ActionKind, Decision, Policy, Seat, Split, percent, split_by};
+use super::{Decision, Policy, Seat, Split, percent, split_by};
+use crate::action;
 use crate::apportion::{ApportionError, Share, apportion};
 use crate::budget::RestartBudget;
 use crate::predict::{self, Ewma, SpeedPredictor};
@@ -178,8 +179,8 @@ impl Policy for LbBsp {
         Self::NAME
     }
 
-    fn actions(&self) -> &'static [ActionKind] {
-        &[ActionKind::Batches]
+    fn actions(&self) -> Vec<&'static str> {
+        vec![action::AdjustBs::NAME]
     }
 
     fn decide(&mut self, _now: JobTime, view: &ClusterView, _budget: &RestartBudget) -> Decision {

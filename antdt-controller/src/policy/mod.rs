@@ -13,25 +13,32 @@ use antdt_core::{
     Reason,
 };
 
+use crate::action::{self, ActionValues};
 use crate::apportion::{ApportionError, Share, apportion, apportion_evenly};
 use crate::budget::RestartBudget;
 
 pub mod backup_workers;
 pub mod composed;
 pub mod dedicated;
+pub mod exclude_host;
 pub mod from_fn;
 pub mod lb_bsp;
+pub mod lr;
 pub mod non_dedicated;
 pub mod none;
+pub mod predictive;
 pub mod registry;
 
 pub use backup_workers::{BackupWorkers, BackupWorkersConfig};
 pub use composed::{Composed, build};
 pub use dedicated::{Dedicated, DedicatedConfig};
+pub use exclude_host::ExcludeSlowHosts;
 pub use from_fn::FromFn;
 pub use lb_bsp::{LbBsp, LbBspConfig};
+pub use lr::FollowBatch;
 pub use non_dedicated::{NonDedicated, NonDedicatedConfig};
 pub use none::Unmanaged;
+pub use predictive::Predictive;
 pub use registry::{Entry, REGISTRY};
 
 /// A policy's proposal to do something to one life of one node.
@@ -43,28 +50,6 @@ pub struct ProposedAction {
     pub kind: NodeActionKind,
     /// Reason for the decision.
     pub reason: Reason,
-}
-
-/// A kind of action that a policy may decide on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-#[non_exhaustive]
-pub enum ActionKind {
-    /// Batch sizes, and the micro-batches in which they are computed.
-    #[doc(alias = "ADJUST_BS")]
-    Batches,
-    /// Steps between two averages.
-    LocalSteps,
-    /// Workers that a step need not wait for.
-    #[doc(alias = "BACKUP_WORKERS")]
-    Backups,
-    /// Restarts of nodes.
-    #[doc(alias = "KILL_RESTART")]
-    Restarts,
-}
-
-impl ActionKind {
-    /// Every kind.
-    pub const ALL: &'static [Self] = &[Self::Batches, Self::LocalSteps, Self::Backups, Self::Restarts];
 }
 
 /// What a policy decides, and why. Empty except for the reasons when nothing is to be done.
@@ -86,6 +71,9 @@ pub struct Decision {
     /// those in force stay.
     #[doc(alias = "BACKUP_WORKERS")]
     pub backups: Option<u32>,
+    /// ActionValues of other actions, by the action's name in the [registry](crate::action::REGISTRY). An action that is not named
+    /// stays as it is. Without batch sizes, those in force stay.
+    pub actions: ActionValues,
     /// What the new batch sizes are expected to do to the step time. It is compared with what follows, and the policy is
     /// told; `None` if the policy expects nothing in particular.
     pub forecast: Option<Forecast>,
@@ -104,10 +92,15 @@ impl Decision {
 
     /// Whether anything is to be done.
     pub fn acts(&self) -> bool {
+        self.plans() || !self.node_actions.is_empty()
+    }
+
+    /// Whether a new plan is asked for.
+    pub fn plans(&self) -> bool {
         self.batch_sizes.is_some()
             || self.local_steps.is_some()
             || self.backups.is_some()
-            || !self.node_actions.is_empty()
+            || !self.actions.is_empty()
     }
 }
 
@@ -157,10 +150,10 @@ pub trait Policy: fmt::Debug + Send {
     /// Its name on the command line and in reports.
     fn name(&self) -> &str;
 
-    /// The kinds of action that it decides on; any, unless it says otherwise. Of several policies that are one
-    /// ([`Composed`]), only the last that takes a kind decides on it.
-    fn actions(&self) -> &'static [ActionKind] {
-        ActionKind::ALL
+    /// Names of the [actions](crate::action) that it decides on; any, unless it says otherwise. Of several policies that are one
+    /// ([`Composed`]), only the last that takes an action decides on it.
+    fn actions(&self) -> Vec<&'static str> {
+        action::REGISTRY.names()
     }
 
     /// What to do now. Called once per control tick, while no plan is on its way and the membership is settled.

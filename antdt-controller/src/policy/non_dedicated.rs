@@ -33,7 +33,7 @@
 //! # Noise and promises
 //!
 //! A worker counts as slower than its peers only as far as noise cannot explain it, with a stated error rate
-//! ([`speed`](crate::speed)). What a plan promises is the cut of the [expected step](crate::forecast), noise and
+//! ([`speed`](crate::speed)). What a plan promises is the cut of the [expected step](antdt_cost::forecast), noise and
 //! communication included. When the plan has been in force for some steps, the master compares them with the promise;
 //! of later promises only the share counts that earlier ones kept, half of it by the newest one.
 //!
@@ -48,12 +48,13 @@ use antdt_core::{
     NodeActionKind, NodeId, NodeView, Pace, PaceEstimate, Reason, StragglerKind,
 };
 
-use super::{ActionKind, Decision, Policy, ProposedAction, Seat, Split, percent, split_by};
+use super::{Decision, Policy, ProposedAction, Seat, Split, percent, split_by};
+use crate::action;
 use crate::apportion::{ApportionError, Share, apportion};
 use crate::budget::RestartBudget;
-use crate::forecast::expected_step;
 use crate::speed::believed;
 use antdt_core::registry::{Setting, Settings};
+use antdt_cost::forecast::expected_step;
 
 /// Settings of [`NonDedicated`].
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -91,11 +92,11 @@ impl Default for NonDedicatedConfig {
 }
 
 /// Steps under a plan before the next one. 3: what a plan did can be seen, and a wrong one does not last.
-const SETTLED_STEPS: u32 = 3;
+pub(super) const SETTLED_STEPS: u32 = 3;
 
 /// Batches since its last change of pace after which a worker's speed is known well. 20: a median of them is off by a
 /// quarter of the noise of one.
-const SURE_BATCHES: u32 = 20;
+pub(super) const SURE_BATCHES: u32 = 20;
 
 /// Least predicted gain of the plan that mends a tentative one, percent of the step time.
 const MENDED_PERCENT: u32 = 1;
@@ -217,8 +218,34 @@ impl NonDedicated {
         ]
     }
 
+    /// Chance that noise alone makes any worker count as slower.
+    pub(super) const fn error_rate(&self) -> f64 {
+        self.config.error_rate
+    }
+
+    /// Least predicted gain of new batch sizes, percent of the step time.
+    pub(super) const fn gain_min_percent(&self) -> u32 {
+        self.config.gain_min_percent
+    }
+
+    /// Pause of all workers when the membership changes.
+    pub(super) const fn reform_pause(&self) -> Duration {
+        self.config.reform_pause
+    }
+
+    /// Whether the speeds of enough workers are known to decide anything.
+    ///
+    /// # Errors
+    /// If they are not.
+    pub(super) fn knows(&self, live: &[&NodeView]) -> Result<(), Reason> {
+        let known = live.iter().filter(|node| speed(node).is_some()).count();
+        let percent = usize::try_from(self.config.known_min_percent).unwrap_or(100);
+        let needed = (live.len() * percent).div_ceil(100).max(1);
+        if known < needed { Err(Reason::NotEnoughData { known, needed }) } else { Ok(()) }
+    }
+
     /// Restarts that pay. Why others do not goes to `reasons`.
-    fn restarts(
+    pub(super) fn restarts(
         &mut self,
         now: JobTime,
         view: &ClusterView,
@@ -382,16 +409,17 @@ impl NonDedicated {
         batch_sizes: &BTreeMap<NodeId, u32>,
     ) -> Forecast {
         let overhead = view.step.map_or(Duration::ZERO, |step| step.overhead);
-        let step = |samples: &dyn Fn(&NodeView) -> u32| {
-            let batch = |(node, share): (&&NodeView, &Share)| {
-                (share.time(samples(node)), node.estimate.map_or(0.0, |estimate| estimate.spread))
+        let step = |samples: &mut dyn Iterator<Item = u32>| {
+            let batch = |((node, share), samples): ((&&NodeView, &Share), u32)| {
+                (share.time(samples), node.estimate.map_or(0.0, |estimate| estimate.spread))
             };
-            let batches: Vec<(Duration, f64)> = live.iter().zip(shares).map(batch).collect();
+            let batches: Vec<(Duration, f64)> = live.iter().zip(shares).zip(samples).map(batch).collect();
             expected_step(&batches) + overhead
         };
+        // Both are in the order of ids, and of the same workers.
         Forecast {
-            without: step(&|node| node.batch_size),
-            with: step(&|node| batch_sizes.get(&node.id).copied().unwrap_or_default()),
+            without: step(&mut live.iter().map(|node| node.batch_size)),
+            with: step(&mut batch_sizes.values().copied()),
         }
     }
 
@@ -456,8 +484,8 @@ impl Policy for NonDedicated {
         Self::NAME
     }
 
-    fn actions(&self) -> &'static [ActionKind] {
-        &[ActionKind::Batches, ActionKind::Restarts]
+    fn actions(&self) -> Vec<&'static str> {
+        vec![action::AdjustBs::NAME, action::KillRestart::NAME]
     }
 
     fn decide(&mut self, now: JobTime, view: &ClusterView, budget: &RestartBudget) -> Decision {
@@ -466,11 +494,8 @@ impl Policy for NonDedicated {
         }
         let mut live: Vec<&NodeView> = view.live_workers().collect();
         live.sort_by_key(|node| node.id);
-        let known = live.iter().filter(|node| speed(node).is_some()).count();
-        let percent = usize::try_from(self.config.known_min_percent).unwrap_or(100);
-        let needed = (live.len() * percent).div_ceil(100).max(1);
-        if known < needed {
-            return Decision::nothing(Reason::NotEnoughData { known, needed });
+        if let Err(reason) = self.knows(&live) {
+            return Decision::nothing(reason);
         }
 
         let mut decision = Decision::default();

@@ -2,7 +2,7 @@
 
 use antdt_core::{ClusterView, JobTime, Reason};
 
-use super::{ActionKind, Decision, Policy};
+use super::{Decision, Policy};
 use crate::budget::RestartBudget;
 
 /// Leaves stragglers alone. After a change of the membership the samples are shared out evenly.
@@ -19,8 +19,8 @@ impl Policy for Unmanaged {
         Self::NAME
     }
 
-    fn actions(&self) -> &'static [ActionKind] {
-        &[]
+    fn actions(&self) -> Vec<&'static str> {
+        Vec::new()
     }
 
     fn decide(&mut self, _now: JobTime, _view: &ClusterView, _budget: &RestartBudget) -> Decision {

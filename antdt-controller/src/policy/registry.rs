@@ -5,7 +5,10 @@
 
 use antdt_core::registry::{self, Registry, Setting};
 
-use super::{BackupWorkers, Dedicated, LbBsp, NonDedicated, Policy, Unmanaged};
+use super::{
+    BackupWorkers, Dedicated, ExcludeSlowHosts, FollowBatch, LbBsp, NonDedicated, Policy, Predictive,
+    Unmanaged,
+};
 
 /// A policy in the registry, under the name that [`Policy::name`] returns.
 pub type Entry = registry::Entry<Box<dyn Policy>>;
@@ -30,6 +33,8 @@ pub static REGISTRY: Registry<Entry> = Registry::new("policy", SHIPPED).with_syn
     ("lbbsp", LbBsp::NAME),
     ("backups", BackupWorkers::NAME),
     ("backup-workers", BackupWorkers::NAME),
+    ("adjust-lr", FollowBatch::NAME),
+    ("exclude-hosts", ExcludeSlowHosts::NAME),
 ]);
 
 /// Policies that ship.
@@ -44,6 +49,12 @@ const SHIPPED: &[Entry] = &[
         build: |settings| Ok(Box::new(NonDedicated::read(settings)?)),
     },
     Entry {
+        name: Predictive::NAME,
+        about: "for shared clusters: what makes the rest of the job shortest, by predicted savings with their errors",
+        settings: Predictive::settings,
+        build: |settings| Ok(Box::new(Predictive::read(settings)?)),
+    },
+    Entry {
         name: Dedicated::NAME,
         about: "for dedicated clusters of mixed devices: measures each kind, then batch sizes and micro-batches that fit it",
         settings: Dedicated::settings,
@@ -55,6 +66,17 @@ const SHIPPED: &[Entry] = &[
         settings: BackupWorkers::settings,
         build: |settings| Ok(Box::new(BackupWorkers::read(settings)?)),
     },
+    Entry {
+        name: FollowBatch::NAME,
+        about: "a learning rate that follows each worker's batch size, where every worker steps alone; for joining, as nd+lr",
+        settings: FollowBatch::settings,
+        build: |settings| Ok(Box::new(FollowBatch::read(settings)?)),
+    },
+    Entry::new(
+        ExcludeSlowHosts::NAME,
+        "keeps workers that are restarted from hosts all of whose workers are slow; for joining, as nd+exclude-host",
+        |_| Ok(Box::new(ExcludeSlowHosts)),
+    ),
     Entry {
         name: LbBsp::NAME,
         about: "a baseline: batch sizes in proportion to predicted speeds, a step of the way at a time",
@@ -77,6 +99,13 @@ impl Dedicated {
     }
 }
 
+impl FollowBatch {
+    /// Its settings with their defaults.
+    fn settings() -> Vec<Setting> {
+        FollowBatch::default().texts()
+    }
+}
+
 impl LbBsp {
     /// Its settings with their defaults.
     fn settings() -> Vec<Setting> {
@@ -88,6 +117,13 @@ impl NonDedicated {
     /// Its settings with their defaults.
     fn settings() -> Vec<Setting> {
         NonDedicated::default().texts()
+    }
+}
+
+impl Predictive {
+    /// Its settings with their defaults.
+    fn settings() -> Vec<Setting> {
+        Predictive::default().texts()
     }
 }
 
@@ -139,7 +175,9 @@ mod tests {
     fn the_names_of_papers_and_habits_are_suggested() {
         let text = REGISTRY.by_name("non-dedicated").unwrap_err().to_string();
         assert!(
-            text.starts_with("unknown policy `non-dedicated`; known: none, nd, dd, backup, lb-bsp"),
+            text.starts_with(
+                "unknown policy `non-dedicated`; known: none, nd, predictive, dd, backup, lr, exclude-host, lb-bsp"
+            ),
             "{text}"
         );
         assert!(text.ends_with("did you mean `nd`?"), "{text}");

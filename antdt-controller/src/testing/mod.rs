@@ -30,7 +30,7 @@ pub use self::history::History;
 pub use self::invariant::{Invariant, Invariants};
 pub use self::trial::Broken;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use antdt_core::{
@@ -39,6 +39,7 @@ use antdt_core::{
     SchedulerView, Seed, StepView, StragglerKind,
 };
 
+use crate::action::{Action, Asked};
 use crate::budget::{BudgetConfig, RestartBudget};
 use crate::policy::{Decision, Policy, Seat};
 use crate::validate::validate;
@@ -112,6 +113,36 @@ pub fn check_policy(policy: &dyn Policy, cases: u32, seed: Seed) -> Result<(), V
     Ok(())
 }
 
+/// Checks an action of your own: that it has its names and says what it does, that it knows what is asked of it and has no objection to a decision
+/// that asks for nothing, and that it hands over what is asked of it and nothing else. `asked` is a decision that asks for it alone.
+///
+/// # Errors
+/// What is wrong, in words.
+pub fn check_action(action: &dyn Action, asked: &Decision) -> Result<(), String> {
+    let name = action.name();
+    if name.is_empty() || action.about().is_empty() || action.dry_name() != format!("WOULD_{name}") {
+        return Err(format!("{name}: a name, WOULD_ and the name, and a line on what it does are needed"));
+    }
+    let (mut from, mut to) = (asked.clone(), Decision::default());
+    if !action.is_asked(asked) || action.is_asked(&to) {
+        return Err(format!("{name} does not know a decision that asks for it from one that does not"));
+    }
+    let (view, budget) = (quiet_view(Capabilities::REPLICAS_IN_STEP, &[1000; 4]), RestartBudget::default());
+    let nothing = Asked { now: JobTime::ZERO, decision: &to, view: &view, budget: &budget };
+    action
+        .check(&nothing)
+        .map_err(|refusal| format!("{name} refuses a decision to do nothing: {refusal}"))?;
+    action.hand_over(&mut from, &mut to);
+    if from != Decision::default() || to != *asked {
+        return Err(format!("{name} hands {to:?} over and keeps {from:?}"));
+    }
+    action.hand_over(&mut from, &mut to);
+    if to != *asked {
+        return Err(format!("{name} takes back what was handed over: {to:?}"));
+    }
+    Ok(())
+}
+
 /// A decision without the order of its node actions.
 fn in_order(decision: &Decision) -> Decision {
     let mut decision = decision.clone();
@@ -180,6 +211,8 @@ pub fn random_view(rng: &mut DetRng, tick: u64) -> ClusterView {
         membership_changed: noisy && rng.below(4) == 0,
         plan: PlanVersion(1),
         plan_pending: noisy && rng.below(4) == 0,
+        actions: std::sync::Arc::default(),
+        hosts: random_hosts(rng),
         global_batch_size: if noisy { number(rng, 500) } else { in_use },
         workers,
         servers,
@@ -199,6 +232,15 @@ pub fn random_view(rng: &mut DetRng, tick: u64) -> ClusterView {
             busy: rng.below(4) == 0,
         },
     }
+}
+
+/// Names of the hosts of random jobs.
+const HOSTS: [&str; 4] = ["a", "b", "c", "d"];
+
+/// What a launcher may choose among: nothing, one host, or several.
+fn random_hosts(rng: &mut DetRng) -> std::sync::Arc<BTreeSet<String>> {
+    let count = number(rng, 6).min(4) as usize;
+    std::sync::Arc::new(HOSTS[..count].iter().map(|host| (*host).to_owned()).collect())
 }
 
 fn random_estimate(rng: &mut DetRng, sample_time: Duration) -> PaceEstimate {
@@ -233,7 +275,8 @@ fn random_node(rng: &mut DetRng, id: NodeId, noisy: bool) -> NodeView {
     NodeView {
         id,
         incarnation: Incarnation(incarnation),
-        device: DeviceClass(["cpu", "old", "new"][number(rng, 3) as usize].to_owned()),
+        device: DeviceClass(["cpu", "old", "new"][number(rng, 3) as usize].into()),
+        host: HOSTS[id.index as usize / 2 % HOSTS.len()].into(),
         status,
         batch_size: batch_size_min + number(rng, batch_size_max - batch_size_min + 1),
         micro_batches: 1,
@@ -276,6 +319,8 @@ pub fn quiet_view(mode: Capabilities, sample_times_us: &[u64]) -> ClusterView {
         membership_changed: false,
         plan: PlanVersion(1),
         plan_pending: false,
+        actions: std::sync::Arc::default(),
+        hosts: std::sync::Arc::default(),
         global_batch_size: 64 * u32::try_from(workers.len()).unwrap_or(0),
         workers: workers
             .into_iter()
@@ -283,6 +328,7 @@ pub fn quiet_view(mode: Capabilities, sample_times_us: &[u64]) -> ClusterView {
                 id,
                 incarnation: Incarnation(0),
                 device: DeviceClass::default(),
+                host: "host".into(),
                 status: NodeStatus::Running,
                 batch_size: 64,
                 micro_batches: 1,

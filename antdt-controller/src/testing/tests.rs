@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use antdt_core::Reason;
 
 use super::*;
-use crate::policy::{Dedicated, LbBsp, NonDedicated, Split, Unmanaged};
+use crate::policy::{Dedicated, LbBsp, NonDedicated, Predictive, Split, Unmanaged};
 
 const CASES: u32 = 3000;
 
@@ -13,6 +13,7 @@ fn the_policies_of_this_crate_conform() {
     check_policy(&Unmanaged, CASES, Seed(1)).unwrap();
     check_policy(&NonDedicated::default(), CASES, Seed(1)).unwrap();
     check_policy(&LbBsp::default(), CASES, Seed(1)).unwrap();
+    check_policy(&Predictive::default(), CASES, Seed(1)).unwrap();
     check_policy(&Dedicated::default(), CASES, Seed(1)).unwrap();
 }
 

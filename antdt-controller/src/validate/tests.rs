@@ -1,10 +1,10 @@
 use std::time::Duration;
 
-use antdt_core::{Capabilities, Incarnation, NodeActionKind, NodeStatus, Reason};
+use antdt_core::{Capabilities, ClusterView, Incarnation, JobTime, NodeActionKind, NodeStatus, Reason};
 
 use super::*;
-use crate::budget::BudgetConfig;
-use crate::policy::ProposedAction;
+use crate::budget::{BudgetConfig, RestartBudget};
+use crate::policy::{Decision, ProposedAction};
 use crate::testing::quiet_view;
 
 const NOW: JobTime = JobTime::ZERO;

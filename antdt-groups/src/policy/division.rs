@@ -7,8 +7,8 @@ use crate::draft::Draft;
 use crate::message::GroupOrigin;
 
 /// A policy that divides all workers that are in no group and not too far behind into disjoint random groups,
-/// so that no two groups conflict. An idle worker may still compute; the others of its group wait for the
-/// rest of that step at most.
+/// so that no two groups conflict. Such a worker may still be computing a step; the other members of its
+/// group then wait at most for the rest of that step.
 ///
 /// Source: Prague's Group Division, "Global Division" in the preprint (recalled).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

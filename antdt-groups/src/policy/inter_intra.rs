@@ -20,7 +20,8 @@ pub struct InterIntra {
 }
 
 impl InterIntra {
-    /// Returns the policy with groups of `group_size` inside hosts in the first phase.
+    /// Returns the policy. In its first phase, the workers that stay inside their host average in groups of
+    /// `group_size`.
     ///
     /// # Errors
     /// If `group_size` is below 2.

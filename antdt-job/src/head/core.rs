@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use antdt_controller::action::ActionValues;
 use antdt_controller::{
     Decided, DecisionRecord, DispatchEffect, Dispatcher, DispatcherConfig, Membership, Seat,
 };
@@ -70,6 +71,8 @@ impl Node {
 #[derive(Debug, Clone)]
 pub(super) struct Registered {
     pub(super) info: NodeInfo,
+    /// The host's name, shared by all views.
+    pub(super) host: Arc<str>,
     pub(super) data_address: String,
     pub(super) process_id: u32,
 }
@@ -111,6 +114,8 @@ pub struct HeadCore {
     pub(super) newest_plan: PlanVersion,
     pub(super) plan_membership: MembershipVersion,
     pub(super) membership_changed: bool,
+    /// Values of actions that the cluster was told last.
+    ordered: ActionValues,
     /// Workers that a step need not wait for, if a plan has said how many.
     backups: Option<u32>,
     pub(super) memory: MemoryBounds,
@@ -156,6 +161,7 @@ impl HeadCore {
             newest_plan: plan,
             plan_membership: MembershipVersion(0),
             membership_changed: false,
+            ordered: ActionValues::new(),
             backups: None,
             memory: MemoryBounds::default(),
             start_delay: None,
@@ -259,7 +265,7 @@ impl HeadCore {
     }
 
     /// Answers a worker that waits to join.
-    pub fn let_in(&mut self, holder: Holder, joined: Box<Joined>) {
+    pub fn let_in(&mut self, holder: Holder, joined: Arc<Joined>) {
         let node = &mut self.nodes[holder.node];
         if node.incarnation == holder.incarnation {
             node.rollback = joined.rollback;
@@ -429,6 +435,12 @@ impl HeadCore {
         })
     }
 
+    /// Whether this life may ask for a group or a commit. One that has left at the end of the data asks for nothing: what comes of it
+    /// is a late copy. Its process may still evaluate.
+    pub(super) fn may_ask(&self, holder: Holder) -> bool {
+        self.is_current(holder) && self.nodes[holder.node].status != NodeStatus::Finished
+    }
+
     /// The published plan, if it is newer and names the node.
     pub(super) fn plan_newer_than(&self, known: PlanVersion, node: NodeId) -> Option<Plan> {
         let newer = self.published.as_ref().filter(|plan| plan.version > known);
@@ -447,14 +459,19 @@ impl HeadCore {
         self.dispatcher.plan_applied(now, applied.unwrap_or_default());
         if let Some(plan) = self.dispatcher.in_force().filter(|plan| Some(plan.version) != before) {
             let text = format!("all workers switched to plan {}", plan.version);
+            let values = Arc::clone(&plan.actions);
             self.event(now, None, "plan", text);
+            if *values != self.ordered {
+                self.ordered = (*values).clone();
+                self.effects.push_back(HeadEffect::Order(self.ordered.clone()));
+            }
         }
     }
 
     /// Tells a worker that asks to join that the job is over.
     pub fn send_home(&mut self, holder: Holder) {
         let joined = self.joined_reply(self.membership.version(), Arc::default());
-        self.let_in(holder, Box::new(Joined { finished: true, ..joined }));
+        self.let_in(holder, Arc::new(Joined { finished: true, ..joined }));
     }
 
     /// Returns the answer to a worker that joins this membership, with the newest plan. A mode adds what it knows about
@@ -676,7 +693,18 @@ impl HeadCore {
 
     pub(super) fn view(&self, now: JobTime, samples_per_second: f64) -> ClusterView {
         let start_delay = self.start_delay.unwrap_or(START_DELAY_PRIOR);
-        let of_role = |role| self.nodes.of_role(role).map(|(id, node)| self.view_of(now, id, node)).collect();
+        let in_force = self.dispatcher.in_force().or_else(|| self.dispatcher.newest());
+        // Nodes and batch sizes have one order, and the views of all nodes take one piece of memory.
+        let mut sizes = in_force.map(|plan| plan.batch_sizes.iter()).into_iter().flatten().peekable();
+        let mut of_role = |role, count| {
+            let mut views = Vec::with_capacity(count);
+            for (id, node) in self.nodes.of_role(role) {
+                while sizes.next_if(|(known, _)| **known < id).is_some() {}
+                let size = sizes.next_if(|(known, _)| **known == id).map_or(0, |(_, size)| *size);
+                views.push(self.view_of(now, id, node, in_force, size));
+            }
+            views
+        };
         let mode = self.capabilities_now();
         ClusterView {
             tick: self.tick,
@@ -688,9 +716,11 @@ impl HeadCore {
                 || self.nodes.iter().any(|(_, node)| node.status == NodeStatus::Draining),
             plan: self.dispatcher.in_force().map_or(PlanVersion(0), |plan| plan.version),
             plan_pending: self.dispatcher.pending().is_some(),
+            actions: self.dispatcher.in_force().map_or_else(Arc::default, |plan| Arc::clone(&plan.actions)),
+            hosts: Arc::clone(&self.config.hosts),
             global_batch_size: self.config.global_batch_size,
-            workers: of_role(Role::Worker),
-            servers: of_role(Role::Server),
+            workers: of_role(Role::Worker, self.workers),
+            servers: of_role(Role::Server, self.config.servers as usize),
             step: mode.steps_together().then(|| self.detector.steps()).flatten(),
             progress: Progress {
                 committed: self.counts.acked,
@@ -701,17 +731,27 @@ impl HeadCore {
         }
     }
 
-    pub(super) fn view_of(&self, now: JobTime, id: NodeId, node: &Node) -> NodeView {
+    fn view_of(
+        &self,
+        now: JobTime,
+        id: NodeId,
+        node: &Node,
+        in_force: Option<&Plan>,
+        batch_size: u32,
+    ) -> NodeView {
         let observed = self.detector.observe(now, id);
-        let in_force = self.dispatcher.in_force().or_else(|| self.dispatcher.newest());
         let (batch_size_min, batch_size_max) = self.bounds_of(node);
         let device = node.registered.as_ref().map(|registered| registered.info.device.clone());
         NodeView {
             id,
             incarnation: node.incarnation,
             device: device.unwrap_or_default(),
+            host: node
+                .registered
+                .as_ref()
+                .map_or_else(Arc::default, |registered| Arc::clone(&registered.host)),
             status: node.status,
-            batch_size: in_force.and_then(|plan| plan.batch_sizes.get(&id).copied()).unwrap_or(0),
+            batch_size,
             micro_batches: in_force.map_or(1, |plan| plan.micro_batches(id)),
             batch_size_min,
             batch_size_max,

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, VecDeque};
 use antdt_controller::DecisionRecord;
 use antdt_controller::speed::{Slowness, slowness};
 use antdt_core::{
-    ClusterView, DeviceClass, Holder, JobTime, NodeId, NodeStatus, NodeView, Pace, PaceEstimate, PlanVersion,
-    Role, StepView,
+    ClusterView, DeviceClass, Holder, JobTime, NodeId, NodeLoad, NodeStatus, NodeView, Pace, PaceEstimate,
+    PlanVersion, Role, StepView,
 };
 
 use super::core::HeadCore;
@@ -85,6 +85,9 @@ pub struct NodeDiagnosis {
     pub data_wait_share: f64,
     /// The host it says it runs on.
     pub host: String,
+    /// Newest of what its system said about its load; `None` before the first.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub load: Option<NodeLoad>,
 }
 
 /// A host all of whose workers are slow, while those of others are not.
@@ -162,8 +165,9 @@ impl HeadCore {
                 pace_since: self.detector.observe(now, node.id).and_then(|it| it.pace_since),
                 slow_share: node.slow_fraction_long,
                 batch_size: node.batch_size,
-                data_wait_share: self.detector.observe(now, node.id).map_or(0.0, |it| it.data_wait_share),
+                data_wait_share: self.detector.data_wait_share(node.id),
                 host: self.host(Holder::new(node.id, node.incarnation)).to_owned(),
+                load: self.detector.load(node.id),
             }
         };
         view.workers.iter().chain(&view.servers).zip(ratios).map(of_node).collect()

@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     fn class() -> DeviceClass {
-        DeviceClass("v100".to_owned())
+        DeviceClass("v100".into())
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! A platform takes its machine back: it tells a process to leave (SIGTERM) some time before it ends it.
 //!
-//! A worker finishes its step, gives its leases back and leaves; another life of it is launched, wherever the launcher finds a
-//! place. If no other process has the part of the model that this one has, on a server or as the last copy, the job takes a
+//! A worker finishes its step, gives its leases back and leaves; when its process has ended, another life of it is launched, wherever
+//! the launcher finds a place: until then its memory, devices and ports are taken. One that left and does not end is killed. If no
+//! other process has the part of the model that this one has, on a server or as the last copy, the job takes a
 //! checkpoint, ends the process and goes back to that checkpoint. Without checkpoints it stays until the platform ends it.
 //!
 //! Source: our design; the grace between the two is the platform's (30 s in Kubernetes, recalled), so no limit is set here.
@@ -11,6 +12,9 @@ use std::time::Duration;
 use antdt_core::{Holder, JobTime, NodeStatus, Role};
 
 use super::{Head, HeadAnswer, HeadEffect};
+
+/// How long a worker that has left may take to end, before it is killed.
+const LEAVING_LIMIT: Duration = Duration::from_secs(30);
 
 impl Head {
     pub(super) fn preempted(&mut self, now: JobTime, holder: Holder) -> HeadAnswer {
@@ -46,17 +50,36 @@ impl Head {
         }
     }
 
-    /// A worker has left in order; if it did so because its platform said so, another life of it follows.
-    pub(super) fn follow_preempted(&mut self, now: JobTime, holder: Holder) {
-        if !self.preempted.remove(&holder) || self.sagas.contains_key(&holder.node) {
-            return;
+    /// A worker has left in order. If it did so because its platform said so, its process is watched until it has ended.
+    pub(super) fn left_preempted(&mut self, now: JobTime, holder: Holder) {
+        if self.sagas.contains_key(&holder.node) {
+            // A restart that was ordered is under way.
+            self.preempted.remove(&holder);
+        } else if self.preempted.contains(&holder) {
+            self.leaving_due.set(holder.node, now + LEAVING_LIMIT, holder);
         }
-        // The end of its process, whenever the news of it comes, is that of an older life.
+    }
+
+    /// Kills those that left because their platform said so, and did not end.
+    pub(super) fn end_what_does_not_leave(&mut self, now: JobTime) {
+        for (_, holder) in self.leaving_due.take_due(now) {
+            // Its exit, which the launcher tells, does the rest.
+            self.core.effects.push_back(HeadEffect::Kill(holder));
+        }
+    }
+
+    /// The process of a worker that had left has ended. Returns whether another life follows because the platform took it back.
+    pub(super) fn follows_preempted(&mut self, now: JobTime, holder: Holder) -> bool {
+        if !self.preempted.remove(&holder) {
+            return false;
+        }
+        self.leaving_due.clear(holder.node);
         let next = self.core.succeed(now, holder);
         if self.core.rollbacks.is_restoring() {
             self.core.rollbacks.launch_later(next, Duration::ZERO);
         } else {
             self.core.launch(now, next);
         }
+        true
     }
 }

@@ -1,7 +1,7 @@
 //! A master that dies is followed by another one, which goes on with the job from a record of its state.
 //!
 //! A head that is [journaled](Head::journaled) says what its successor must know: the lives of all nodes, and the newest numbers
-//! that were given to memberships, plans, rollbacks and checkpoints, none of which is given again. It says so in an effect that
+//! that were given to memberships, plans, rollbacks and checkpoints, none of which is given again, and what was spent of the budgets of restarts. It says so in an effect that
 //! comes before all others of the same event. A driver that carries out effects in their order has it on disk before it starts
 //! a process or tells a worker of the decision.
 //!
@@ -11,6 +11,8 @@
 //! that has not heard of the rollback would acknowledge what is in its own replica only.
 //!
 //! Source: our design; a write-ahead record of the state and not of the events, because it stays small for ever.
+
+use std::time::Duration;
 
 use antdt_core::{
     CheckpointId, DeviceClass, Holder, Incarnation, InvalidValue, JobTime, MembershipVersion, NodeId,
@@ -36,10 +38,16 @@ pub struct NodeRecord {
     pub retiring: bool,
     /// Whether the node is gone for that reason.
     pub retired: bool,
+    /// Number of restarts of the node for slowness.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub slow_restarts: u32,
+    /// How long the node is left alone after the last of them.
+    #[cfg_attr(feature = "serde", serde(default, with = "antdt_core::time::nanoseconds"))]
+    pub rest: Duration,
 }
 
-/// What the successor of a master must know: the state of a job as [`HeadEffect::Record`] gives it, and
-/// [`Head::resume`] takes it.
+/// State of a job that a master passes on to its successor. The master's head emits it as
+/// [`HeadEffect::Record`], and the successor continues from it with [`Head::resume`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct HeadRecord {
@@ -56,7 +64,22 @@ pub struct HeadRecord {
     /// Largest batch or micro-batch of each device class of which a worker ran out of memory.
     #[cfg_attr(feature = "serde", serde(default))]
     pub memory: Vec<(DeviceClass, u32)>,
+    /// Number of restarts for slowness that count towards the limit of an hour.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub slow_restarts: u32,
 }
+
+/// What an earlier master has spent on slow nodes: restarts of each and how long it is left alone after the last, and the restarts of
+/// the last hour.
+#[derive(Debug, Default)]
+pub(super) struct Spent {
+    nodes: Vec<(NodeId, u32, Duration)>,
+    recent: u32,
+}
+
+/// Nodes of a job up to which a build for tests looks for changes that were not counted. It does so after every event: what that
+/// costs in larger jobs would be most of what their masters do.
+const CHECKED_NODES: usize = 32;
 
 /// The record that was given out last.
 #[derive(Debug, Default)]
@@ -82,7 +105,8 @@ impl Head {
     /// If the windows and limits of the detector make no sense.
     pub fn resume(config: HeadConfig, record: &HeadRecord) -> Result<Self, InvalidValue> {
         let mut head = Self::new_after(config, record.plan)?.journaled();
-        head.resumed = true;
+        let spent = record.nodes.iter().map(|node| (node.holder.node, node.slow_restarts, node.rest));
+        head.resumed = Some(Spent { nodes: spent.collect(), recent: record.slow_restarts });
         for node in &record.nodes {
             head.recall(node);
         }
@@ -96,7 +120,7 @@ impl Head {
     }
 
     fn recall(&mut self, record: &NodeRecord) {
-        let NodeRecord { holder, status, ref registration, restarts, retiring, retired } = *record;
+        let NodeRecord { holder, status, ref registration, restarts, retiring, retired, .. } = *record;
         let id = holder.node;
         if self.core.nodes.get(id).is_none() {
             self.core.nodes.insert(id, Node::new());
@@ -108,7 +132,7 @@ impl Head {
         // Of what has ended before nobody hears again.
         node.exited = matches!(status, NodeStatus::Lost | NodeStatus::Finished);
         node.registered = registration.clone().map(|Registration { info, data_address, process_id }| {
-            Box::new(Registered { info, data_address, process_id })
+            Box::new(Registered { host: info.host.as_str().into(), info, data_address, process_id })
         });
         self.core.set_status(id, status);
         if id.role == Role::Worker {
@@ -132,7 +156,8 @@ impl Head {
     }
 
     /// Takes over the lives that a master before has started, and sets the job back.
-    pub(super) fn take_over(&mut self, now: JobTime) {
+    pub(super) fn take_over(&mut self, now: JobTime, spent: Spent) {
+        self.core.dispatcher.budget_mut().resume(now, spent.nodes, spent.recent);
         // A replica that is newer than the checkpoint acknowledges what the model of the job has not.
         let in_workers = self.core.capabilities().forms_groups();
         let nodes: Vec<(NodeId, Incarnation, NodeStatus)> =
@@ -153,7 +178,7 @@ impl Head {
                     // It may still come, or go on with a model that is undone: it is ended, and fenced.
                     self.core.effects.push_back(HeadEffect::Kill(holder));
                     let next = self.core.succeed(now, holder);
-                    self.core.rollbacks.launch_later(next, std::time::Duration::ZERO);
+                    self.core.rollbacks.launch_later(next, Duration::ZERO);
                 }
             }
         }
@@ -162,7 +187,10 @@ impl Head {
 
     /// What a successor must know now.
     pub(super) fn record(&self) -> HeadRecord {
+        let budget = self.core.dispatcher.budget();
         let nodes = self.core.nodes.iter().map(|(id, node)| NodeRecord {
+            slow_restarts: budget.spent(id).0,
+            rest: budget.spent(id).1,
             holder: Holder::new(id, node.incarnation),
             status: node.status,
             registration: node.registered.as_deref().map(|registered| Registration {
@@ -176,7 +204,8 @@ impl Head {
         });
         let (membership, plan, rollback, checkpoint) = self.numbers();
         let memory = self.core.memory.bounds();
-        HeadRecord { nodes: nodes.collect(), membership, plan, rollback, checkpoint, memory }
+        let slow_restarts = budget.recent();
+        HeadRecord { nodes: nodes.collect(), membership, plan, rollback, checkpoint, memory, slow_restarts }
     }
 
     /// Says what a successor must know, before anything else that the last event brought, if it has changed.
@@ -185,7 +214,10 @@ impl Head {
         // Most events change nothing of it, and a job may have many nodes.
         let at = Some((self.core.changes, self.numbers()));
         if before.at == at {
-            debug_assert_eq!(before.record, self.record(), "a change that was not counted");
+            debug_assert!(
+                before.record.nodes.len() > CHECKED_NODES || before.record == self.record(),
+                "a change that was not counted"
+            );
             return;
         }
         let record = self.record();

@@ -1,6 +1,7 @@
 //! The settings of a head as a recording holds them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use antdt_controller::Policy;
@@ -49,6 +50,9 @@ pub struct HeadSettings {
     /// Whether a job whose model is lost goes back to its newest checkpoint.
     #[serde(default)]
     pub can_roll_back: bool,
+    /// Hosts that the launcher may choose among; empty if it cannot choose.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub hosts: BTreeSet<String>,
 }
 
 impl From<&HeadConfig> for HeadSettings {
@@ -68,6 +72,7 @@ impl From<&HeadConfig> for HeadSettings {
             monitor: config.monitor.clone(),
             checkpoints: config.checkpoints.clone(),
             can_roll_back: config.can_roll_back,
+            hosts: (*config.hosts).clone(),
         }
     }
 }
@@ -89,6 +94,7 @@ impl HeadSettings {
             monitor: self.monitor.clone(),
             checkpoints: self.checkpoints.clone(),
             can_roll_back: self.can_roll_back,
+            hosts: Arc::new(self.hosts.clone()),
         }
     }
 }

@@ -16,7 +16,7 @@ struct World {
     effects: Vec<HeadEffect>,
     notes: Vec<Note>,
     /// What the members of the newest group were told.
-    formed: Option<Box<Joined>>,
+    formed: Option<Arc<Joined>>,
 }
 
 fn worker(index: u32, incarnation: u32) -> Holder {
@@ -61,6 +61,7 @@ impl World {
             monitor: MonitorConfig::default(),
             checkpoints,
             can_roll_back: false,
+            hosts: Arc::default(),
         })
         .unwrap();
         let mut world =
@@ -107,6 +108,7 @@ impl World {
         let told = |effect: HeadEffect| match effect {
             HeadEffect::Launch(holder) => format!("launch {holder}"),
             HeadEffect::Kill(holder) => format!("kill {holder}"),
+            HeadEffect::Order(values) => format!("order {values:?}"),
             HeadEffect::Settle(c) => {
                 format!("settle {} {:?}", c.holder, c.acks.iter().map(|a| a.offset).collect::<Vec<_>>())
             }
@@ -219,6 +221,30 @@ fn workers_are_told_the_addresses_of_the_servers_once_all_are_known() {
 }
 
 #[test]
+fn whoever_is_let_in_at_once_shares_one_answer() {
+    for (sync, servers) in [("allreduce", 0), ("ps-bsp", 1), ("ps-asp", 1)] {
+        let mut world = World::new(sync, 3, servers);
+        for index in 0..servers {
+            world.register(server(index));
+        }
+        for index in 0..3 {
+            world.register(worker(index, 0));
+            world.join(worker(index, 0), None);
+        }
+        let joined = |effect: &HeadEffect| match effect {
+            HeadEffect::Joined(holder, joined) => Some((*holder, Arc::clone(joined))),
+            _ => None,
+        };
+        let told: Vec<_> = world.effects.iter().filter_map(joined).collect();
+        assert_eq!(
+            told.iter().map(|(holder, _)| *holder).collect::<Vec<_>>(),
+            [0, 1, 2].map(|i| worker(i, 0))
+        );
+        assert!(told.iter().all(|(_, joined)| Arc::ptr_eq(joined, &told[0].1)), "{sync}");
+    }
+}
+
+#[test]
 fn a_dead_ring_member_is_settled_before_its_leases_go_back() {
     let mut world = World::new("allreduce", 3, 0).running();
     world.exits(worker(2, 0), KILLED);
@@ -327,6 +353,43 @@ fn of_workers_that_are_all_told_to_leave_the_first_stays_with_the_model() {
     assert_eq!(asks(&mut world, 1, 2, false), [(1, 0, true)]);
 }
 
+#[test]
+fn a_late_copy_of_a_question_that_was_undone_forms_no_group() {
+    let mut world = World::new("ripples=arrival:2", 2, 0).running();
+    let ask = |world: &mut World, index: u32, step: u64| {
+        let readiness = Readiness { samples: 0, end_of_data: false, plan: PlanVersion(0), acks: Vec::new() };
+        world.tell(HeadEvent::Ready { holder: worker(index, 0), step, readiness });
+        world.orders()
+    };
+    assert_eq!(ask(&mut world, 0, 2), [""; 0]);
+    world.exits(worker(1, 0), KILLED);
+    assert!(world.orders().contains(&"undone worker-0#0".to_owned()));
+    assert_eq!(ask(&mut world, 0, 2), ["undone worker-0#0"], "the answer was lost");
+    world.join(worker(0, 0), Some(step(0, &[])));
+    assert_eq!(world.orders().last().map(String::as_str), Some("joined worker-0#0 at 1"));
+    // Alone, it would be a group of its own.
+    assert_eq!(ask(&mut world, 0, 2), ["undone worker-0#0"], "nobody waits for the answer");
+    assert_eq!(ask(&mut world, 0, 4), ["committed worker-0#0 1"]);
+    assert_eq!(ask(&mut world, 0, 2), [""; 0]);
+}
+
+#[test]
+fn who_has_left_at_the_end_of_the_data_asks_for_nothing_any_more() {
+    for sync in ["allreduce", "ripples=arrival:2"] {
+        let mut world = World::new(sync, 2, 0).running();
+        world.orders();
+        world.leave(worker(0, 0), true);
+        let readiness = Readiness { samples: 0, end_of_data: true, plan: PlanVersion(0), acks: Vec::new() };
+        let answer = world.tell(HeadEvent::Ready { holder: worker(0, 0), step: 2, readiness });
+        assert!(matches!(answer, HeadAnswer::Fenced), "{sync}: {answer:?}");
+        let answer = world.join(worker(0, 0), None);
+        assert!(matches!(answer, HeadAnswer::Fenced), "{sync}: {answer:?}");
+        // It is alive, and may have to evaluate.
+        assert!(matches!(world.beat(worker(0, 0)), HeadAnswer::Beat(_)), "{sync}");
+        assert_eq!(world.orders(), [""; 0], "{sync}");
+    }
+}
+
 /// Two workers a host, all at one address.
 #[test]
 fn groups_go_by_the_hosts_that_workers_say_they_are_on() {
@@ -349,6 +412,7 @@ fn a_member_that_was_not_told_of_its_group_is_told_again_the_same() {
     world.tell(HeadEvent::Join { holder: worker(0, 0), standing: Standing::default() });
     let [HeadEffect::Joined(holder, joined)] = &world.effects[..] else { panic!("{:?}", world.effects) };
     assert_eq!((*holder, joined), (worker(0, 0), &told));
+    assert!(Arc::ptr_eq(joined, &told));
     let HeadAnswer::Beat(reply) = world.beat(worker(1, 0)) else { panic!("refused") };
     assert!(!reply.reform, "its peer need not meet it");
     // When all is done, there is no group to go to.
@@ -1433,8 +1497,9 @@ fn a_worker_that_its_platform_takes_back_leaves_in_order_and_another_life_follow
     assert!(reply.drain);
     assert_eq!(world.orders(), [""; 0]);
     world.leave(worker(1, 0), false);
-    assert_eq!(world.orders(), ["lost worker-1#0", "launch worker-1#1"]);
+    assert_eq!(world.orders(), ["lost worker-1#0"], "its process has not ended");
     world.exits(worker(1, 0), Exit::Finished);
+    assert_eq!(world.orders(), ["launch worker-1#1"]);
     // It was no failure: the budget of restarts is as it was.
     for life in 1..3 {
         world.exits(worker(1, life), KILLED);
@@ -1442,6 +1507,25 @@ fn a_worker_that_its_platform_takes_back_leaves_in_order_and_another_life_follow
     }
     let orders = world.orders();
     assert_eq!(orders.iter().filter(|order| order.starts_with("launch")).count(), 2, "{orders:?}");
+}
+
+#[test]
+fn a_worker_that_left_as_its_platform_wanted_and_does_not_end_is_killed() {
+    let mut world = World::new("allreduce", 2, 0).running();
+    world.steps(worker(0, 0), 0);
+    world.tell(HeadEvent::Preempted(worker(1, 0)));
+    world.leave(worker(1, 0), false);
+    world.orders();
+    let mut kills = 0;
+    for _ in 0..40 {
+        world.beat(worker(0, 0));
+        world.wait(Duration::from_secs(1));
+        kills += world.orders().iter().filter(|order| *order == "kill worker-1#0").count();
+    }
+    assert_eq!(kills, 1);
+    world.exits(worker(1, 0), KILLED);
+    assert!(world.orders().contains(&"launch worker-1#1".to_owned()));
+    assert!(!world.notes.iter().any(|note| matches!(note, Note::Action { kind: "RESTART", .. })));
 }
 
 #[test]

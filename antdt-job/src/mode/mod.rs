@@ -55,7 +55,7 @@ pub struct Entry {
     /// Name on the command line, in job files and in reports.
     pub name: &'static str,
     /// Name of the setting that follows the mode's name after `=`, for the help text; `None` for a mode without a
-    /// setting.
+    /// setting. In brackets if the setting may be left out.
     pub setting: Option<&'static str>,
     /// What the mode does, in one line.
     pub about: &'static str,
@@ -66,9 +66,14 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// Returns the mode as the help text shows it: `local-sgd=STEPS`.
+    /// Returns the mode as the help text shows it: `local-sgd=STEPS`, or `d-psgd[=GRAPH]` if the setting may be left out.
     pub fn usage(&self) -> String {
-        self.setting.map_or_else(|| self.name.to_owned(), |setting| format!("{}={setting}", self.name))
+        let Self { name, setting, .. } = self;
+        match setting.map(|setting| setting.strip_prefix('[').ok_or(setting)) {
+            None => (*name).to_owned(),
+            Some(Ok(optional)) => format!("{name}[={optional}"),
+            Some(Err(needed)) => format!("{name}={needed}"),
+        }
     }
 }
 
@@ -219,7 +224,7 @@ impl Clone for Box<dyn WorkerHalf> {
     }
 }
 
-/// What a worker's mode decides with: the time, and the agent's session with the master.
+/// What the worker half of a mode is given for one decision: the time, and the agent's session with the master.
 #[derive(Debug)]
 pub struct Turn<'a> {
     /// Time of the decision.

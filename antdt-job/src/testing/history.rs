@@ -31,7 +31,8 @@ pub struct Job {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Step {
-    /// A process does the next things that it can do: replies reach workers in any order.
+    /// A process carries out its next actions, `times` of them. The history chooses the process, so replies
+    /// reach the workers in any order.
     Run {
         /// Index among the live processes.
         process: u8,
@@ -167,6 +168,13 @@ impl History {
     /// Returns the steps of the history.
     pub fn steps(&self) -> &[Step] {
         &self.steps
+    }
+
+    /// The history without one of its steps.
+    pub(super) fn without(&self, at: usize) -> Self {
+        let mut less = self.clone();
+        less.steps.remove(at);
+        less
     }
 }
 

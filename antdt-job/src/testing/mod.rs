@@ -32,9 +32,24 @@ pub fn check_mode(mode: &SyncMode) -> Result<(), Broken> {
     let all = Invariants::all();
     match runner.run(&history::any(), |history| Ok(all.check(&history, mode)?)) {
         Ok(()) => Ok(()),
-        Err(TestError::Fail(_, history)) => all.check(&history, mode),
+        Err(TestError::Fail(_, history)) => {
+            all.check(&history, mode).map_err(|broken| smallest(&all, mode, broken))
+        }
         Err(TestError::Abort(why)) => panic!("no histories could be drawn: {why}"),
     }
+}
+
+/// Takes steps away while the same promise is broken. proptest does so before it makes steps smaller, and not again after.
+fn smallest(all: &Invariants, mode: &SyncMode, mut broken: Broken) -> Broken {
+    let less = |broken: &Broken| {
+        let without = |at| all.check(&broken.history().without(at), mode).err();
+        let same = |smaller: &Broken| smaller.invariant() == broken.invariant();
+        (0..broken.history().steps().len()).rev().find_map(|at| without(at).filter(same))
+    };
+    while let Some(smaller) = less(&broken) {
+        broken = smaller;
+    }
+    broken
 }
 
 #[cfg(test)]

@@ -107,10 +107,10 @@ impl std::error::Error for Broken {}
 type Breach = (Invariant, String);
 
 impl Invariants {
-    /// Plays a history of a job in this mode.
+    /// Replays a history of a job in a sync mode and checks the promises at every step.
     ///
     /// # Errors
-    /// With the first promise that is broken.
+    /// The first promise that is broken, with the step and the history.
     pub fn check(&self, history: &History, mode: &SyncMode) -> Result<(), Broken> {
         let broken = |step, (invariant, what)| {
             let history = history.clone();
@@ -369,6 +369,7 @@ fn config(mode: &SyncMode, job: &Job, wish: &Arc<Mutex<Option<Wish>>>) -> HeadCo
             epochs: 1,
         }),
         can_roll_back: true,
+        hosts: Arc::default(),
     }
 }
 
@@ -643,7 +644,7 @@ impl<'a> Trial<'a> {
                     self.die(holder, 0);
                     self.news.push(holder);
                 }
-                HeadEffect::Kill(_) | HeadEffect::Note { .. } => {}
+                HeadEffect::Kill(_) | HeadEffect::Order(_) | HeadEffect::Note { .. } => {}
                 HeadEffect::Settle(contribution) => {
                     let holder = contribution.holder;
                     self.holds(Invariant::SettledFirst, !self.released.contains(&holder), || {
@@ -838,7 +839,7 @@ impl<'a> Trial<'a> {
                 .is_some_and(|life| !life.connected.is_empty() && life.connected == self.servers)
     }
 
-    fn joined(&mut self, holder: Holder, joined: Box<Joined>) -> Result<(), Breach> {
+    fn joined(&mut self, holder: Holder, joined: Arc<Joined>) -> Result<(), Breach> {
         let sizes: u32 = joined.plan.batch_sizes.values().sum();
         let fits = joined.finished
             || joined.plan.batch_sizes.is_empty()
@@ -855,7 +856,7 @@ impl<'a> Trial<'a> {
         {
             // All start from the seed.
             life.trained |= !joined.finished && joined.next_step == 0;
-            life.coming = Some(Reply::Joined(joined).into());
+            life.coming = Some(Reply::Joined(Box::new(Arc::unwrap_or_clone(joined))).into());
         }
         Ok(())
     }

@@ -1,10 +1,12 @@
 //! [`WorkerCore`]: what all sync modes share of a worker's training loop, and what the worker half of a mode works with.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use antdt_agent::{Batch, Batcher, Meter, MicroBatch, Part, PlanSwitch, Reported};
 use antdt_core::{
-    Acks, Fragment, Holder, Iteration, JobTime, Joined, MembershipVersion, RollbackId, Standing,
+    Acks, Fragment, Holder, Iteration, JobTime, Joined, MembershipVersion, PlanVersion, RollbackId, Standing,
 };
 
 use super::feed::Feed;
@@ -109,6 +111,10 @@ impl WorkerCore {
 
     pub(super) const fn batch_size(&self) -> u32 {
         self.switch.batch_size()
+    }
+
+    pub(super) const fn actions(&self) -> (PlanVersion, Option<&Arc<BTreeMap<String, String>>>) {
+        (self.switch.applied(), self.switch.actions())
     }
 
     pub(super) const fn leases(&self) -> &Batcher {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use antdt_agent::{Batch, Batcher};
 use antdt_core::port::WANT_MAX;
-use antdt_core::{Ack, AckOutcome, Acks, Exchanged, FetchOutcome, Held, RequestId};
+use antdt_core::{Ack, AckOutcome, Acks, Exchanged, FetchOutcome, Grant, Held, RequestId};
 use smallvec::SmallVec;
 
 use super::{Call, Reply, not_an_answer};
@@ -24,8 +24,9 @@ enum Asked {
     First,
     /// To acknowledge and to grant.
     Exchange,
-    /// To register again, presenting the leases held; first those that go on, then those that are done.
-    Again { going_on: u32 },
+    /// To register again, presenting the leases held; first those that go on, then those that are done or given up. Then the question
+    /// is put again that the service did not answer.
+    Again { going_on: u32, question: bool },
     /// To take leases back.
     Return,
     /// To count a fault.
@@ -57,6 +58,8 @@ pub(super) struct Feed {
     acks: Acks,
     batcher: Batcher,
     done: SmallVec<[Held; 1]>,
+    /// Leases that go back, until the service says that it has them.
+    given_up: SmallVec<[Held; 1]>,
 }
 
 impl Feed {
@@ -132,21 +135,25 @@ impl Feed {
     pub(super) fn fault(&mut self, batch: &Batch, sample: u64, why: String) -> Option<Call> {
         let hit = batch.fragments.iter().find(|fragment| fragment.contains(sample));
         // Its name before the batch is forgotten: it may have been adopted under another one.
-        let at = hit
-            .or(batch.fragments.first())
-            .map(|fragment| Ack { lease: self.batcher.name_of(fragment.grant.lease), offset: fragment.from });
+        let at = hit.or(batch.fragments.first()).map(|fragment| Held {
+            lease: self.batcher.name_of(fragment.grant.lease),
+            key: fragment.grant.key,
+            offset: fragment.from,
+        });
         self.batcher.abort(batch);
         let at = at?;
         self.batcher.revoke(at.lease);
-        self.asked = Asked::Fault;
-        Some(Call::Fail { at, why })
+        (self.asked, self.restarts) = (Asked::Fault, 0);
+        self.given_up.push(at);
+        Some(Call::Fail { at: at.ack(), why })
     }
 
     /// Gives all leases back.
     pub(super) fn release(&mut self) -> Option<Call> {
         self.filling = false;
-        let acks = self.batcher.release();
-        self.give_back(acks)
+        let held = self.batcher.release();
+        self.restarts = 0;
+        self.give_back(held)
     }
 
     /// The ledger was set back, and every lease with it. Whatever is held goes back, in case the service granted it after that, and
@@ -170,27 +177,46 @@ impl Feed {
                 Ok(self.fill())
             }
             (Asked::Exchange, Reply::Exchanged(exchanged)) => Ok(self.exchanged(exchanged)),
-            (Asked::Exchange, Reply::ServiceRestarted) if self.restarts < RESTARTS_MAX => {
+            (Asked::Exchange | Asked::Return | Asked::Fault, Reply::ServiceRestarted)
+                if self.restarts < RESTARTS_MAX =>
+            {
                 self.restarts += 1;
                 let mut held = self.batcher.held();
-                self.asked = Asked::Again { going_on: u32::try_from(held.len()).unwrap_or(u32::MAX) };
+                let going_on = u32::try_from(held.len()).unwrap_or(u32::MAX);
+                self.asked = Asked::Again { going_on, question: asked == Asked::Exchange };
                 held.extend(self.done.drain(..));
+                // What is part of the model of them, the service must hear of before another worker begins them.
+                held.extend(self.given_up.drain(..));
                 Ok(Some(Call::Register(held)))
             }
-            (Asked::Exchange, Reply::ServiceRestarted) => {
+            (Asked::Exchange | Asked::Return | Asked::Fault, Reply::ServiceRestarted) => {
                 Err(format!("the shard service was restarted {} times during one exchange", RESTARTS_MAX + 1))
             }
-            (Asked::Again { going_on }, Reply::Registered(registered)) => {
-                self.batcher.adopted(registered.adopted.get(..going_on as usize).unwrap_or_default());
+            (Asked::Again { going_on, question }, Reply::Registered(registered)) => {
+                let going_on = (going_on as usize).min(registered.adopted.len());
+                let (going_on, others) = registered.adopted.split_at(going_on);
+                self.batcher.adopted(going_on);
                 // What was presented says all that the acks say.
                 self.acks.clear();
-                Ok(self.question())
+                if question {
+                    return Ok(self.question());
+                }
+                let as_held =
+                    |grant: &Grant| Held { lease: grant.lease, key: grant.key, offset: grant.resume_at };
+                let given_up = others.iter().flatten().map(as_held).collect();
+                Ok(self.give_back(given_up).or_else(|| self.after_return()))
             }
-            // A lease that is given up is void anyway if the service was restarted: the next exchange registers again.
-            (Asked::Return, Reply::Released | Reply::ServiceRestarted) if self.filling => Ok(self.fill()),
-            (Asked::Return | Asked::Fault, Reply::Released | Reply::ServiceRestarted) => Ok(None),
+            (Asked::Return | Asked::Fault, Reply::Released) => {
+                self.given_up.clear();
+                Ok(if asked == Asked::Return { self.after_return() } else { None })
+            }
             (asked, reply) => Err(not_an_answer(reply, &asked)),
         }
+    }
+
+    /// What goes back is back: what was it that the worker wanted?
+    fn after_return(&mut self) -> Option<Call> {
+        if self.filling { self.fill() } else { None }
     }
 
     /// Asks for shards until the next batch is full.
@@ -258,14 +284,16 @@ impl Feed {
         // Asking again at once would get the same shard, and with it the same wish to have it back, for ever: those that
         // could begin it may be waiting for this very batch.
         self.filling &= given_up.is_empty();
-        self.give_back(given_up).or_else(|| if self.filling { self.fill() } else { None })
+        self.give_back(given_up).or_else(|| self.after_return())
     }
 
-    fn give_back(&mut self, leases: Vec<Ack>) -> Option<Call> {
+    fn give_back(&mut self, leases: Vec<Held>) -> Option<Call> {
         if leases.is_empty() {
             return None;
         }
         self.asked = Asked::Return;
-        Some(Call::Release(leases))
+        let acks = leases.iter().map(Held::ack).collect();
+        self.given_up = leases.into();
+        Some(Call::Release(acks))
     }
 }

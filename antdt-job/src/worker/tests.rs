@@ -428,8 +428,36 @@ fn a_recalled_lease_is_given_back_before_anything_else() {
     }));
     let Call::Release(given_back) = &outside.call else { panic!("{:?}", outside.call) };
     assert_eq!(*given_back, [Ack { lease: recalled[2], offset: 0 }]);
-    outside.say(&Reply::ServiceRestarted);
+    outside.say(&Reply::Released);
     assert!(matches!(outside.call, Call::Load(_) | Call::Exchange { .. }), "{:?}", outside.call);
+}
+
+#[test]
+fn what_is_trained_of_a_lease_that_goes_back_is_told_to_a_service_that_was_restarted_meanwhile() {
+    // The worker leaves with half a shard trained.
+    let mut outside = Outside::new("ps-bsp", &[8], 4);
+    outside.peer = Some(PEER);
+    outside.until(|call| matches!(call, Call::Compute));
+    outside.order(BeatReply { drain: true, ..BeatReply::default() });
+    outside.until(|call| matches!(call, Call::Release(_)));
+    let Call::Release(given_back) = outside.call.clone() else { unreachable!() };
+    assert_eq!(given_back.iter().map(|ack| ack.offset).collect::<Vec<_>>(), [4]);
+    let stale = [AckOutcome::StaleLease];
+    assert_eq!(Reply::returned(&[AckOutcome::Accepted]), Reply::Released);
+    for _ in 0..2 {
+        outside.say(&Reply::returned(&stale));
+        let Call::Register(held) = outside.call.clone() else { panic!("{:?}", outside.call) };
+        assert_eq!(held.iter().map(|held| held.offset).collect::<Vec<_>>(), [4]);
+        // The service knows now, and has lent the shard to its holder again: it goes back under its new name.
+        let registered = outside.adopt(0);
+        let Reply::Registered(Registered { adopted, .. }) = &registered else { unreachable!() };
+        let lease = adopted[0].expect("the shard waits for its holder").lease;
+        assert_ne!(lease, held[0].lease);
+        outside.say(&registered);
+        assert_eq!(outside.call, Call::Release(vec![Ack { lease, offset: 4 }]));
+    }
+    outside.say(&Reply::Released);
+    assert_eq!(outside.call, Call::Stop(End::Drained));
 }
 
 #[test]
@@ -504,7 +532,7 @@ fn without_a_batch_size_the_worker_sleeps_and_does_not_spin() {
 fn a_commit_without_the_workers_own_push_fails_it() {
     let mut outside = Outside::new("ps-bsp", &[100], 4);
     outside.until(|call| matches!(call, Call::Ready { .. }));
-    let (contributors, samples) = (std::collections::BTreeMap::new(), 3);
+    let (contributors, samples) = (BTreeMap::new(), 3);
     let commit = StepCommit {
         step: 0,
         contributors: contributors.into(),
@@ -513,6 +541,7 @@ fn a_commit_without_the_workers_own_push_fails_it() {
         end: false,
         asked: 0,
         counted: false,
+        everyone: true,
     };
     outside.say(&Reply::Committed(Box::new(commit)));
     let Call::Stop(End::Failed(why)) = &outside.call else { panic!("{:?}", outside.call) };
@@ -619,7 +648,7 @@ fn a_round_that_lost_a_lease_is_undone_and_its_other_samples_are_read_again() {
 
 /// The answer that the step was committed without this worker.
 fn too_late(step: u64) -> Reply {
-    let contributors = std::collections::BTreeMap::new().into();
+    let contributors = BTreeMap::new().into();
     let commit = StepCommit {
         step: step + 2,
         contributors,
@@ -628,6 +657,7 @@ fn too_late(step: u64) -> Reply {
         end: false,
         asked: step,
         counted: false,
+        everyone: true,
     };
     Reply::Committed(Box::new(commit))
 }

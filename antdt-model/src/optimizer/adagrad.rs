@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+#[cfg(feature = "runtime")]
+use antdt_collective::device::RowStep;
 use antdt_core::InvalidValue;
 use antdt_core::registry::{Setting, Settings};
 
@@ -63,6 +65,11 @@ impl Optimizer for Adagrad {
                 *value -= rate * gradient / (sum.sqrt() + epsilon);
             }
         })
+    }
+
+    #[cfg(feature = "runtime")]
+    fn row_step(&self, UpdateStep { rate, scale, decay, .. }: UpdateStep) -> Option<RowStep> {
+        Some(RowStep::Adagrad { rate, scale, decay, epsilon: self.epsilon })
     }
 }
 

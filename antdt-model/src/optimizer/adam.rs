@@ -3,6 +3,8 @@
 
 use std::collections::BTreeMap;
 
+#[cfg(feature = "runtime")]
+use antdt_collective::device::RowStep;
 use antdt_core::InvalidValue;
 use antdt_core::registry::{Setting, Settings};
 
@@ -62,17 +64,9 @@ impl Adam {
     }
 
     /// The step with decay added to the gradient (`coupled`), and with the parameter multiplied with `keep` first.
-    pub(super) fn update(
-        self,
-        UpdateStep { number, rate, scale, .. }: UpdateStep,
-        coupled: f32,
-        keep: f32,
-    ) -> Update<'static> {
+    pub(super) fn update(self, step: UpdateStep, coupled: f32, keep: f32) -> Update<'static> {
         let Self { beta1, beta2, epsilon } = self;
-        let (rest1, rest2) = (1.0 - beta1, 1.0 - beta2);
-        #[allow(clippy::cast_possible_truncation, reason = "rounded once a step, the same everywhere")]
-        let (rate, correction) =
-            ((f64::from(rate) / bias(beta1, number)) as f32, (1.0 / bias(beta2, number).sqrt()) as f32);
+        let Prepared { rate, scale, rest1, rest2, correction } = self.prepared(step);
         Box::new(move |values, [means, squares], gradient| {
             let moments = means.iter_mut().zip(squares);
             for ((value, (mean, square)), gradient) in values.iter_mut().zip(moments).zip(gradient) {
@@ -83,6 +77,36 @@ impl Adam {
             }
         })
     }
+
+    /// The same step for kernels.
+    #[cfg(feature = "runtime")]
+    pub(super) fn for_rows(self, step: UpdateStep, coupled: f32, keep: f32) -> RowStep {
+        let Self { beta1, beta2, epsilon } = self;
+        let Prepared { rate, scale, rest1, rest2, correction } = self.prepared(step);
+        RowStep::Adam { rate, scale, decay: coupled, keep, beta1, rest1, beta2, rest2, correction, epsilon }
+    }
+
+    #[allow(clippy::cast_possible_truncation, reason = "rounded once a step, the same everywhere")]
+    fn prepared(self, UpdateStep { number, rate, scale, .. }: UpdateStep) -> Prepared {
+        Prepared {
+            rate: (f64::from(rate) / bias(self.beta1, number)) as f32,
+            scale,
+            rest1: 1.0 - self.beta1,
+            rest2: 1.0 - self.beta2,
+            correction: (1.0 / bias(self.beta2, number).sqrt()) as f32,
+        }
+    }
+}
+
+/// What depends on the step alone.
+struct Prepared {
+    /// With the bias of the mean in it.
+    rate: f32,
+    scale: f32,
+    rest1: f32,
+    rest2: f32,
+    /// One over the root of the bias of the mean square.
+    correction: f32,
 }
 
 impl Optimizer for Adam {
@@ -104,6 +128,11 @@ impl Optimizer for Adam {
 
     fn begin(&self, step: UpdateStep) -> Update<'_> {
         self.update(step, step.decay, 1.0)
+    }
+
+    #[cfg(feature = "runtime")]
+    fn row_step(&self, step: UpdateStep) -> Option<RowStep> {
+        Some(self.for_rows(step, step.decay, 1.0))
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+#[cfg(feature = "runtime")]
+use antdt_collective::device::RowStep;
 use antdt_core::InvalidValue;
 use antdt_core::registry::{Setting, Settings};
 
@@ -48,6 +50,11 @@ impl Optimizer for AdamW {
 
     fn begin(&self, step: UpdateStep) -> Update<'_> {
         self.0.update(step, 0.0, 1.0 - step.rate * step.decay)
+    }
+
+    #[cfg(feature = "runtime")]
+    fn row_step(&self, step: UpdateStep) -> Option<RowStep> {
+        Some(self.0.for_rows(step, 0.0, 1.0 - step.rate * step.decay))
     }
 }
 

@@ -40,6 +40,13 @@ pub struct UpdateStep {
     pub decay: f32,
 }
 
+impl UpdateStep {
+    /// The same step at a share of its learning rate.
+    pub(crate) fn at(self, share: f32) -> Self {
+        Self { rate: self.rate * share, ..self }
+    }
+}
+
 /// A prepared step of an optimizer. Its arguments are the values, the two arrays of optimizer state, and the
 /// gradients.
 ///
@@ -119,6 +126,13 @@ pub trait Optimizer: fmt::Debug + Send + Sync {
 
     /// Prepares a step: computes once what depends on the step alone.
     fn begin(&self, step: UpdateStep) -> Update<'_>;
+
+    /// Returns the step that [`begin`](Self::begin) prepares as the numbers of a kernel, which computes the same bits for rows in
+    /// the memory of a GPU. `None`: there is no kernel for this optimizer, and tables stay in the host's memory.
+    #[cfg(feature = "runtime")]
+    fn row_step(&self, _step: UpdateStep) -> Option<antdt_collective::device::RowStep> {
+        None
+    }
 }
 
 /// `base` to the power of `exponent`, by multiplication alone: `powi` may differ from one machine to the next.

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+#[cfg(feature = "runtime")]
+use antdt_collective::device::RowStep;
 use antdt_core::InvalidValue;
 use antdt_core::registry::{Setting, Settings};
 
@@ -32,6 +34,11 @@ impl Momentum {
     /// Returns momentum that looks ahead along the running sum. The share is from 0 to below 1.
     pub const fn nesterov(momentum: f32) -> Self {
         Self { momentum, nesterov: true }
+    }
+
+    /// How much of the gradient and of the sum a step goes along.
+    const fn along(self) -> [f32; 2] {
+        if self.nesterov { [1.0, self.momentum] } else { [0.0, 1.0] }
     }
 
     pub(super) fn read(settings: &Settings<'_>) -> Result<Self, InvalidValue> {
@@ -70,9 +77,7 @@ impl Optimizer for Momentum {
     }
 
     fn begin(&self, UpdateStep { rate, scale, decay, .. }: UpdateStep) -> Update<'_> {
-        let Self { momentum, nesterov } = *self;
-        // How much of the gradient and of the sum a step goes along.
-        let (along_gradient, along_sum) = if nesterov { (1.0, momentum) } else { (0.0, 1.0) };
+        let (momentum, [along_gradient, along_sum]) = (self.momentum, self.along());
         Box::new(move |values, [sums, _], gradient| {
             for ((value, sum), gradient) in values.iter_mut().zip(sums).zip(gradient) {
                 let gradient = gradient * scale + decay * *value;
@@ -80,6 +85,12 @@ impl Optimizer for Momentum {
                 *value -= rate * (along_gradient * gradient + along_sum * *sum);
             }
         })
+    }
+
+    #[cfg(feature = "runtime")]
+    fn row_step(&self, UpdateStep { rate, scale, decay, .. }: UpdateStep) -> Option<RowStep> {
+        let (momentum, [along_gradient, along_sum]) = (self.momentum, self.along());
+        Some(RowStep::Momentum { rate, scale, decay, momentum, along_gradient, along_sum })
     }
 }
 

@@ -2,6 +2,9 @@
 
 use std::collections::BTreeMap;
 
+#[cfg(feature = "runtime")]
+use antdt_collective::device::RowStep;
+
 use super::{Defaults, Optimizer, Update, UpdateStep};
 
 /// Plain SGD: `w -= rate * (g + decay * w)`.
@@ -40,6 +43,11 @@ impl Optimizer for Sgd {
                 *value -= rate * gradient;
             }
         })
+    }
+
+    #[cfg(feature = "runtime")]
+    fn row_step(&self, UpdateStep { rate, scale, decay, .. }: UpdateStep) -> Option<RowStep> {
+        Some(RowStep::Sgd { rate, scale, decay })
     }
 }
 

@@ -78,7 +78,12 @@ fn push_for(partition: &Partition, map: &PartitionMap, server: u32, rows: &[u64]
     let values =
         own.iter().flat_map(|row| vec![sums[*row as usize % sums.len()]; layout().row_len(*row)]).collect();
     assert_eq!(partition.dense_len(), range.len());
-    Push { samples: 4, dense: sums[range].to_vec(), rows: SparseGradient { rows: own, values } }
+    Push {
+        samples: 4,
+        rate_share: None,
+        dense: sums[range].to_vec(),
+        rows: SparseGradient { rows: own, values },
+    }
 }
 
 /// A model that some gradients have changed, on this many servers.

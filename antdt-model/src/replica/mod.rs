@@ -52,6 +52,8 @@ pub enum ImportError {
 #[derive(Debug, Clone)]
 pub struct Replica {
     rule: UpdateRule,
+    /// Of the learning rate, by an action; not part of what is exported.
+    share: f32,
     trained: Trained,
     dense: DenseParams,
     tables: Tables,
@@ -85,7 +87,7 @@ impl Replica {
         let optimizer = &*rule.optimizer;
         let tables = Tables::new(layout, optimizer, seed, 0, 1)?;
         let dense = DenseParams::new(optimizer, layout, 0..layout.dense_len(), dense);
-        Ok(Self { rule: rule.clone(), trained: Trained::default(), dense, tables })
+        Ok(Self { rule: rule.clone(), share: 1.0, trained: Trained::default(), dense, tables })
     }
 
     /// Returns the flat vector, `[dense_len]`.
@@ -102,13 +104,19 @@ impl Replica {
         self.tables.gather(rows, into)
     }
 
+    /// Takes steps at this share of the learning rate from now on; 1 at first.
+    #[doc(alias = "ADJUST_LR")]
+    pub const fn set_rate_share(&mut self, share: f32) {
+        self.share = share;
+    }
+
     /// Returns how far the model is trained.
     pub const fn trained(&self) -> Trained {
         self.trained
     }
 
-    /// Takes one step with the mean of the gradients, which are sums over `samples`. With 0 samples nothing
-    /// changes.
+    /// Takes one step with the mean of the gradients, which are sums over `samples`: all that there were for it, if fewer than
+    /// [a full batch](UpdateRule::full_batch). With 0 samples nothing changes.
     ///
     /// # Errors
     /// If the lengths do not fit the model, or a row does not exist or is out of order; nothing is then changed.
@@ -136,7 +144,7 @@ impl Replica {
         }
         let mean = mean_scale(samples);
         let parts = self.dense.trainable(dense_sum).chain([&rows.values[..]]);
-        let step = self.rule.next(self.trained, parts, mean);
+        let step = self.rule.next(self.trained, parts, mean).at(self.share * self.rule.share_of(samples));
         let update = &self.rule.optimizer.begin(step);
         self.tables.apply(&rows.rows, &rows.values, update)?;
         let exempt = &self.rule.optimizer.begin(UpdateStep { decay: 0.0, ..step });
@@ -307,7 +315,7 @@ impl Replica {
         if !rest.is_empty() {
             return Err(damaged("its length does not fit its rows"));
         }
-        Ok(Self { rule: rule.clone(), trained: head.trained, dense, tables })
+        Ok(Self { rule: rule.clone(), share: 1.0, trained: head.trained, dense, tables })
     }
 }
 

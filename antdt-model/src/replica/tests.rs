@@ -172,3 +172,16 @@ fn only_touched_rows_move_and_their_bias_is_corrected_by_the_steps_of_the_whole_
         assert!((f64::from(before - after) - expected).abs() < 1e-5, "{before} {after} {expected}");
     }
 }
+
+#[test]
+fn steps_are_taken_at_a_share_of_the_rate_until_another_is_set() {
+    let rule = UpdateRule::named("sgd", 0.5).unwrap();
+    let mut replica = Replica::new(&ParamLayout::dense(1), &rule, Seed(1), vec![0.0]).unwrap();
+    let mut at = Vec::new();
+    for share in [1.0, 0.5, 2.0, 0.0] {
+        replica.set_rate_share(share);
+        replica.apply(&[-4.0], &SparseGradient::default(), 4).unwrap();
+        at.push(replica.dense()[0]);
+    }
+    assert_eq!(at, [0.5, 0.75, 1.75, 1.75]);
+}

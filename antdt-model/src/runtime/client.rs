@@ -113,6 +113,7 @@ pub struct PsClient {
     servers: Vec<MessageStream>,
     abort: AbortHandle,
     broken: bool,
+    rate_share: Option<f32>,
     // One message per server; kept to be reused.
     messages: Vec<Vec<u8>>,
 }
@@ -144,7 +145,8 @@ impl PsClient {
             servers.push(MessageStream::new(channel.map_err(|e| failed(server, started, e))?));
         }
         let messages = vec![Vec::new(); servers.len()];
-        let mut client = Self { config, map, servers, abort: abort.clone(), broken: false, messages };
+        let mut client =
+            Self { config, map, servers, abort: abort.clone(), broken: false, rate_share: None, messages };
         for (server, message) in (0..count).zip(&mut client.messages) {
             let PsClientConfig { holder, job, layout, .. } = &client.config;
             PsRequest::Hello(PsHello::new(*job, *holder, server, count, layout)).encode(message);
@@ -219,6 +221,12 @@ impl PsClient {
         })
     }
 
+    /// Pushes take effect at this share of the learning rate from now on, as [`Push::rate_share`](crate::Push::rate_share) says; none does at first.
+    #[doc(alias = "ADJUST_LR")]
+    pub const fn set_rate_share(&mut self, share: Option<f32>) {
+        self.rate_share = share;
+    }
+
     /// Sends gradient sums over `samples`: `dense` is `[dense_len]`; `rows` ascend, each once; `values` is
     /// `[rows, dim]`. Returns once every server has it. The outcome is `Duplicate` only if it was one on all
     /// servers.
@@ -250,6 +258,7 @@ impl PsClient {
             let push = PsRequest::Push {
                 step,
                 samples,
+                rate_share: self.rate_share,
                 dense: Cow::Borrowed(&dense[self.map.dense(server)]),
                 rows: Cow::Owned(server_rows),
                 values: Cow::Borrowed(&mine),

@@ -6,11 +6,13 @@
 pub mod client;
 pub mod server;
 
+pub mod hot;
 pub mod sparse;
 
 mod stream;
 
 pub use client::{PsClient, PsClientConfig, PsError};
+pub use hot::{HotError, HotTable};
 pub use server::{PsServer, PsServerConfig, PsServerError, PsServerStats, ServerCopy};
 pub use sparse::{all_reduce_counted, all_reduce_sparse};
 

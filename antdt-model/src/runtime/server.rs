@@ -393,9 +393,9 @@ impl Connection<'_> {
                 copies.push_back(copy);
                 Ok(PsReply::Copied(partition.trained()))
             }
-            PsRequest::Push { step, samples, dense, rows, values } => {
+            PsRequest::Push { step, samples, rate_share, dense, rows, values } => {
                 let rows = SparseGradient { rows: rows.into_owned(), values: values.into_owned() };
-                let push = Push { samples, dense: dense.into_owned(), rows };
+                let push = Push { samples, rate_share, dense: dense.into_owned(), rows };
                 partition.push(holder, step, push).map(PsReply::Pushed).map_err(push_refused)
             }
         }
@@ -430,9 +430,10 @@ fn push_refused(error: PushError) -> Refused {
         PushError::NotInitialised => PsRefusal::NotInitialised,
         PushError::Fenced { .. } => PsRefusal::Fenced,
         PushError::Stale { .. } => PsRefusal::Stale,
-        PushError::TooManyPending { .. } | PushError::DenseLength { .. } | PushError::Table(_) => {
-            PsRefusal::Invalid
-        }
+        PushError::TooManyPending { .. }
+        | PushError::DenseLength { .. }
+        | PushError::RateShare { .. }
+        | PushError::Table(_) => PsRefusal::Invalid,
     };
     (refusal, error.to_string())
 }

@@ -144,7 +144,12 @@ fn servers_copy_the_step_that_is_committed_and_others_go_on_from_the_copies(tran
     for step in 0..2 {
         one.push(Iteration(step), 4, &dense, &rows, &values).unwrap();
         if step == 0 {
-            let commit = CommitToken { step: Iteration(0), contributors: vec![holder(0, 0)], samples: 4 };
+            let commit = CommitToken {
+                step: Iteration(0),
+                contributors: vec![holder(0, 0)],
+                samples: 4,
+                everyone: true,
+            };
             let trained = one.copy(Some(&commit), CheckpointId(7)).unwrap();
             assert_eq!(
                 trained,
@@ -194,6 +199,7 @@ fn workers_in_step_get_the_model_that_one_worker_with_the_whole_batch_would_bit_
                 step: Iteration(step),
                 contributors: (0..WORKERS).map(|worker| holder(worker, 0)).collect(),
                 samples: samples.lock().unwrap()[step as usize],
+                everyone: true,
             };
             for step in 0..STEPS {
                 let rows = touched(worker, step);
@@ -285,7 +291,8 @@ fn a_refusal_leaves_the_connections_good(transport: &str) {
     client.init_dense(&initial()).unwrap();
     let outside = client.pull(None, &[ROWS], &mut dense, &mut values).unwrap_err();
     assert_eq!(refused(outside), PsRefusal::Invalid);
-    let commit = CommitToken { step: Iteration(0), contributors: vec![holder(1, 0)], samples: 1 };
+    let commit =
+        CommitToken { step: Iteration(0), contributors: vec![holder(1, 0)], samples: 1, everyone: true };
     let missing = client.pull(Some(&commit), &[], &mut dense, &mut values).unwrap_err();
     assert_eq!(refused(missing), PsRefusal::Commit);
     assert!(client.push(Iteration(0), 1, &[0.0; DENSE], &[1], &[0.0; 2]).is_err());

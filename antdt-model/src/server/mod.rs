@@ -72,6 +72,9 @@ pub struct CommitToken {
     pub contributors: Vec<Holder>,
     /// Samples of all of them together; with 0 the step changes nothing.
     pub samples: u64,
+    /// Whether no worker was left out of the step that may have had samples. Then one with fewer samples than
+    /// [a full batch](UpdateRule::full_batch) is taken at their share of the rate.
+    pub everyone: bool,
 }
 
 /// A worker's gradient for one server.
@@ -79,6 +82,11 @@ pub struct CommitToken {
 pub struct Push {
     /// Samples behind the gradient. With 0 the worker counts as present, and the push changes nothing.
     pub samples: u64,
+    /// Share of the learning rate at which the gradient is to change the parameters. Where a push takes effect at once, the gradient
+    /// then counts as a mean of its own samples; without one, as its sum over a nominal batch. In synchronous training all pushes of
+    /// a step have the same.
+    #[doc(alias = "ADJUST_LR")]
+    pub rate_share: Option<f32>,
     /// Gradient sums for the server's piece of the flat vector.
     pub dense: Vec<f32>,
     /// Gradient sums for rows that the server holds.
@@ -127,7 +135,7 @@ pub enum PullError {
 }
 
 /// Reason why a push was refused. The parameters are as they were.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PushError {
     /// No worker has sent initial values yet.
@@ -168,6 +176,12 @@ pub enum PushError {
         got: usize,
         /// Values expected.
         expected: usize,
+    },
+    /// The push names a share of the learning rate that no step can have.
+    #[error("a share of {share} of the learning rate; it must be finite and at least 0")]
+    RateShare {
+        /// Share in the push.
+        share: f32,
     },
     /// Some rows cannot be changed.
     #[error(transparent)]
@@ -289,8 +303,8 @@ impl Partition {
         self.pending.len()
     }
 
-    /// Sets the initial values of this server's piece of the flat vector. The first ones stay; all workers
-    /// may send theirs, which are the same.
+    /// Sets the initial values of this server's piece of the flat vector. The first values that arrive stay;
+    /// every worker may send them, because all workers compute the same ones.
     ///
     /// # Errors
     /// If there are more or fewer values than this server holds.
@@ -374,6 +388,9 @@ impl Partition {
         if push.dense.len() != expected {
             return Err(PushError::DenseLength { got: push.dense.len(), expected });
         }
+        if let Some(share) = push.rate_share.filter(|share| !(share.is_finite() && *share >= 0.0)) {
+            return Err(PushError::RateShare { share });
+        }
         self.tables.check_values(&push.rows.rows, &push.rows.values)?;
         let outcome = match self.staleness {
             Staleness::Synchronous => self.buffer(holder, step, push)?,
@@ -407,7 +424,8 @@ impl Partition {
             return Ok(PushOutcome::Duplicate);
         }
         if push.samples > 0 {
-            self.apply(&push.dense, &push.rows, scale, push.samples)?;
+            let scale = push.rate_share.map_or(scale, |_| mean_scale(push.samples));
+            self.apply(&push.dense, &push.rows, (scale, push.rate_share), push.samples)?;
         }
         self.applied.insert(holder.node, (holder.incarnation, step));
         Ok(PushOutcome::Applied)
@@ -445,7 +463,10 @@ impl Partition {
                 dense.iter_mut().zip(&push.dense).for_each(|(sum, value)| *sum += value);
             }
             let rows = self.tables.merge(&pushes.iter().map(|push| &push.rows).collect::<Vec<_>>());
-            self.apply(&dense, &rows, mean_scale(commit.samples), commit.samples)
+            // All workers switch to a plan at one step, so that they name one share.
+            let share = pushes[0].rate_share.unwrap_or(1.0);
+            let share = if commit.everyone { share * self.rule.share_of(commit.samples) } else { share };
+            self.apply(&dense, &rows, (mean_scale(commit.samples), Some(share)), commit.samples)
                 .expect("each push was checked when it came, and merging keeps rows ascending");
         }
         self.committed = Some(commit.step);
@@ -465,11 +486,11 @@ impl Partition {
         &mut self,
         dense: &[f32],
         rows: &SparseGradient,
-        scale: f32,
+        (scale, rate_share): (f32, Option<f32>),
         samples: u64,
     ) -> Result<(), TableError> {
         let parts = self.dense.iter().flat_map(|params| params.trainable(dense)).chain([&rows.values[..]]);
-        let step = self.rule.next(self.trained, parts, scale);
+        let step = self.rule.next(self.trained, parts, scale).at(rate_share.unwrap_or(1.0));
         let update = &self.rule.optimizer.begin(step);
         self.tables.apply(&rows.rows, &rows.values, update)?;
         if let Some(params) = &mut self.dense {

@@ -30,6 +30,13 @@ fn partition(staleness: Staleness) -> Partition {
     partition
 }
 
+fn ruled(optimizer: &str, staleness: Staleness) -> Partition {
+    let rule = UpdateRule::named(optimizer, 0.5).unwrap();
+    let mut partition = Partition::new(&PartitionConfig { rule, ..config(0, 1, staleness) }).unwrap();
+    partition.init_dense(vec![1.0; DENSE]).unwrap();
+    partition
+}
+
 fn holder(worker: u32, incarnation: u32) -> Holder {
     Holder::new(NodeId::worker(worker), Incarnation(incarnation))
 }
@@ -37,13 +44,14 @@ fn holder(worker: u32, incarnation: u32) -> Holder {
 fn push(value: f32, samples: u64) -> Push {
     Push {
         samples,
+        rate_share: None,
         dense: vec![value; DENSE],
         rows: SparseGradient { rows: vec![4, 9], values: vec![value; 2 * DIM] },
     }
 }
 
 fn commit(step: u64, contributors: &[Holder], samples: u64) -> CommitToken {
-    CommitToken { step: Iteration(step), contributors: contributors.to_vec(), samples }
+    CommitToken { step: Iteration(step), contributors: contributors.to_vec(), samples, everyone: true }
 }
 
 fn model(partition: &Partition) -> (Vec<f32>, Vec<f32>) {
@@ -73,6 +81,25 @@ fn servers_apply_what_one_worker_with_the_whole_batch_would() {
     follow_a_replica(&scheduled(), 3);
     // One server has the whole gradient, and may clip it.
     follow_a_replica(&UpdateRule { clip_norm: Some(0.1), ..scheduled() }, 1);
+    // Some steps have fewer samples than that, some more.
+    follow_a_replica(&UpdateRule { full_batch: Some(20), ..scheduled() }, 3);
+}
+
+#[test]
+fn a_step_that_left_nobody_out_and_has_few_samples_is_taken_at_their_share_of_the_rate() {
+    let after = |full_batch: Option<u64>, everyone: bool| {
+        let rule = UpdateRule { full_batch, ..UpdateRule::named("sgd", 0.5).unwrap() };
+        let config = PartitionConfig { rule, ..config(0, 1, Staleness::Synchronous) };
+        let mut partition = Partition::new(&config).unwrap();
+        partition.init_dense(vec![1.0; DENSE]).unwrap();
+        partition.push(holder(0, 0), Iteration(0), push(4.0, 4)).unwrap();
+        partition.commit(&CommitToken { everyone, ..commit(0, &[holder(0, 0)], 4) }).unwrap();
+        model(&partition).0[0]
+    };
+    // The mean of the gradients is 1.
+    assert_eq!([after(None, true), after(Some(4), true), after(Some(16), true)], [0.5, 0.5, 0.875]);
+    // With backups a step has fewer samples because it did not wait for more.
+    assert_eq!(after(Some(16), false), 0.5);
 }
 
 fn follow_a_replica(rule: &UpdateRule, servers: u32) {
@@ -94,7 +121,12 @@ fn follow_a_replica(rule: &UpdateRule, servers: u32) {
                 let rows: Vec<u64> = (0..50).filter(|_| rng.below(3) == 0).collect();
                 let values = (0..rows.len() * DIM).map(|_| rng.normal() as f32).collect();
                 let dense = (0..DENSE).map(|_| rng.normal() as f32).collect();
-                Push { samples: 1 + rng.below(9), dense, rows: SparseGradient { rows, values } }
+                Push {
+                    samples: 1 + rng.below(9),
+                    rate_share: None,
+                    dense,
+                    rows: SparseGradient { rows, values },
+                }
             })
             .collect();
         let samples = gradients.iter().map(|push| push.samples).sum();
@@ -109,6 +141,7 @@ fn follow_a_replica(rule: &UpdateRule, servers: u32) {
                     whole.rows.rows.iter().zip(whole.rows.values.chunks(DIM)).filter(|(row, _)| mine(row));
                 let part = Push {
                     samples: whole.samples,
+                    rate_share: whole.rate_share,
                     dense: whole.dense[map.dense(server)].to_vec(),
                     rows: SparseGradient {
                         rows,
@@ -304,4 +337,40 @@ fn a_step_of_no_samples_advances_and_changes_nothing() {
     partition.push(holder(0, 0), Iteration(0), push(f32::NAN, 0)).unwrap();
     partition.commit(&commit(0, &[holder(0, 0)], 0)).unwrap();
     assert_eq!((model(&partition), partition.committed()), (before, Some(Iteration(0))));
+}
+
+#[test]
+fn a_push_with_a_share_is_a_mean_at_that_share_of_the_rate() {
+    let moved = |samples: u64, rate_share: Option<f32>| {
+        let mut partition = ruled("sgd", Staleness::Unbounded { scale: 0.25 });
+        let gradient = Push { rate_share, ..push(samples as f32, samples) };
+        partition.push(holder(0, 0), Iteration(0), gradient).unwrap();
+        1.0 - model(&partition).0[0]
+    };
+    // Without one, a push counts as the sum over a nominal batch of 4.
+    assert_eq!([2, 4, 8].map(|samples| moved(samples, None)), [0.25, 0.5, 1.0]);
+    // With one, as its mean: the share alone says how far it goes.
+    assert_eq!([2, 4, 8].map(|samples| moved(samples, Some(1.0))), [0.5; 3]);
+    assert_eq!([2, 4, 8].map(|samples| moved(samples, Some(samples as f32 / 4.0))), [0.25, 0.5, 1.0]);
+}
+
+#[test]
+fn a_step_is_taken_at_the_share_that_its_pushes_name() {
+    let moved = |rate_share: Option<f32>| {
+        let mut partition = ruled("adam", Staleness::Synchronous);
+        for worker in 0..2 {
+            let gradient = Push { rate_share, ..push(3.0, 3) };
+            partition.push(holder(worker, 0), Iteration(0), gradient).unwrap();
+        }
+        partition.commit(&commit(0, &[holder(0, 0), holder(1, 0)], 6)).unwrap();
+        1.0 - model(&partition).0[0]
+    };
+    let [whole, half, none] = [None, Some(0.5), Some(0.0)].map(moved);
+    assert!((whole / half - 2.0).abs() < 1e-4 && none == 0.0, "{whole}, {half}, {none}");
+    let mut partition = ruled("sgd", Staleness::Synchronous);
+    for share in [-0.5, f32::INFINITY, f32::NAN] {
+        let gradient = Push { rate_share: Some(share), ..push(1.0, 1) };
+        let refused = partition.push(holder(0, 0), Iteration(0), gradient);
+        assert!(matches!(refused, Err(PushError::RateShare { .. })), "{refused:?}");
+    }
 }

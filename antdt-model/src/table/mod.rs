@@ -236,6 +236,27 @@ impl SparseTable {
         })
     }
 
+    /// Whether this is the whole table, not one partition of several.
+    #[cfg(feature = "runtime")]
+    pub(crate) const fn is_whole(&self) -> bool {
+        self.partitions == 1
+    }
+
+    /// Appends the values of a row and its state. The row was checked.
+    #[cfg(feature = "runtime")]
+    pub(crate) fn read_kept(&self, row: u64, into: &mut Vec<f32>) {
+        let (local, dim) = (self.local(row), self.spec.dim);
+        let state_dim = dim * self.state_per_value;
+        if self.is_stored(local) {
+            into.extend_from_slice(&self.values[local * dim..][..dim]);
+            into.extend_from_slice(&self.state[local * state_dim..][..state_dim]);
+        } else {
+            let start = into.len();
+            into.resize(start + dim + state_dim, 0.0);
+            self.initial(row, &mut into[start..start + dim]);
+        }
+    }
+
     /// Overwrites a row and its state. The row was checked; `values` and `state` have a row's length.
     pub(crate) fn overwrite(&mut self, row: u64, values: &[f32], state: &[f32]) {
         let local = self.store(row);

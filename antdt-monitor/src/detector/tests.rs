@@ -115,6 +115,45 @@ fn a_worker_is_slow_since_its_first_slow_batch_not_since_it_was_found() {
 }
 
 #[test]
+fn the_newest_load_of_the_present_life_is_kept() {
+    let (job, mut detector) = job(true, 2);
+    let load = |busy| NodeLoad { over: ms(10_000), host_busy: Some(busy), ..NodeLoad::default() };
+    assert_eq!(detector.load(NodeId::worker(1)), None);
+    assert_eq!(detector.loaded(job.holder(1), load(0.5)), ReportAnswer::Accepted);
+    detector.loaded(job.holder(1), load(0.9));
+    assert_eq!(detector.load(NodeId::worker(1)), Some(load(0.9)));
+    let next = Holder::new(NodeId::worker(1), Incarnation(1));
+    assert_eq!(detector.loaded(next, load(0.1)), ReportAnswer::UnknownHolder);
+    detector.node_joined(JobTime::ZERO, &NodeInfo { holder: next, ..job.info(1) });
+    assert_eq!(detector.load(NodeId::worker(1)), None, "what the life before said is forgotten");
+}
+
+#[test]
+fn noise_alone_makes_no_straggler_and_hides_none() {
+    for (seed, spread) in (1 << 20..).zip([0.05, 0.2, 0.3, 0.3, 0.3, 0.3]) {
+        let mut rng = Seed(seed).derive("healthy workers").rng();
+        let (mut job, mut detector) = job(true, 8);
+        let mut noisy = |job: &mut SyntheticJob, detector: &mut StragglerDetector, slow: f64| {
+            for _ in 0..400 {
+                let noise: Vec<f64> = (0..8).map(|_| (spread * rng.normal()).exp()).collect();
+                let factor = |worker: usize| noise[worker] * if worker == 5 { slow } else { 1.0 };
+                steps(job, detector, 1, |worker, _| factor(worker));
+            }
+            std::iter::from_fn(|| detector.poll_effect())
+                .filter_map(|effect| match effect {
+                    MonitorEffect::PaceChanged { holder, from, to, .. } => {
+                        (to.is_straggler() && !from.is_straggler()).then_some(holder.node.index)
+                    }
+                    _ => None,
+                })
+                .collect::<Vec<u32>>()
+        };
+        assert!(noisy(&mut job, &mut detector, 1.0).is_empty(), "noise of {spread}");
+        assert_eq!(noisy(&mut job, &mut detector, 2.5), [5], "noise of {spread}");
+    }
+}
+
+#[test]
 fn half_of_the_workers_slow_are_all_found() {
     let (mut job, mut detector) = job(true, 4);
     steps(&mut job, &mut detector, 30, |worker, _| if worker < 2 { 4.0 } else { 1.0 });
@@ -267,7 +306,7 @@ fn the_rate_of_a_synchronous_job_is_its_global_batch_over_its_step() {
 fn a_slow_device_class_is_slow_hardware_and_judged_within_itself() {
     let mut job = SyntheticJob::new(true, 64, &[HEALTHY, HEALTHY, HEALTHY * 3, HEALTHY * 3, HEALTHY * 9]);
     for worker in &mut job.workers[2..] {
-        worker.device = DeviceClass("old".to_owned());
+        worker.device = DeviceClass("old".into());
     }
     let mut detector = detector();
     job.join_all(&mut detector);

@@ -20,6 +20,8 @@ pub use ratio::RatioRule;
 pub struct Evidence {
     /// Ratio over the short window.
     pub ratio_short: f64,
+    /// Short ratio that noise alone may give a healthy node, with a chance of at most [`ERROR_RATE`](crate::ERROR_RATE); above 1.
+    pub ratio_by_chance: f64,
     /// Median of the ratio over the long window.
     pub ratio_long: f64,
     /// Share of the long window in which the node was slow, 0 to 1.
@@ -34,7 +36,7 @@ pub trait PaceRule: fmt::Debug + Send + Sync {
 
     /// Returns the rule's verdict. `_current` is the one in force, for hysteresis; it is never
     /// `Straggler(Deterministic)`, which is a verdict on the device class, not on the node. The default is a
-    /// transient straggler while the node is slow.
+    /// transient straggler while the node is slow, whatever noise explains.
     fn judge(&self, evidence: &Evidence, _current: Pace) -> Pace {
         if self.is_slow(evidence.ratio_short) {
             Pace::Straggler(StragglerKind::Transient)
@@ -214,7 +216,11 @@ mod tests {
     fn a_rule_of_one_function_finds_stragglers_that_pass() {
         let rule = Rule::own("twice", FromFn(|ratio| ratio >= 2.0));
         let judge = |ratio_short| {
-            rule.judge(&Evidence { ratio_short, ratio_long: 9.0, slow_fraction_long: 1.0 }, Pace::Normal)
+            let (ratio_by_chance, slow_fraction_long) = (1.2, 1.0);
+            let evidence = Evidence { ratio_short, ratio_by_chance, ratio_long: 9.0, slow_fraction_long };
+            let noisy = Evidence { ratio_by_chance: 2.5, ..evidence };
+            assert_eq!(rule.judge(&noisy, Pace::Normal), rule.judge(&evidence, Pace::Normal), "its own word");
+            rule.judge(&evidence, Pace::Normal)
         };
         assert_eq!((judge(1.9), judge(2.0)), (Pace::Normal, Pace::Straggler(StragglerKind::Transient)));
     }

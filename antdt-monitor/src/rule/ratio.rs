@@ -9,7 +9,7 @@ use super::{Evidence, PaceRule};
 ///
 /// | verdict | entered | left |
 /// |---|---|---|
-/// | transient | short ratio ≥ `transient` | short ratio < `transient × hysteresis` |
+/// | transient | short ratio ≥ `transient`, and more than noise explains | short ratio < `transient × hysteresis` |
 /// | persistent | slow now, long ratio ≥ `persistent` and slow fraction ≥ `slow_fraction` | one of the three below `hysteresis` × its threshold |
 /// | leader | short ratio ≤ 1 / `transient` | short ratio > 1 / (`transient × hysteresis`) |
 ///
@@ -100,9 +100,11 @@ impl PaceRule for RatioRule {
     fn judge(&self, evidence: &Evidence, current: Pace) -> Pace {
         // Whoever has a verdict keeps it down to `hysteresis` times its threshold.
         let ease = |held: bool| if held { self.hysteresis } else { 1.0 };
+        let was_straggler = current.is_straggler();
         let was_persistent = current == Pace::Straggler(StragglerKind::Persistent);
 
-        if evidence.ratio_short >= self.transient * ease(current.is_straggler()) {
+        let explained = !was_straggler && evidence.ratio_short <= evidence.ratio_by_chance;
+        if evidence.ratio_short >= self.transient * ease(was_straggler) && !explained {
             let ease = ease(was_persistent);
             let persistent = evidence.ratio_long >= self.persistent * ease
                 && evidence.slow_fraction_long >= self.slow_fraction * ease;
@@ -127,7 +129,19 @@ mod tests {
     const PERSISTENT: Pace = Pace::Straggler(StragglerKind::Persistent);
 
     fn judge(ratio_short: f64, ratio_long: f64, slow_fraction_long: f64, current: Pace) -> Pace {
-        RatioRule::default().judge(&Evidence { ratio_short, ratio_long, slow_fraction_long }, current)
+        let ratio_by_chance = 1.1;
+        let evidence = Evidence { ratio_short, ratio_by_chance, ratio_long, slow_fraction_long };
+        RatioRule::default().judge(&evidence, current)
+    }
+
+    #[test]
+    fn what_noise_explains_makes_no_straggler_and_keeps_one() {
+        let evidence =
+            Evidence { ratio_short: 1.5, ratio_by_chance: 1.6, ratio_long: 1.5, slow_fraction_long: 1.0 };
+        let judge =
+            |ratio_short, current| RatioRule::default().judge(&Evidence { ratio_short, ..evidence }, current);
+        assert_eq!((judge(1.5, Pace::Normal), judge(1.61, Pace::Normal)), (Pace::Normal, PERSISTENT));
+        assert_eq!((judge(1.5, TRANSIENT), judge(1.1, TRANSIENT)), (PERSISTENT, Pace::Normal));
     }
 
     #[test]

@@ -109,3 +109,18 @@ fn a_node_that_leaves_takes_its_part_of_the_noise_along() {
     segments[1].leave(&mut noise);
     assert!(noise.variance().sqrt() < 0.12, "{noise:?}");
 }
+
+#[test]
+fn the_spread_around_the_median_is_looked_at_now_and_then_in_a_long_life_too() {
+    let (mut rng, mut segment, mut noise) = (rng(1), Segment::default(), Noise::default());
+    let mut looks: Vec<usize> = Vec::new();
+    for batch in 0..20 * NEWEST {
+        let before = segment.around;
+        segment.push(time(1.0, 0.1, &mut rng), &mut noise);
+        if segment.around.to_bits() != before.to_bits() {
+            looks.push(batch);
+        }
+    }
+    assert!(looks.len() > 10 * NEWEST / LOOK, "{looks:?}");
+    assert!(looks.windows(2).all(|pair| (pair[1] - pair[0]).is_multiple_of(LOOK)), "{looks:?}");
+}

@@ -127,6 +127,26 @@ fn throughput_is_samples_over_wall_time() {
     assert_eq!(filled(0, ms(50)).samples_per_second(STEP), 0.0);
 }
 
+proptest! {
+    /// Against the batches themselves; `own` is a step that makes the window a longer or shorter one than the nominal.
+    #[test]
+    fn throughput_is_that_of_the_newest_batches_of_the_window(
+        batches in prop::collection::vec((1_u64..1000, 1_u64..200), 0..120),
+        own in 20_u64..400,
+    ) {
+        let config = WindowConfig { warmup_batches: 0, ..WindowConfig::default() };
+        let mut window = ShortWindow::new(config);
+        for (at, (samples, wall)) in batches.iter().enumerate() {
+            window.push(&BatchReport { samples: *samples, ..batch(1, ms(1), ms(*wall)) });
+            for step in [window.step_time().unwrap(), ms(own)] {
+                let newest = batches[..=at].iter().rev().take(window.span(step) as usize);
+                let (samples, wall) = newest.fold((0, 0), |(n, ms), (samples, wall)| (n + samples, ms + wall));
+                prop_assert_eq!(window.samples_per_second(step), samples as f64 / ms(wall).as_secs_f64());
+            }
+        }
+    }
+}
+
 #[test]
 fn a_batch_without_samples_says_nothing() {
     let mut window = filled(24, ms(50));

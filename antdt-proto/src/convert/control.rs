@@ -23,6 +23,11 @@ impl From<&core::Plan> for v1::Plan {
                 .collect(),
             local_steps: plan.local_steps,
             backups: plan.backups,
+            actions: plan
+                .actions
+                .iter()
+                .map(|(name, value)| v1::ActionValue { name: name.clone(), value: value.clone() })
+                .collect(),
         }
     }
 }
@@ -30,14 +35,17 @@ impl From<&core::Plan> for v1::Plan {
 impl From<v1::Plan> for core::Plan {
     fn from(wire: v1::Plan) -> Self {
         let of = |b: &v1::BatchSize| core::NodeId::worker(b.worker);
+        let in_parts = wire.batch_sizes.iter().filter(|b| b.micro_batches > 1);
+        let accumulation = in_parts.map(|b| (of(b), b.micro_batches)).collect();
         Self::new(
             core::PlanVersion(wire.version),
             core::MembershipVersion(wire.membership),
             wire.batch_sizes.iter().map(|b| (of(b), b.samples)).collect(),
         )
-        .with_accumulation(wire.batch_sizes.iter().map(|b| (of(b), b.micro_batches)).collect())
+        .with_accumulation(accumulation)
         .with_local_steps(wire.local_steps)
         .with_backups(wire.backups)
+        .with_actions(wire.actions.into_iter().map(|it| (it.name, it.value)).collect())
     }
 }
 
@@ -50,6 +58,29 @@ impl From<core::ModelDistance> for v1::ModelDistance {
 impl From<v1::ModelDistance> for core::ModelDistance {
     fn from(wire: v1::ModelDistance) -> Self {
         Self { average: wire.average, relative: wire.relative }
+    }
+}
+
+impl From<core::NodeLoad> for v1::NodeLoad {
+    fn from(load: core::NodeLoad) -> Self {
+        let core::NodeLoad { over, cpu_quota, cpu_throttled, host_busy, memory_used, memory_bound } = load;
+        Self { over_ns: to_ns(over), cpu_quota, cpu_throttled, host_busy, memory_used, memory_bound }
+    }
+}
+
+impl From<v1::NodeLoad> for core::NodeLoad {
+    /// A figure that can be none counts as unknown.
+    fn from(wire: v1::NodeLoad) -> Self {
+        let v1::NodeLoad { over_ns, cpu_quota, cpu_throttled, host_busy, memory_used, memory_bound } = wire;
+        let share = |it: Option<f64>| it.filter(|share| (0.0..=1.0).contains(share));
+        Self {
+            over: Duration::from_nanos(over_ns),
+            cpu_quota: cpu_quota.filter(|cpus| cpus.is_finite() && *cpus >= 0.0),
+            cpu_throttled: share(cpu_throttled),
+            host_busy: share(host_busy),
+            memory_used,
+            memory_bound,
+        }
     }
 }
 
@@ -136,7 +167,8 @@ mod tests {
         let plan = antdt_core::Plan::new(antdt_core::PlanVersion(7), antdt_core::MembershipVersion(2), sizes)
             .with_accumulation([(NodeId::worker(0), 1), (NodeId::worker(4), 3)].into_iter().collect())
             .with_local_steps(Some(4))
-            .with_backups(Some(1));
+            .with_backups(Some(1))
+            .with_actions([("ADJUST_LR".to_owned(), "linear".to_owned())].into_iter().collect());
         assert_eq!((plan.micro_batches(NodeId::worker(0)), plan.micro_batches(NodeId::worker(4))), (1, 3));
         assert_eq!(antdt_core::Plan::from(v1::Plan::from(&plan)), plan);
 
@@ -146,6 +178,28 @@ mod tests {
         assert_eq!((report.micro_batches, v1::BatchReport::from_core(&report, 0.0)), (1, wire));
         let wire = v1::BatchReport { micro_batches: 3, ..wire };
         assert_eq!(v1::BatchReport::from_core(&wire.to_core(holder), 0.0), wire);
+    }
+
+    #[test]
+    fn a_load_survives_the_wire_and_figures_that_cannot_be_are_unknown() {
+        let load = antdt_core::NodeLoad {
+            over: std::time::Duration::from_secs(10),
+            cpu_quota: Some(0.5),
+            cpu_throttled: Some(0.38),
+            host_busy: None,
+            memory_used: Some(7),
+            memory_bound: Some(9),
+        };
+        let wire = v1::NodeLoad::from(load);
+        assert_eq!(antdt_core::NodeLoad::from(wire), load);
+        let odd = v1::NodeLoad {
+            cpu_throttled: Some(f64::NAN),
+            cpu_quota: Some(-1.0),
+            host_busy: Some(1.5),
+            ..wire
+        };
+        let unknown = antdt_core::NodeLoad { cpu_throttled: None, cpu_quota: None, ..load };
+        assert_eq!(antdt_core::NodeLoad::from(odd), unknown);
     }
 
     #[test]

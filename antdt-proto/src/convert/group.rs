@@ -1,6 +1,7 @@
 //! Conversion of the messages about steps that all workers take together.
 
 use antdt_core as core;
+use prost::Message;
 
 use super::{WireError, required};
 use crate::v1;
@@ -112,6 +113,7 @@ impl From<&core::StepCommit> for v1::StepCommit {
             undone: false,
             asked: commit.asked,
             counted: commit.counted,
+            everyone: commit.everyone,
         }
     }
 }
@@ -133,11 +135,13 @@ impl TryFrom<v1::StepCommit> for core::StepCommit {
             end: wire.end,
             asked: wire.asked,
             counted: wire.counted,
+            everyone: wire.everyone,
         })
     }
 }
 
 impl From<&core::Joined> for v1::JoinReply {
+    /// Encodes the answer. A clone of the reply shares its bytes.
     fn from(joined: &core::Joined) -> Self {
         let members = joined
             .members
@@ -147,7 +151,7 @@ impl From<&core::Joined> for v1::JoinReply {
                 data_address: address.clone(),
             })
             .collect();
-        Self {
+        let joined = v1::Joined {
             membership: joined.membership.0,
             members,
             commit_prepared: joined.commit_prepared,
@@ -159,7 +163,8 @@ impl From<&core::Joined> for v1::JoinReply {
             rollback: joined.rollback.0,
             checkpoint: joined.checkpoint.as_deref().unwrap_or_default().to_owned(),
             servers: joined.servers.to_vec(),
-        }
+        };
+        Self { joined: joined.encode_to_vec().into() }
     }
 }
 
@@ -167,6 +172,9 @@ impl TryFrom<v1::JoinReply> for core::Joined {
     type Error = WireError;
 
     fn try_from(wire: v1::JoinReply) -> Result<Self, WireError> {
+        let damaged =
+            |error: prost::DecodeError| WireError::Damaged { field: "join.joined", why: error.to_string() };
+        let wire = v1::Joined::decode(wire.joined).map_err(damaged)?;
         let mut members = Vec::with_capacity(wire.members.len());
         for member in wire.members {
             members.push((required("member.holder", member.holder)?.try_into()?, member.data_address));
@@ -224,7 +232,36 @@ mod tests {
             end: false,
             asked: 7,
             counted: true,
+            everyone: false,
         };
         assert_eq!(antdt_core::StepCommit::try_from(v1::StepCommit::from(&commit)).unwrap(), commit);
+    }
+
+    #[test]
+    fn what_a_member_is_told_survives_the_wire_and_is_encoded_once() {
+        let (one, other) = (NodeId::worker(0), NodeId::worker(1));
+        let life = |node| Holder::new(node, Incarnation(3));
+        let membership = antdt_core::MembershipVersion(4);
+        let sizes = [(one, 5), (other, 7)].into_iter().collect();
+        let joined = antdt_core::Joined {
+            membership,
+            members: [(life(one), "a:1".to_owned()), (life(other), "b:2".to_owned())].into(),
+            commit_prepared: true,
+            source: Some(antdt_core::Rank(1)),
+            next_step: 6,
+            plan: antdt_core::Plan::new(antdt_core::PlanVersion(2), membership, sizes),
+            last_commit: None,
+            finished: false,
+            rollback: antdt_core::RollbackId(1),
+            checkpoint: Some("/checkpoints/3".into()),
+            servers: ["c:3".to_owned()].into(),
+        };
+        let reply = v1::JoinReply::from(&joined);
+        assert_eq!(reply.clone().joined.as_ptr(), reply.joined.as_ptr(), "a clone has the same bytes");
+        assert_eq!(antdt_core::Joined::try_from(reply.clone()).unwrap(), joined);
+
+        let cut = v1::JoinReply { joined: reply.joined.slice(..reply.joined.len() - 1) };
+        let error = antdt_core::Joined::try_from(cut).unwrap_err().to_string();
+        assert!(error.starts_with("field `join.joined` cannot be read: "), "{error}");
     }
 }

@@ -27,6 +27,14 @@ pub enum WireError {
         /// Value of the field.
         value: i64,
     },
+    /// Bytes that are no message of the kind that they should be.
+    #[error("field `{field}` cannot be read: {why}")]
+    Damaged {
+        /// Name of the field.
+        field: &'static str,
+        /// What the decoder says.
+        why: String,
+    },
     /// The metrics of a message cannot be recorded together.
     #[error(transparent)]
     Metric(#[from] antdt_core::MetricError),

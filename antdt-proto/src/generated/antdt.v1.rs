@@ -18,6 +18,27 @@ pub struct LeaseId {
     #[prost(uint64, tag = "2")]
     pub sequence: u64,
 }
+/// What the system says about the load of a node's host and the bounds of its process. Absent: it does not say.
+#[derive(Clone, Copy, PartialEq, ::prost::Message)]
+pub struct NodeLoad {
+    /// Stretch of time that the shares are of.
+    #[prost(uint64, tag = "1")]
+    pub over_ns: u64,
+    /// CPUs that the process's control group may use.
+    #[prost(double, optional, tag = "2")]
+    pub cpu_quota: ::core::option::Option<f64>,
+    /// Share of the time in which the quota kept from a CPU what wanted to run.
+    #[prost(double, optional, tag = "3")]
+    pub cpu_throttled: ::core::option::Option<f64>,
+    /// Share of the time of all CPUs of the host in which they were busy.
+    #[prost(double, optional, tag = "4")]
+    pub host_busy: ::core::option::Option<f64>,
+    /// Bytes of the memory that binds the process most: in use, and in all.
+    #[prost(uint64, optional, tag = "5")]
+    pub memory_used: ::core::option::Option<u64>,
+    #[prost(uint64, optional, tag = "6")]
+    pub memory_bound: ::core::option::Option<u64>,
+}
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum Role {
@@ -326,7 +347,7 @@ pub struct LedgerStatus {
     #[prost(bool, tag = "4")]
     pub failed: bool,
 }
-/// Samples.
+/// Number of samples of a data set in each state.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Counts {
     #[prost(uint64, tag = "1")]
@@ -1223,6 +1244,17 @@ pub struct Plan {
     /// Workers that a step need not wait for; absent leaves it to the sync mode.
     #[prost(uint32, optional, tag = "5")]
     pub backups: ::core::option::Option<u32>,
+    /// Values of further actions, in order of name.
+    #[prost(message, repeated, tag = "6")]
+    pub actions: ::prost::alloc::vec::Vec<ActionValue>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ActionValue {
+    /// Name of the action, such as ADJUST_LR.
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub value: ::prost::alloc::string::String,
 }
 #[derive(Clone, Copy, PartialEq, ::prost::Message)]
 pub struct BatchReport {
@@ -1264,7 +1296,7 @@ pub struct HeartbeatRequest {
     pub plan_applied: u64,
     #[prost(uint64, tag = "5")]
     pub plan_applied_at: u64,
-    /// Of a worker whose training thread is at work and has not got on for a while.
+    /// Present while the worker's training thread is at work and has made no progress for some time.
     #[prost(message, optional, tag = "6")]
     pub stall: ::core::option::Option<Stall>,
     /// The platform told the process to leave (SIGTERM).
@@ -1273,6 +1305,9 @@ pub struct HeartbeatRequest {
     /// Of a worker that made an average of all models since its last heartbeat.
     #[prost(message, optional, tag = "8")]
     pub model_distance: ::core::option::Option<ModelDistance>,
+    /// About once a second.
+    #[prost(message, optional, tag = "9")]
+    pub load: ::core::option::Option<NodeLoad>,
 }
 #[derive(Clone, Copy, PartialEq, ::prost::Message)]
 pub struct ModelDistance {
@@ -1362,8 +1397,14 @@ pub struct Member {
     #[prost(string, tag = "2")]
     pub data_address: ::prost::alloc::string::String,
 }
-#[derive(Clone, PartialEq, ::prost::Message)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct JoinReply {
+    /// A `Joined`, encoded: all members of a group are told the same, and the master encodes it once for all of them.
+    #[prost(bytes = "bytes", tag = "1")]
+    pub joined: ::prost::bytes::Bytes,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Joined {
     #[prost(uint64, tag = "1")]
     pub membership: u64,
     /// In order of rank.
@@ -1438,6 +1479,9 @@ pub struct StepCommit {
     /// begins that step.
     #[prost(bool, tag = "8")]
     pub counted: bool,
+    /// No worker was left out of the step that may have had samples.
+    #[prost(bool, tag = "9")]
+    pub everyone: bool,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct LeaveRequest {
@@ -1820,7 +1864,7 @@ pub mod control_client {
             req.extensions_mut().insert(GrpcMethod::new("antdt.v1.Control", "Join"));
             self.inner.unary(req, path, codec).await
         }
-        /// One worker is done with a synchronous step; answered when all are, or when the step is aborted.
+        /// A worker is done with a synchronous step; the master answers when all are, or when the step is aborted.
         pub async fn ready(
             &mut self,
             request: impl tonic::IntoRequest<super::ReadyRequest>,
@@ -1968,7 +2012,7 @@ pub mod control_server {
             &self,
             request: tonic::Request<super::JoinRequest>,
         ) -> std::result::Result<tonic::Response<super::JoinReply>, tonic::Status>;
-        /// One worker is done with a synchronous step; answered when all are, or when the step is aborted.
+        /// A worker is done with a synchronous step; the master answers when all are, or when the step is aborted.
         async fn ready(
             &self,
             request: tonic::Request<super::ReadyRequest>,
@@ -2690,6 +2734,9 @@ pub struct NodeDiagnosis {
     pub data_wait_share: f64,
     #[prost(string, tag = "14")]
     pub host: ::prost::alloc::string::String,
+    /// Absent: the node has not said it yet.
+    #[prost(message, optional, tag = "15")]
+    pub load: ::core::option::Option<NodeLoad>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Decision {

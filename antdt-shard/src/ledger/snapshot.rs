@@ -10,10 +10,10 @@ use super::{GenerationState, ShardLedger};
 use crate::error::RecoverError;
 use crate::spec::{DatasetSpec, Epochs};
 
-/// The durable state of a ledger at one moment. O(outstanding leases + holes) in size: done samples are not
-/// listed.
+/// The durable state of a ledger at one moment. Its size is O(outstanding leases + holes), where a hole is a
+/// gap in the run of shards that no worker has begun; done samples are not listed.
 ///
-/// It holds no lease: shards that were leased wait again, at the last acknowledged offset.
+/// A snapshot holds no lease: in it, a shard that was leased waits again, at its last acknowledged offset.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LedgerSnapshot {
     pub(super) book: Book,

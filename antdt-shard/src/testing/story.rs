@@ -76,8 +76,14 @@ impl Story {
         due.into_iter().map(|(_, call): (u8, Call)| call).collect()
     }
 
-    /// The call as it arrives: a source says in which generation its worker registered.
+    /// The call as it arrives: a source says in which generation its worker registered, and a log that loses nothing has what late
+    /// calls wrote just before a restart.
     pub(crate) fn arriving(&self, mut call: Call) -> Call {
+        if let Call::Restart { kept, .. } = &mut call
+            && !self.may_lose_records
+        {
+            *kept = self.model.naive.notes().len();
+        }
         if !self.by_source {
             return call;
         }
@@ -196,8 +202,7 @@ impl Story {
             Step::Restore { which } => Call::Restore { which: usize::from(*which).checked_rem(book.kept())? },
             Step::Restart { lost, compacted } => {
                 let written = self.model.naive.notes().len();
-                let lost = if self.may_lose_records { usize::from(*lost) } else { 0 };
-                let kept = written.saturating_sub(lost).max(self.model.kept_least());
+                let kept = written.saturating_sub(usize::from(*lost)).max(self.model.kept_least());
                 Call::Restart { kept, compacted: compacted.map(|at| usize::from(at) % (kept + 1)) }
             }
             Step::Late { step, .. } => return self.call(step),

@@ -6,7 +6,7 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +14,6 @@ use std::time::Instant;
 
 use antdt_sim::Recording;
 use antdt_sim::chaos::{self, CaseError, JobEnding, SEEDS_ENOUGH, Tally};
-use antdt_sim::recording::RecordingError;
 use antdt_sim::shrink::shrink;
 
 #[path = "antdt-chaos/arguments.rs"]
@@ -55,50 +54,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// The cases of one seed. Returns whether all invariants hold in them.
+/// The job of a seed. Returns whether all invariants hold in it.
 fn one(seed: u64, trace: Option<&Path>) -> Result<bool, String> {
-    let job = one_job(seed, trace)?;
-    say!("");
-    let groups = trace.map(beside);
-    Ok(one_in_groups(seed, groups.as_deref())? && job)
-}
-
-/// Where the groups' recording goes if that of the job goes to `trace`: `x.jsonl`, `x.groups.jsonl`.
-fn beside(trace: &Path) -> PathBuf {
-    match trace.extension().and_then(|extension| extension.to_str()) {
-        Some(extension) => trace.with_extension(format!("groups.{extension}")),
-        None => trace.with_extension("groups"),
-    }
-}
-
-/// The workers of a seed that average in groups.
-fn one_in_groups(seed: u64, trace: Option<&Path>) -> Result<bool, String> {
-    let mut case = chaos::partial_case(seed);
-    say!("{case}");
-    let good = match case.run() {
-        Ok(outcome) => {
-            let (at, steps, averages) = (outcome.completed, outcome.steps, outcome.averages);
-            say!("every invariant holds; {steps} steps and {averages} averages, complete at {at}");
-            true
-        }
-        Err(error) => {
-            let shrunk = shrink(&case, &error);
-            case = shrunk.case;
-            say!("\nsmallest of {} candidates: {case}", shrunk.tries);
-            say!("\n{}", case.story());
-            false
-        }
-    };
-    if let Some(path) = trace {
-        record(path, |file| case.trace(file))?;
-        let replayed = Recording::read(path).and_then(|recording| recording.replay_groups());
-        said_of_replay(path, replayed.map(|replayed| replayed.compared))?;
-    }
-    Ok(good)
-}
-
-/// The job of a seed.
-fn one_job(seed: u64, trace: Option<&Path>) -> Result<bool, String> {
     let mut case = chaos::case(seed);
     say!("{case}");
     let good = match case.run() {
@@ -119,7 +76,9 @@ fn one_job(seed: u64, trace: Option<&Path>) -> Result<bool, String> {
         record(path, |file| case.trace(file))?;
         let policy = case.policy().map_err(|error| error.to_string())?;
         let replayed = Recording::read(path).and_then(|recording| recording.replay_with(policy));
-        said_of_replay(path, replayed.map(|replayed| replayed.compared))?;
+        let compared =
+            replayed.map_err(|error| format!("{} does not replay: {error}", path.display()))?.compared;
+        say!("\nits recording is in {}; {compared} answers and effects replay", path.display());
     }
     Ok(good)
 }
@@ -133,40 +92,28 @@ fn record(
     written.map_err(|error| format!("--trace = {}: {error}; name another file", path.display()))
 }
 
-fn said_of_replay(path: &Path, compared: Result<u64, RecordingError>) -> Result<(), String> {
-    let path = path.display();
-    let compared = compared.map_err(|error| format!("{path} does not replay: {error}"))?;
-    say!("\nits recording is in {path}; {compared} answers and effects replay");
-    Ok(())
-}
-
 /// Cases on all processors, for so many seconds at most. Returns whether all invariants hold in all of them, and whether
 /// everything that can go wrong did, if there are enough of them.
 fn many(from: u64, count: u64, seconds: u64) -> bool {
     let began = Instant::now();
     let (next, events, ran) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
     let failed: Mutex<Vec<(u64, CaseError)>> = Mutex::new(Vec::new());
-    let tallies: Mutex<[Tally; 2]> = Mutex::default();
+    let tally: Mutex<Tally> = Mutex::default();
     let work = || loop {
         let at = next.fetch_add(1, Ordering::Relaxed);
         if at >= count || began.elapsed().as_secs() >= seconds {
             return;
         }
         let seed = from.wrapping_add(at);
-        let job = chaos::case(seed).run_counted().map(|(outcome, tally)| (outcome.simulated, tally));
-        let groups =
-            chaos::partial_case(seed).run_counted().map(|(outcome, tally)| (outcome.simulated, tally));
-        for (index, (world, result)) in [("its job", job), ("its groups", groups)].into_iter().enumerate() {
-            match result {
-                Ok((simulated, tally)) => {
-                    events.fetch_add(simulated, Ordering::Relaxed);
-                    lock(&tallies)[index].add(&tally);
-                }
-                Err(error) => {
-                    say!("seed {seed}, {world}: {error}");
-                    say!("    again: cargo xtask sim --seed {seed} --trace seed-{seed}.jsonl");
-                    lock(&failed).push((seed, error));
-                }
+        match chaos::case(seed).run_counted() {
+            Ok((outcome, seen)) => {
+                events.fetch_add(outcome.simulated, Ordering::Relaxed);
+                lock(&tally).add(&seen);
+            }
+            Err(error) => {
+                say!("seed {seed}: {error}");
+                say!("    again: cargo xtask sim --seed {seed} --trace seed-{seed}.jsonl");
+                lock(&failed).push((seed, error));
             }
         }
         ran.fetch_add(1, Ordering::Relaxed);
@@ -178,18 +125,9 @@ fn many(from: u64, count: u64, seconds: u64) -> bool {
         }
     });
     let (ran, events) = (ran.into_inner(), events.into_inner());
-    let [jobs, groups] = &*lock(&tallies);
-    say!("jobs: {jobs}");
-    say!("groups: {groups}");
-    let mut never = Vec::new();
-    if ran >= SEEDS_ENOUGH {
-        for (world, tally, endings) in
-            [("jobs", jobs, &JobEnding::ALL[..]), ("groups", groups, &[JobEnding::Completed])]
-        {
-            let missing = tally.missing(endings);
-            never.extend(missing.into_iter().map(|what| format!("{what} ({world})")));
-        }
-    }
+    let tally = lock(&tally);
+    say!("{tally}");
+    let never = if ran >= SEEDS_ENOUGH { tally.missing(&JobEnding::ALL) } else { Vec::new() };
     if !never.is_empty() {
         say!("never seen in {ran} seeds, of which {SEEDS_ENOUGH} must show it: {}", never.join(", "));
     }

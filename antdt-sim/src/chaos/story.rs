@@ -3,9 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use antdt_core::{FetchOutcome, Holder, JobTime, LeaseId};
-use antdt_groups::GeneratorEffect;
-use antdt_groups::member::MemberEffect;
+use antdt_core::{FetchOutcome, JobTime, LeaseId};
 use antdt_job::{Call, HeadAnswer, HeadEffect, HeadEvent, Note, Reply};
 use antdt_shard::ledger::{Answer, Event};
 
@@ -118,52 +116,17 @@ fn line(what: &Happening<'_>) -> Option<String> {
             Some(format!("! record {record:?}")).filter(|line| line.contains("Gener"))
         }
         Happening::Head(event, answer) => head(event, answer),
-        Happening::HeadDeadline | Happening::Wake | Happening::Beat(..) | Happening::Groups(_) => None,
-        Happening::GroupDeadline => Some("! the time of a group is over".to_owned()),
-        Happening::GroupRestart => Some("! the generator is started again".to_owned()),
-        Happening::Group(event, answer) => Some(format!("generator: {event:?}: {answer:?}")),
-        Happening::GroupEffect(effect) => Some(group_effect(effect)),
-        Happening::Member(holder, effect) => Some(member(*holder, effect)),
+        Happening::HeadDeadline | Happening::Wake | Happening::Beat(..) | Happening::Overtaken(_) => None,
         Happening::Effect(effect) => self::effect(effect),
         Happening::Worker(holder, reply, call) => worker(reply, call).map(|text| format!("{holder} {text}")),
         Happening::Born(holder) => Some(format!("{holder} begins to run")),
         Happening::Died(holder) => Some(format!("{holder} ends")),
         Happening::Fault(fault) => Some(format!("! fault {fault:?}")),
+        Happening::MasterEnded(until) => Some(format!("! the master ends; another one goes on at {until}")),
+        Happening::TakenOver => Some("! another master goes on".to_owned()),
         Happening::Lost(holder) => Some(format!("a message of {holder} is lost")),
         Happening::Calm => Some("! calm from here".to_owned()),
         Happening::Ended(result) => Some(format!("! the job ends: {result:?}")),
-    }
-}
-
-fn group_effect(effect: &GeneratorEffect) -> String {
-    match effect {
-        GeneratorEffect::Go { to, go, request, last } => {
-            let members: Vec<String> = go.members.iter().map(Holder::to_string).collect();
-            let of = members.join(", ");
-            format!("generator: {to} may run group {} of [{of}] for request {request}, last {last}", go.key)
-        }
-        GeneratorEffect::Skip { to, request } => format!("generator: {to} may go on after request {request}"),
-        GeneratorEffect::Commit { to, group } => format!("generator: group {group} is committed for {to}"),
-        GeneratorEffect::Abort { to, group, culprit } => {
-            let by = culprit.map(|culprit| format!(" because of {culprit}")).unwrap_or_default();
-            format!("generator: group {group} is aborted for {to}{by}")
-        }
-        GeneratorEffect::Membership { membership, who, joined } => {
-            let verb = if *joined { "joins" } else { "leaves" };
-            format!("! generator: {who} {verb}, membership {membership}")
-        }
-    }
-}
-
-fn member(holder: Holder, effect: &MemberEffect) -> String {
-    match effect {
-        MemberEffect::Send(event) => format!("{holder} says {event:?}"),
-        MemberEffect::Reduce(go) => format!("{holder} enters group {}", go.key),
-        MemberEffect::Apply(group) => format!("{holder} takes group {group} over"),
-        MemberEffect::Discard(group) => format!("{holder} forgets group {group}"),
-        MemberEffect::Resume => format!("{holder} trains"),
-        MemberEffect::Left => format!("{holder} has left"),
-        MemberEffect::Fenced(error) => format!("{holder} ends: {error}"),
     }
 }
 
@@ -254,6 +217,7 @@ fn head(event: &HeadEvent, answer: &HeadAnswer) -> Option<String> {
         HeadEvent::LaunchFailed(holder, why) => format!("master: {holder} could not be started: {why}"),
         HeadEvent::Begin
         | HeadEvent::Heartbeat { .. }
+        | HeadEvent::Loaded { .. }
         | HeadEvent::Averaged { .. }
         | HeadEvent::Evaluated { .. }
         | HeadEvent::Cut { .. }
@@ -270,6 +234,7 @@ fn effect(effect: &HeadEffect) -> Option<String> {
     Some(match effect {
         HeadEffect::Launch(holder) => format!("master: launch {holder}"),
         HeadEffect::Kill(holder) => format!("master: kill {holder}"),
+        HeadEffect::Order(values) => format!("master: the cluster is told {values:?}"),
         HeadEffect::Settle(contribution) => {
             format!("master: settle {} [{}]", contribution.holder, acks(&contribution.acks))
         }

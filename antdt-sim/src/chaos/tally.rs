@@ -17,32 +17,58 @@ pub enum FaultKind {
     Crash,
     /// See [`Fault::Exit`].
     Exit,
+    /// See [`Fault::Preempt`].
+    Preempt,
+    /// See [`Fault::Hang`].
+    Hang,
     /// See [`Fault::Pause`].
     Pause,
     /// See [`Fault::PauseMaster`].
     PauseMaster,
     /// See [`Fault::Cut`].
     Cut,
-    /// See [`Fault::RestartLedger`]; in groups, the generator.
+    /// See [`Fault::Duplicate`].
+    Duplicate,
+    /// See [`Fault::RestartLedger`].
     RestartLedger,
+    /// See [`Fault::RestartMaster`].
+    RestartMaster,
     /// A message that is lost.
     Lost,
+    /// A message that arrives before an earlier one of the same node.
+    Overtaken,
 }
 
 impl FaultKind {
     /// All kinds.
-    pub const ALL: [Self; 7] =
-        [Self::Crash, Self::Exit, Self::Pause, Self::PauseMaster, Self::Cut, Self::RestartLedger, Self::Lost];
+    pub const ALL: [Self; 12] = [
+        Self::Crash,
+        Self::Exit,
+        Self::Preempt,
+        Self::Hang,
+        Self::Pause,
+        Self::PauseMaster,
+        Self::Cut,
+        Self::Duplicate,
+        Self::RestartLedger,
+        Self::RestartMaster,
+        Self::Lost,
+        Self::Overtaken,
+    ];
 
     /// The kind of a fault, and the node that it needs to be one.
     const fn of(fault: &Fault) -> (Self, Option<NodeId>) {
         match *fault {
             Fault::Crash(node) => (Self::Crash, Some(node)),
             Fault::Exit(node, _) => (Self::Exit, Some(node)),
+            Fault::Preempt(node, _) => (Self::Preempt, Some(node)),
+            Fault::Hang(node, _) => (Self::Hang, Some(node)),
+            Fault::Duplicate(node, _) => (Self::Duplicate, Some(node)),
             Fault::Pause(node, _) => (Self::Pause, Some(node)),
             Fault::PauseMaster(_) => (Self::PauseMaster, None),
             Fault::Cut(node, _) => (Self::Cut, Some(node)),
             Fault::RestartLedger => (Self::RestartLedger, None),
+            Fault::RestartMaster(..) => (Self::RestartMaster, None),
         }
     }
 }
@@ -52,16 +78,22 @@ impl fmt::Display for FaultKind {
         f.write_str(match self {
             Self::Crash => "crash",
             Self::Exit => "exit",
+            Self::Preempt => "preemption",
+            Self::Hang => "hang",
+            Self::Duplicate => "duplicated messages",
+            Self::Overtaken => "overtaken message",
             Self::Pause => "pause",
             Self::PauseMaster => "pause of the master",
             Self::Cut => "cut",
             Self::RestartLedger => "restart of the service",
+            Self::RestartMaster => "restart of the master",
             Self::Lost => "lost message",
         })
     }
 }
 
-/// Worlds in which each kind of fault hit something, and worlds that ended in each way.
+/// Counts of simulated jobs: for each kind of fault, the jobs in which such a fault hit something; for each
+/// way to end, the jobs that ended like that.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tally {
     worlds: u64,
@@ -136,6 +168,10 @@ impl Observer for Seen {
             Happening::Born(holder) => drop(self.alive.insert(*holder)),
             Happening::Died(holder) => drop(self.alive.remove(holder)),
             Happening::Lost(_) => drop(self.kinds.insert(FaultKind::Lost)),
+            Happening::Overtaken(_) => drop(self.kinds.insert(FaultKind::Overtaken)),
+            // It may end later, or not at all.
+            Happening::Fault(Fault::RestartMaster(..)) => {}
+            Happening::MasterEnded(_) => drop(self.kinds.insert(FaultKind::RestartMaster)),
             Happening::Fault(fault) => {
                 let (kind, node) = FaultKind::of(fault);
                 // One that finds nobody is none.
@@ -170,7 +206,7 @@ mod tests {
         let mut tally = Tally::of(&seen, &Ok(()));
         assert_eq!((tally.with(FaultKind::Crash), tally.with(FaultKind::RestartLedger)), (0, 1));
         assert!(tally.missing(&[JobEnding::Completed]).contains(&"crash".to_owned()));
-        assert_eq!(tally.missing(&JobEnding::ALL).len(), 6 + 4);
+        assert_eq!(tally.missing(&JobEnding::ALL).len(), 11 + 4);
 
         let mut hit = Seen::default();
         for what in [Happening::Born(worker), crash] {
@@ -179,7 +215,7 @@ mod tests {
         tally
             .add(&Tally::of(&hit, &Err("all workers were lost at once, and the model with them".to_owned())));
         assert_eq!((tally.with(FaultKind::Crash), tally.ended(JobEnding::ModelLost)), (1, 1));
-        assert_eq!(tally.missing(&JobEnding::ALL).len(), 5 + 3);
+        assert_eq!(tally.missing(&JobEnding::ALL).len(), 10 + 3);
         assert!(
             tally.to_string().starts_with("2 worlds; ended: completed 1, the model lost 1; with: crash 1,")
         );

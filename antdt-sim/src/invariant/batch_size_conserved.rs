@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use antdt_agent::MicroBatch;
 use antdt_core::{
-    AckPoint, Capabilities, FetchOutcome, Fragment, Holder, JobTime, MembershipVersion, StepCommit,
+    AckPoint, Capabilities, FetchOutcome, Fragment, Holder, JobTime, Joined, MembershipVersion, StepCommit,
 };
 use antdt_job::{Call, HeadAnswer, HeadEffect, HeadEvent, Note, Reply};
 
@@ -102,11 +102,23 @@ impl BatchSizeConserved {
             Reply::Unreadable { .. } => {
                 self.loaded.insert(holder, Loaded { short: true, ..Loaded::default() });
             }
-            Reply::Joined(joined) if self.mode.forms_groups() && joined.membership > self.group.0 => {
-                self.group = (joined.membership, joined.members.len());
-                self.open.retain(|(membership, _), _| *membership >= joined.membership);
-            }
+            Reply::Joined(joined) => self.joined(holder, joined),
             _ => {}
+        }
+    }
+
+    fn joined(&mut self, holder: Holder, joined: &Joined) {
+        let holding = self.holdings.entry(holder).or_default();
+        if joined.rollback > holding.rollback {
+            // What it was told before is undone, and what it holds is void.
+            *holding = Holding::after(joined.rollback);
+            self.told.remove(&holder);
+            self.loaded.remove(&holder);
+            self.advanced.remove(&holder);
+        }
+        if self.mode.forms_groups() && joined.membership > self.group.0 {
+            self.group = (joined.membership, joined.members.len());
+            self.open.retain(|(membership, _), _| *membership >= joined.membership);
         }
     }
 
@@ -254,6 +266,13 @@ impl Invariant for BatchSizeConserved {
                 loaded.samples = readiness.samples;
                 self.ready.insert(*holder, (*step, loaded));
             }
+            // Nothing that was told before counts, and steps are numbered anew.
+            Happening::Effect(HeadEffect::RollBack(_)) => {
+                self.members.clear();
+                self.ready.clear();
+                self.open.clear();
+                self.committed = None;
+            }
             // What one who is gone was ready for is not part of the step.
             Happening::Effect(HeadEffect::LedgerLost(holder))
             | Happening::Head(HeadEvent::Leave { holder, .. }, HeadAnswer::Left { .. }) => {
@@ -380,6 +399,7 @@ mod tests {
                 end: false,
                 asked: 0,
                 counted: false,
+                everyone: true,
             };
             history.effect(&HeadEffect::Committed(holder(0), Box::new(commit)));
             history
@@ -387,7 +407,7 @@ mod tests {
         run(Some(4), 12).holds();
         run(None, 8).holds();
         let mut late = History::new(BatchSizeConserved::new(&setup("ps-bsp")));
-        let told = Box::new(joined(1, &[], plan(1, &[8, 4]), 0));
+        let told = joined(1, &[], plan(1, &[8, 4]), 0).into();
         let commit = StepCommit {
             step: 0,
             contributors: BTreeMap::new().into(),
@@ -396,6 +416,7 @@ mod tests {
             end: false,
             asked: 0,
             counted: false,
+            everyone: true,
         };
         late.effect(&HeadEffect::Joined(holder(1), told));
         late.effect(&HeadEffect::Committed(holder(0), Box::new(commit)));

@@ -6,6 +6,8 @@
 //! acknowledged when its worker was given up; and what was committed and not yet acknowledged when the shard service was
 //! started again, if it is granted to another worker before its holder has registered there and presented it.
 //!
+//! Where a job goes back to its start, nothing is in its model, and nothing that was trained before gets into it.
+//!
 //! Source: our design: the two rounds of a step in all-reduce, and the commit in one place with servers.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,7 +17,7 @@ use antdt_core::{
     Ack, AckOutcome, AckPoint, Barrier, Capabilities, Contribution, Fragment, Generation, Holder, JobTime,
     Joined, LeaseId, MembershipVersion, ShardKey, Standing, StepCommit, StepResult,
 };
-use antdt_job::{Call, HeadEffect, HeadEvent, Reply};
+use antdt_job::{Call, HeadAnswer, HeadEffect, HeadEvent, Reply};
 use antdt_shard::DatasetSpec;
 use antdt_shard::ledger::{Answer, Event, Record};
 
@@ -69,6 +71,10 @@ pub struct CommittedOnce {
     committed: Option<u64>,
     /// Acks that are due for the loaded batch.
     loaded: BTreeMap<Holder, Vec<Ack>>,
+    /// The newest group. And if the job went back: the newest one of before, and the newest generation of the service before. What is
+    /// trained in that group or under a lease of that generation gets into no model that counts.
+    newest: MembershipVersion,
+    undone: Option<(MembershipVersion, Generation)>,
 }
 
 impl CommittedOnce {
@@ -91,10 +97,24 @@ impl CommittedOnce {
             ready: BTreeMap::new(),
             committed: None,
             loaded: BTreeMap::new(),
+            newest: MembershipVersion(0),
+            undone: None,
         }
     }
 
+    /// The job goes back to its start: nothing is in its model.
+    fn set_back(&mut self) {
+        self.undone = Some((self.newest, self.progress.generation));
+        self.in_model.clear();
+        self.steps.clear();
+        self.models.clear();
+        self.entering.clear();
+    }
+
     fn record(&mut self, record: &Record) -> Result<(), String> {
+        if let Record::Restored(_) = record {
+            self.set_back();
+        }
         self.progress.saw(record)?;
         if let Record::GenerationStarted { .. } = record {
             self.registered.clear();
@@ -118,7 +138,8 @@ impl CommittedOnce {
 
     /// These samples of this holder are part of the model from now on.
     fn commit(&mut self, holder: Holder, acks: &[Ack]) {
-        for ack in acks {
+        let undone = self.undone.map(|(_, generation)| generation);
+        for ack in acks.iter().filter(|ack| undone < Some(ack.lease.generation)) {
             let Some(key) = self.keys.get(&ack.lease).copied() else { continue };
             let before = self.in_model.get(&key).map_or(0, |samples| samples.end);
             if ack.offset > before.max(self.progress.offset(key)) {
@@ -136,6 +157,9 @@ impl CommittedOnce {
         let Some((group, result)) = self.combined.get(&holder).cloned() else {
             return Err(format!("{holder} applies a step that it does not have"));
         };
+        if self.undone.is_some_and(|(newest, _)| group <= newest) {
+            return Ok(()); // One that was given up and goes on.
+        }
         self.models.insert(holder, Some(result.step));
         let known = *self.steps.entry(result.step).or_insert(group);
         if known != group {
@@ -182,6 +206,14 @@ impl CommittedOnce {
         Ok(())
     }
 
+    /// A worker says what is due with a step. An old copy, which comes late, says nothing new.
+    fn said(&mut self, holder: Holder, step: u64, acks: &[Ack]) {
+        if self.ready.get(&holder).is_some_and(|(known, _)| *known > step) {
+            return;
+        }
+        self.ready.insert(holder, (step, acks.to_vec()));
+    }
+
     /// The master settles a contribution.
     fn settle(&mut self, contribution: &Contribution) -> Result<(), String> {
         let Contribution { holder, acks } = contribution;
@@ -197,6 +229,8 @@ impl CommittedOnce {
             }
         } else if self.ready.get(holder).is_none_or(|(_, due)| due[..] != acks[..]) {
             return Err(format!("{holder} is settled for {acks:?}, which it did not say"));
+        } else if self.mode.barrier == Barrier::Peers {
+            self.ready.remove(holder);
         }
         self.commit(*holder, acks);
         Ok(())
@@ -204,8 +238,8 @@ impl CommittedOnce {
 
     fn committed(&mut self, commit: &StepCommit) -> Result<(), String> {
         if self.mode.barrier == Barrier::Peers {
-            // Each worker counts its own steps; what it brought was settled.
-            commit.contributors.keys().for_each(|holder| drop(self.ready.remove(holder)));
+            // Each worker counts its own questions; what it brought was settled. An answer may be repeated when others of its group have
+            // gone on.
             return Ok(());
         }
         if self.committed >= Some(commit.step) {
@@ -341,15 +375,24 @@ impl Invariant for CommittedOnce {
                 }
                 Ok(())
             }
-            Happening::Head(HeadEvent::Ready { holder, step, readiness }, _) => {
-                self.ready.insert(*holder, (*step, readiness.acks.clone()));
+            // What is refused was said before.
+            Happening::Head(HeadEvent::Ready { holder, step, readiness }, HeadAnswer::Parked) => {
+                self.said(*holder, *step, &readiness.acks);
                 Ok(())
             }
             Happening::Effect(HeadEffect::Settle(contribution)) => self.settle(contribution),
             Happening::Effect(HeadEffect::Committed(_, commit)) if self.mode.acks == AckPoint::Commit => {
                 self.committed(commit)
             }
+            // Nothing that was told before counts, and steps are numbered anew.
+            Happening::Effect(HeadEffect::RollBack(_)) => {
+                self.ready.clear();
+                self.standings.clear();
+                (self.committed, self.decided) = (None, None);
+                Ok(())
+            }
             Happening::Effect(HeadEffect::Joined(holder, joined)) => {
+                self.newest = self.newest.max(joined.membership);
                 self.standings.remove(holder);
                 match self.decided.take() {
                     Some(step) if joined.next_step != step + 1 => {
@@ -379,7 +422,6 @@ impl Invariant for CommittedOnce {
 #[cfg(test)]
 mod tests {
     use antdt_core::{PlanVersion, Rank, Readiness};
-    use antdt_job::HeadAnswer;
 
     use super::super::testing::{History, IDLE, ack, grant, holder, joined, plan, result, spec};
     use super::*;
@@ -453,7 +495,7 @@ mod tests {
         history.effect(&HeadEffect::Settle(dead)).recorded_ack(1, 4);
         history.settled(holder(1), &[ack(2, 4)], &[AckOutcome::Accepted]);
         history.effect(&HeadEffect::LedgerLost(holder(1))).lost(holder(1));
-        history.effect(&HeadEffect::Joined(holder(0), Box::new(again(Some(Rank(0)), 1, 0))));
+        history.effect(&HeadEffect::Joined(holder(0), again(Some(Rank(0)), 1, 0).into()));
         history.granted(holder(0), 2, &[grant(3, 1, 4)]).holds();
         // A service that came back without its leases excuses it, until the holder has said what it has.
         let mut history = combined();
@@ -478,7 +520,7 @@ mod tests {
         let dead = Contribution { holder: holder(1), acks: vec![ack(2, 4)].into() };
         history.effect(&HeadEffect::Settle(dead)).holds();
         let rejoined = again(None, 0, 0);
-        history.effect(&HeadEffect::Joined(holder(0), Box::new(rejoined))).fails("goes on with step 0");
+        history.effect(&HeadEffect::Joined(holder(0), rejoined.into())).fails("goes on with step 0");
     }
 
     #[test]
@@ -524,6 +566,7 @@ mod tests {
                 end: false,
                 asked: 0,
                 counted: false,
+                everyone: true,
             };
             HeadEffect::Committed(holder(0), Box::new(commit))
         };

@@ -11,6 +11,7 @@ use std::fmt;
 use std::time::Duration;
 
 use antdt_core::{Capabilities, Exit, Holder, JobTime, NodeId, Role};
+use antdt_job::limits::MASTER_TIMEOUT;
 use antdt_job::{Call, End, HeadEffect, HeadEvent, Note, Reply};
 use antdt_monitor::classify;
 use antdt_shard::ledger::Record;
@@ -78,12 +79,18 @@ struct Harm {
     crashed: bool,
     /// A fault ended it with this code.
     code: Option<i32>,
+    /// Its training thread stands still, or did.
+    hung: bool,
     /// It stood still or was cut off, the master did, or a message of theirs was lost: each may take the other for dead.
     silent: bool,
     /// The policy or the master ordered its end.
     ordered: bool,
     /// Its training was over, or it was drained.
     done: bool,
+    /// The master has heard of its end.
+    told: bool,
+    /// It ended when there was no master: the next one does not know how.
+    unseen: bool,
 }
 
 /// Checks that jobs end, and only for a reason; see the [module](self).
@@ -102,8 +109,10 @@ pub struct EpochEnds {
     harms: BTreeMap<Holder, Harm>,
     /// The newest life of each node.
     current: BTreeMap<NodeId, Holder>,
-    /// Until when the master stands still.
+    /// Until when the master stands still, or there is none.
     away_until: JobTime,
+    /// Until when there is none.
+    none_until: JobTime,
     /// All-reduce: lives that are in a group or were, and have its model.
     models: BTreeSet<Holder>,
     /// The end of a process that the master heard of last.
@@ -124,6 +133,7 @@ impl EpochEnds {
             harms: BTreeMap::new(),
             current: BTreeMap::new(),
             away_until: JobTime::ZERO,
+            none_until: JobTime::ZERO,
             models: BTreeSet::new(),
             exit: None,
         }
@@ -149,6 +159,11 @@ impl EpochEnds {
         self.faulty = true;
         match fault {
             Fault::Crash(node) => self.running(node).into_iter().for_each(|harm| harm.crashed = true),
+            // It leaves on order, and may not have left when its platform ends it.
+            Fault::Preempt(node, _) => self.running(node).into_iter().for_each(|harm| {
+                (harm.ordered, harm.crashed) = (true, true);
+            }),
+            Fault::Hang(node, _) => self.running(node).into_iter().for_each(|harm| harm.hung = true),
             Fault::Exit(node, code) => {
                 self.running(node).into_iter().for_each(|harm| harm.code = Some(code));
             }
@@ -159,19 +174,53 @@ impl EpochEnds {
                 self.away_until = self.away_until.max(at + lasting);
                 self.harms.values_mut().for_each(|harm| harm.silent = true);
             }
-            // Everyone finds the service again.
-            Fault::RestartLedger => {}
+            // Everyone finds the service again, and what is said twice counts once. The master may end later.
+            Fault::RestartLedger | Fault::Duplicate(..) | Fault::RestartMaster(..) => {}
         }
+    }
+
+    /// The master ends, and there is none until then.
+    fn master_ended(&mut self, at: JobTime, until: JobTime) {
+        (self.away_until, self.none_until) = (self.away_until.max(until), until);
+        // Nodes that wait for longer than that give it up.
+        let long = until.since(at) * 2 >= MASTER_TIMEOUT;
+        self.harms.values_mut().for_each(|harm| {
+            harm.silent |= long;
+            harm.unseen |= harm.dead && !harm.told;
+        });
     }
 
     /// The master wants this life to end.
     fn kill(&mut self, holder: Holder) -> Result<(), String> {
         let harm = self.harm(holder);
         // One that never registers is not waited for without end.
-        let reason = harm.dead || harm.silent || harm.ordered || !harm.registered;
+        let reason = harm.dead || harm.silent || harm.hung || harm.ordered || !harm.registered;
         harm.ordered = true;
         self.models.remove(&holder);
-        if reason { Ok(()) } else { Err(format!("{holder} is killed, and nothing was wrong with it")) }
+        if reason || self.lost_a_server(holder) {
+            Ok(())
+        } else {
+            Err(format!("{holder} is killed, and nothing was wrong with it"))
+        }
+    }
+
+    /// Whether a worker may have to do with a server that does not answer.
+    fn lost_a_server(&self, holder: Holder) -> bool {
+        let mut servers = self.harms.iter().filter(|(holder, _)| holder.node.role == Role::Server);
+        holder.node.role == Role::Worker
+            && self.mode.needs_servers()
+            && servers.any(|(_, harm)| harm.dead || harm.silent)
+    }
+
+    /// The job goes back: servers, whose parameters are too new, are started again, and so are workers that have seen the end of the
+    /// data. If that is because another master goes on, also workers with the model, and those that it does not know to be there.
+    fn goes_back(&mut self, taken_over: bool) {
+        let groups = self.mode.forms_groups();
+        for (holder, harm) in &mut self.harms {
+            let unknown = !harm.registered || groups;
+            harm.ordered |= holder.node.role == Role::Server || harm.done || (taken_over && unknown);
+        }
+        self.models.clear();
     }
 
     /// Whether the end of a life is one that what happened to it can bring about.
@@ -181,15 +230,11 @@ impl EpochEnds {
             return true;
         }
         let worker = holder.node.role == Role::Worker;
-        // A worker gives a server up that does not answer, too.
-        let servers = || {
-            let mut servers = self.harms.iter().filter(|(holder, _)| holder.node.role == Role::Server);
-            servers.any(|(_, harm)| harm.dead || harm.silent)
-        };
         match exit {
+            _ if exit == classify(None, None) => harm.unseen,
             Exit::Killed { .. } => harm.crashed || harm.ordered,
             Exit::Retryable { code: Exit::CODE_RETRY } => {
-                harm.silent || harm.ordered || worker && self.mode.needs_servers() && servers()
+                harm.silent || harm.ordered || self.lost_a_server(holder)
             }
             Exit::Finished => worker && harm.done,
             Exit::Retryable { .. } | Exit::Unretryable { .. } | Exit::OutOfMemory | Exit::Silent => false,
@@ -261,13 +306,23 @@ impl Invariant for EpochEnds {
             }
             Happening::Died(holder) => {
                 self.models.remove(holder);
-                self.harm(*holder).dead = true;
+                let unseen = at < self.none_until;
+                let harm = self.harm(*holder);
+                harm.dead = true;
+                harm.unseen |= unseen;
             }
+            Happening::MasterEnded(until) => self.master_ended(at, *until),
+            Happening::TakenOver => self.goes_back(true),
+            Happening::Effect(HeadEffect::Note {
+                note: Note::Event { node: None, kind: "rollback", .. },
+                ..
+            }) => self.goes_back(false),
             Happening::Head(HeadEvent::Register(registration), _) => {
                 self.harm(registration.info.holder).registered = true;
             }
             Happening::Head(HeadEvent::Exited(holder, exit, _), _) => {
                 self.exit = Some((*holder, *exit));
+                self.harm(*holder).told = true;
                 if !self.is_matched(*holder, *exit) {
                     return Err(format!(
                         "{holder} ended ({exit}), and nothing happened to it that ends it so"
@@ -473,6 +528,32 @@ mod tests {
         exited(&mut slow, holder(0), KILLED);
         slow.holds();
         history().saw(&Happening::Born(holder(0))).effect(&kill).holds();
+    }
+
+    #[test]
+    fn another_master_ends_no_worker_whose_model_is_on_servers_and_knows_no_end_that_it_could_have_seen() {
+        let setup =
+            Setup { sync: "ps-asp".parse().unwrap(), servers: 1, goes_back: true, ..Setup::default() };
+        let begun = |lasting: u64| {
+            let mut history = History::new(EpochEnds::new(&setup));
+            let (event, answer) = registered(holder(0), 1, 256);
+            history.saw(&Happening::Born(holder(0))).head(&event, &answer);
+            history.saw(&Happening::MasterEnded(JobTime::ZERO + Duration::from_secs(lasting)));
+            history
+        };
+        let kill = HeadEffect::Kill(holder(0));
+        begun(5).at(5).saw(&Happening::TakenOver).effect(&kill).fails("nothing was wrong with it");
+        // It gives a master up that does not come back.
+        begun(50).at(50).saw(&Happening::TakenOver).effect(&kill).holds();
+        let unknown = classify(None, None);
+        let mut dead = begun(5);
+        dead.at(4).saw(&Happening::Died(holder(0))).at(5).saw(&Happening::TakenOver);
+        exited(&mut dead, holder(0), unknown);
+        dead.holds();
+        let mut late = begun(5);
+        late.at(5).saw(&Happening::TakenOver).at(6).saw(&Happening::Died(holder(0)));
+        exited(&mut late, holder(0), unknown);
+        late.fails("nothing happened to it that ends it so");
     }
 
     #[test]

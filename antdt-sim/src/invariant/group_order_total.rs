@@ -1,40 +1,53 @@
-//! Groups that share workers run in one order at all of them. Otherwise two members wait for each other for ever, or two
-//! averages that do not commute are taken in different orders.
+//! Groups that share workers run in one order at all of them, and all members of a group mean the same one. Otherwise two
+//! members wait for each other for ever, or two averages that do not commute are taken in different orders.
 //!
-//! The buffers of the generator, and what each life enters, grow in (order, attempt); so any two groups that two lives enter
-//! are entered in the same order by both.
+//! The numbers of the groups that a life enters grow; so any two groups that two lives enter are entered in the same order by both.
+//! The order of the groups that wait is checked where they are formed, in the histories of `antdt_groups`.
 //!
 //! Source: the proof against deadlock in our design of partial all-reduce.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use antdt_core::{Holder, JobTime, NodeId};
-use antdt_groups::member::MemberEffect;
-use antdt_groups::{GeneratorEvent, GroupGenerator, GroupKey};
+use antdt_core::{Holder, JobTime, Rank};
+use antdt_job::{Call, HeadEffect, Peers};
 
 use super::Invariant;
+use super::group_word::{GroupWord, group_word};
 use crate::happening::Happening;
+
+/// Groups whose members are remembered: a worker enters the newest one that it was told of.
+const GROUPS_MAX: usize = 4096;
 
 /// Checks that groups with common workers run in one order at all of them; see the [module](self).
 #[derive(Debug, Default)]
 pub struct GroupOrderTotal {
-    nodes: BTreeSet<NodeId>,
+    /// All workers, by rank, as each life knows them.
+    ranks: BTreeMap<Holder, Vec<Holder>>,
+    /// The members of groups, as the master has said them.
+    said: BTreeMap<u64, BTreeSet<Holder>>,
     /// The group that each life entered last.
-    entered: BTreeMap<Holder, GroupKey>,
+    entered: BTreeMap<Holder, u64>,
 }
 
 impl GroupOrderTotal {
-    fn buffers(&self, generator: &GroupGenerator) -> Result<(), String> {
-        for node in &self.nodes {
-            let mut before = None;
-            for group in generator.buffer(*node) {
-                if let Some(before) = before.filter(|before| *before >= group) {
-                    return Err(format!("{node} is to run group {group} after group {before}"));
-                }
-                before = Some(group);
-            }
+    fn enters(&mut self, holder: Holder, group: u64, ranks: &[Rank]) -> Result<(), String> {
+        if let Some(before) = self.entered.insert(holder, group).filter(|before| *before >= group) {
+            return Err(format!("{holder} enters group {group} after group {before}"));
         }
-        Ok(())
+        let known = self.ranks.get(&holder).map(Vec::as_slice).unwrap_or_default();
+        let of = |rank: &Rank| known.get(rank.0 as usize).copied();
+        let Some(members) = ranks.iter().map(of).collect::<Option<BTreeSet<Holder>>>() else {
+            return Err(format!("{holder} enters group {group} with ranks that nobody has: {ranks:?}"));
+        };
+        if !members.contains(&holder) {
+            return Err(format!("{holder} enters group {group}, which is without it"));
+        }
+        match self.said.get(&group) {
+            Some(said) if *said != members => {
+                Err(format!("{holder} enters group {group} with {members:?}, and the master said {said:?}"))
+            }
+            _ => Ok(()),
+        }
     }
 }
 
@@ -44,21 +57,26 @@ impl Invariant for GroupOrderTotal {
     }
 
     fn saw(&mut self, _at: JobTime, what: &Happening<'_>) -> Result<(), String> {
+        if let Some((_, GroupWord::Go(go))) = group_word(what) {
+            self.said.entry(go.step).or_insert_with(|| go.contributors.keys().copied().collect());
+            if self.said.len() > GROUPS_MAX {
+                self.said.pop_first();
+            }
+        }
         match what {
-            Happening::Group(GeneratorEvent::Hello { holder, .. }, _) => {
-                self.nodes.insert(holder.node);
+            Happening::Worker(holder, _, Call::Enter(joined)) => {
+                let members = joined.members.iter().map(|(member, _)| *member).collect();
+                self.ranks.insert(*holder, members);
             }
-            Happening::Groups(generator) => return self.buffers(generator),
-            Happening::Member(holder, MemberEffect::Reduce(go)) => {
-                if let Some(before) = self.entered.insert(*holder, go.key).filter(|before| *before >= go.key)
-                {
-                    return Err(format!("{holder} enters group {} after group {before}", go.key));
-                }
-                if !go.members.contains(holder) {
-                    return Err(format!("{holder} enters group {}, which is without it", go.key));
-                }
+            Happening::Worker(holder, _, Call::Combine { peers: Peers::Apart { group, ranks }, .. }) => {
+                return self.enters(*holder, *group, ranks);
             }
-            Happening::Died(holder) => drop(self.entered.remove(holder)),
+            // Groups are numbered anew.
+            Happening::Effect(HeadEffect::RollBack(_)) => self.said.clear(),
+            Happening::Died(holder) => {
+                self.entered.remove(holder);
+                self.ranks.remove(holder);
+            }
             _ => {}
         }
         Ok(())
@@ -67,31 +85,45 @@ impl Invariant for GroupOrderTotal {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
+    use antdt_core::Acks;
+    use antdt_job::Reply;
 
-    use antdt_core::MembershipVersion;
-    use antdt_groups::{Go, GroupOrigin};
-
-    use super::super::testing::{History, holder};
+    use super::super::testing::{History, group_go, holder, joined, plan};
     use super::*;
 
-    fn enter(order: u64, attempt: u32, members: &[u32]) -> MemberEffect {
-        let members = members.iter().map(|index| holder(*index)).collect();
-        let (key, kind) = (GroupKey { order, attempt }, GroupOrigin::Random);
-        let (membership, deadline) = (MembershipVersion(1), JobTime::NEVER);
-        MemberEffect::Reduce(Arc::new(Go { key, kind, membership, members, deadline }))
+    fn enter(group: u64, ranks: &[u32]) -> Call {
+        let ranks = ranks.iter().copied().map(Rank).collect();
+        Call::Combine { step: 0, samples: 0, acks: Acks::new(), peers: Peers::Apart { group, ranks } }
+    }
+
+    fn of_three() -> History<GroupOrderTotal> {
+        let mut history = History::new(GroupOrderTotal::default());
+        let members = [holder(0), holder(1), holder(2)];
+        for member in members {
+            let joined = joined(1, &members, plan(1, &[]), 0);
+            history.worker(member, &Reply::Entered, &Call::Enter(Box::new(joined)));
+        }
+        history
     }
 
     #[test]
-    fn whoever_enters_groups_does_so_in_the_order_of_their_keys() {
-        let mut history = History::new(GroupOrderTotal::default());
-        for (order, attempt) in [(0, 0), (0, 1), (3, 0)] {
-            history.saw(&Happening::Member(holder(0), &enter(order, attempt, &[0, 1])));
+    fn whoever_enters_groups_does_so_in_the_order_of_their_numbers() {
+        let mut history = of_three();
+        for group in [1, 2, 4] {
+            history.worker(holder(0), &Reply::Entered, &enter(group, &[0, 1]));
         }
-        history.saw(&Happening::Member(holder(1), &enter(0, 1, &[0, 1]))).holds();
-        history.saw(&Happening::Member(holder(1), &enter(0, 0, &[0, 1])));
-        history.fails("worker-1#0 enters group 0.0 after group 0.1");
-        let mut history = History::new(GroupOrderTotal::default());
-        history.saw(&Happening::Member(holder(2), &enter(0, 0, &[0, 1]))).fails("without it");
+        history.worker(holder(1), &Reply::Entered, &enter(2, &[0, 1])).holds();
+        history.worker(holder(1), &Reply::Entered, &enter(1, &[0, 1]));
+        history.fails("worker-1#0 enters group 1 after group 2");
+    }
+
+    #[test]
+    fn all_members_mean_the_group_that_the_master_named() {
+        let mut history = of_three();
+        history.effect(&group_go(0, 0, 1, &[0, 2]));
+        history.worker(holder(0), &Reply::Entered, &enter(1, &[0, 2])).holds();
+        history.worker(holder(2), &Reply::Entered, &enter(1, &[1, 2])).fails("and the master said");
+        of_three().worker(holder(2), &Reply::Entered, &enter(1, &[0, 1])).fails("without it");
+        of_three().worker(holder(2), &Reply::Entered, &enter(1, &[2, 3])).fails("ranks that nobody has");
     }
 }

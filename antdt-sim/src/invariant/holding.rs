@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 
 use antdt_agent::MicroBatch;
-use antdt_core::{AckOutcome, Acks, Held, Holder, LeaseId, ShardKey};
+use antdt_core::{AckOutcome, Acks, Held, Holder, LeaseId, RollbackId, ShardKey};
 use antdt_job::{Call, Reply};
 
 /// The shards of one worker.
 #[derive(Debug, Default)]
 pub(super) struct Holding {
+    /// The newest rollback that the worker was let in after.
+    pub(super) rollback: RollbackId,
     /// The length of each shard, and how much of it is part of the model.
     shards: BTreeMap<ShardKey, (u64, u64)>,
     /// Names of the leases on them, those of before a restart of the service too.
@@ -27,6 +29,11 @@ pub(super) struct Holding {
 }
 
 impl Holding {
+    /// Nothing, of a worker that was let in after this rollback.
+    pub(super) fn after(rollback: RollbackId) -> Self {
+        Self { rollback, ..Self::default() }
+    }
+
     /// Samples that it holds and that are in no model; 0 if it goes on without a batch this time.
     pub(super) fn left(&self) -> u64 {
         let left = |(key, (len, committed)): (&ShardKey, &(u64, u64))| {

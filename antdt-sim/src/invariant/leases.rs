@@ -313,6 +313,19 @@ impl Progress {
                     self.quarantined += self.len(key) - self.offset(key);
                 }
             }
+            // Simulated jobs take no checkpoints: what they go back to is their start.
+            Record::Restored(snapshot) => {
+                let counts = snapshot.counts();
+                if counts.acked + counts.quarantined > 0 {
+                    return Err(format!(
+                        "the ledger goes back to {counts:?}, which is not the start of the job"
+                    ));
+                }
+                self.partial.clear();
+                self.done.clear();
+                self.faults.clear();
+                (self.acked, self.quarantined) = (0, 0);
+            }
             _ => {}
         }
         Ok(())

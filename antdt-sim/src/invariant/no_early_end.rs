@@ -1,12 +1,14 @@
 //! The end of the data is not announced while a sample waits or is leased; after the first announcement, nothing is
-//! granted any more; and the job does not count as complete before.
+//! granted any more; and the job does not count as complete before. A job that goes back begins anew.
 //!
 //! Source: our design, against a defect of `DLRover`'s data sharding service, whose workers are told "end" while an epoch is out.
 
-use antdt_core::{FetchOutcome, Generation, JobTime};
+use std::collections::BTreeSet;
+
+use antdt_core::{FetchOutcome, Generation, Holder, JobTime, LeaseId};
 use antdt_job::{HeadEffect, HeadEvent, Note};
 use antdt_shard::DatasetSpec;
-use antdt_shard::ledger::Answer;
+use antdt_shard::ledger::{Answer, Record};
 
 use super::Invariant;
 use super::leases::Progress;
@@ -18,12 +20,16 @@ pub struct NoEarlyEnd {
     progress: Progress,
     /// The life of the service that has said so.
     said: Option<Generation>,
+    /// The newest lease that was granted.
+    newest: Option<LeaseId>,
+    /// Workers that were let in since the job went back, if it did. The others speak of an end that is undone.
+    since: Option<BTreeSet<Holder>>,
 }
 
 impl NoEarlyEnd {
     /// Returns the invariant for a ledger of this data set.
     pub fn new(spec: &DatasetSpec) -> Self {
-        Self { progress: Progress::new(spec), said: None }
+        Self { progress: Progress::new(spec), said: None, newest: None, since: None }
     }
 
     fn must_be_finished(&self, what: &str) -> Result<(), String> {
@@ -43,19 +49,37 @@ impl Invariant for NoEarlyEnd {
 
     fn saw(&mut self, _at: JobTime, what: &Happening<'_>) -> Result<(), String> {
         match what {
-            Happening::Record(record) => self.progress.saw(record),
+            Happening::Record(record) => {
+                if matches!(record, Record::Restored(_)) {
+                    self.since = Some(BTreeSet::new());
+                }
+                self.progress.saw(record)
+            }
+            Happening::Effect(HeadEffect::Joined(holder, _)) => {
+                if let Some(since) = &mut self.since {
+                    since.insert(*holder);
+                }
+                Ok(())
+            }
             Happening::Ledger(_, Answer::Exchange(Ok(exchanged))) => match exchanged.fetched {
                 Some(FetchOutcome::EndOfData) => {
                     self.said = Some(self.progress.generation);
                     self.must_be_finished("the end of the data is announced")
                 }
-                // The repetition of an old answer aside, which nobody asks for who was told of the end.
-                Some(FetchOutcome::Granted(grant)) if self.said == Some(grant.lease.generation) => {
+                // A late copy of an old question is given its old answer again.
+                Some(FetchOutcome::Granted(grant))
+                    if self.said == Some(grant.lease.generation) && Some(grant.lease) > self.newest =>
+                {
                     Err(format!("lease {} is granted after the end of the data", grant.lease))
                 }
-                _ => Ok(()),
+                _ => {
+                    self.newest = self.newest.max(exchanged.grants().map(|grant| grant.lease).max());
+                    Ok(())
+                }
             },
-            Happening::Head(HeadEvent::Leave { holder, end_of_data: true, .. }, _) => {
+            Happening::Head(HeadEvent::Leave { holder, end_of_data: true, .. }, _)
+                if self.since.as_ref().is_none_or(|since| since.contains(holder)) =>
+            {
                 self.must_be_finished(&format!("{holder} leaves at the end of the data"))
             }
             Happening::Effect(HeadEffect::Note { note: Note::Completed, .. }) => {
@@ -68,7 +92,10 @@ impl Invariant for NoEarlyEnd {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{History, grant, holder, spec};
+    use antdt_job::HeadAnswer;
+    use antdt_shard::ShardLedger;
+
+    use super::super::testing::{History, grant, holder, joined, plan, spec};
     use super::*;
 
     #[test]
@@ -79,7 +106,21 @@ mod tests {
         history.granted(holder(0), 1, &[grant(3, 2, 0)]);
         history.recorded_ack(2, 10);
         history.fetched(holder(0), 2, FetchOutcome::EndOfData).holds();
+        // A late copy of the question that was answered with it.
+        history.granted(holder(0), 1, &[grant(3, 2, 0)]).holds();
         history.granted(holder(1), 1, &[grant(4, 2, 0)]).fails("after the end of the data");
+    }
+
+    #[test]
+    fn a_job_that_goes_back_begins_anew_and_who_has_seen_an_end_before_may_leave() {
+        let start = ShardLedger::new(spec(), Generation(1)).unwrap().snapshot();
+        let leave = |index| HeadEvent::Leave { holder: holder(index), end_of_data: true, can_evaluate: true };
+        let mut history = History::new(NoEarlyEnd::new(&spec()));
+        history.generation(1).recorded_ack(0, 10).recorded_ack(1, 10).recorded_ack(2, 10);
+        history.saw(&Happening::Record(&Record::Restored(Box::new(start)))).generation(2);
+        history.head(&leave(0), &HeadAnswer::Fenced).holds();
+        history.effect(&HeadEffect::Joined(holder(1), joined(1, &[], plan(1, &[]), 0).into()));
+        history.head(&leave(1), &HeadAnswer::Fenced).fails("leaves at the end of the data with 0 samples");
     }
 
     #[test]

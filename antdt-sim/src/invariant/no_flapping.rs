@@ -25,6 +25,10 @@ impl Invariant for NoFlapping {
     }
 
     fn saw(&mut self, _at: JobTime, what: &Happening<'_>) -> Result<(), String> {
+        if let Happening::TakenOver = what {
+            // The master that ordered them is gone, and nobody says how long they took.
+            self.begun.clear();
+        }
         let Happening::Effect(HeadEffect::Note { at, note }) = what else { return Ok(()) };
         match note {
             Note::Action { kind: "KILL_RESTART", target, .. } => {
@@ -50,6 +54,14 @@ impl Invariant for NoFlapping {
 mod tests {
     use super::super::testing::{History, action, event};
     use super::*;
+
+    #[test]
+    fn a_node_is_left_alone_under_another_master_too() {
+        let mut history = History::new(NoFlapping::default());
+        history.effect(&action(0, "KILL_RESTART", "worker-1")).effect(&event(2, "worker-1", "restart"));
+        history.saw(&Happening::TakenOver).effect(&action(21, "KILL_RESTART", "worker-1"));
+        history.fails("it is to be left alone until 22.000s");
+    }
 
     #[test]
     fn a_restarted_node_is_left_alone_for_a_while() {

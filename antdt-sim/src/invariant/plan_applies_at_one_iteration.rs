@@ -6,9 +6,9 @@
 use std::collections::BTreeMap;
 
 use antdt_core::{
-    BatchReport, Capabilities, Holder, JobTime, MembershipVersion, PlanVersion, Role, StepCommit,
+    BatchReport, Capabilities, Holder, JobTime, MembershipVersion, PlanVersion, Role, RollbackId, StepCommit,
 };
-use antdt_job::{Call, HeadEffect, HeadEvent, Reply};
+use antdt_job::{Call, HeadAnswer, HeadEffect, HeadEvent, Note, Reply};
 
 use super::Invariant;
 use super::seats::Seats;
@@ -24,13 +24,16 @@ pub struct PlanAppliesAtOneIteration {
     mode: Capabilities,
     seats: Seats,
     /// The newest step of each group that lately took one, and the plan of the first worker that came to it.
-    open: BTreeMap<MembershipVersion, (u64, PlanVersion)>,
+    open: BTreeMap<(RollbackId, MembershipVersion), (u64, PlanVersion)>,
     /// What each worker said it holds when it gave its control values, or was ready.
     said: BTreeMap<Holder, PlanVersion>,
     ready: BTreeMap<Holder, (u64, PlanVersion)>,
     committed: Option<u64>,
     /// The plan under which a step's batches were computed, as they were reported.
     reported: BTreeMap<u64, (Holder, PlanVersion)>,
+    /// The newest plan, and the newest one of those that were made before the job went back.
+    newest: PlanVersion,
+    undone: PlanVersion,
 }
 
 impl PlanAppliesAtOneIteration {
@@ -44,13 +47,15 @@ impl PlanAppliesAtOneIteration {
             ready: BTreeMap::new(),
             committed: None,
             reported: BTreeMap::new(),
+            newest: PlanVersion(0),
+            undone: PlanVersion(0),
         }
     }
 
     /// A worker comes to a step.
     fn came(&mut self, holder: Holder, step: u64) -> Result<(), String> {
         let Some(seat) = self.seats.get(holder) else { return Ok(()) };
-        let open = self.open.entry(seat.membership).or_insert((step, seat.applied));
+        let open = self.open.entry((seat.rollback, seat.membership)).or_insert((step, seat.applied));
         if step > open.0 {
             *open = (step, seat.applied);
         } else if step == open.0 && seat.applied != open.1 {
@@ -91,6 +96,9 @@ impl PlanAppliesAtOneIteration {
         if report.samples == 0 || self.mode.averages_models() {
             return Ok(()); // One that waits for its first plan.
         }
+        if self.undone > PlanVersion(0) && report.plan <= self.undone {
+            return Ok(()); // A step that was undone before it was heard of.
+        }
         let step = report.iteration.0;
         let (holder, mine) = (report.holder, report.plan);
         let (other, plan) = *self.reported.entry(step).or_insert((holder, mine));
@@ -127,7 +135,16 @@ impl Invariant for PlanAppliesAtOneIteration {
             Happening::Worker(holder, _, Call::Ready { step, readiness }) if readiness.samples > 0 => {
                 return self.came(*holder, *step);
             }
-            Happening::Head(HeadEvent::Ready { holder, step, readiness }, _) => {
+            Happening::Effect(HeadEffect::Note { note: Note::Published(plan), .. }) => {
+                self.newest = self.newest.max(plan.version);
+            }
+            // Steps are numbered anew, and taken under plans that are made from now on.
+            Happening::Effect(HeadEffect::RollBack(_)) => {
+                self.ready.clear();
+                self.reported.clear();
+                (self.committed, self.undone) = (None, self.newest);
+            }
+            Happening::Head(HeadEvent::Ready { holder, step, readiness }, HeadAnswer::Parked) => {
                 self.ready.insert(*holder, (*step, readiness.plan));
             }
             Happening::Effect(HeadEffect::Committed(_, commit)) => return self.committed(commit),

@@ -1,5 +1,4 @@
 //! Every call that waits for the master is answered, unless the caller or the job ended meanwhile; and no answer comes without a waiting call.
-//! The same holds for the generator of groups, which may repeat an answer.
 //!
 //! Source: our design.
 
@@ -7,7 +6,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use antdt_core::{Holder, JobTime};
-use antdt_groups::{GeneratorEffect, GeneratorEvent, GroupKey, Taken};
 use antdt_job::{HeadAnswer, HeadEffect, HeadEvent};
 
 use super::Invariant;
@@ -18,8 +16,6 @@ use crate::happening::Happening;
 enum Asked {
     Group,
     Commit(u64),
-    /// That many averages.
-    Average(u64),
 }
 
 impl fmt::Display for Asked {
@@ -27,7 +23,6 @@ impl fmt::Display for Asked {
         match self {
             Self::Group => f.write_str("a group"),
             Self::Commit(step) => write!(f, "the commit of step {step}"),
-            Self::Average(request) => write!(f, "the end of its request {request} to average"),
         }
     }
 }
@@ -39,8 +34,6 @@ pub struct RequestsAreServed {
     waiting: BTreeMap<(Holder, Asked), JobTime>,
     /// Those whose end the master may not know of yet.
     dead: BTreeSet<Holder>,
-    /// The group whose commit answers a request to average.
-    last: BTreeMap<Holder, (GroupKey, u64)>,
     calm: bool,
     ended: bool,
 }
@@ -51,42 +44,6 @@ impl RequestsAreServed {
             Some(_) => Ok(()),
             None if self.dead.contains(&holder) => Ok(()),
             None => Err(format!("{holder} is told of {what} and did not ask")),
-        }
-    }
-
-    fn group(&mut self, at: JobTime, event: &GeneratorEvent) {
-        match event {
-            GeneratorEvent::Request { holder, sequence } => {
-                self.waiting.insert((*holder, Asked::Average(*sequence)), at);
-            }
-            GeneratorEvent::Lost { holder } => {
-                // With it all older lives.
-                let older = |who: &Holder| who.node == holder.node && who.incarnation <= holder.incarnation;
-                self.waiting.retain(|(who, _), _| !older(who));
-            }
-            GeneratorEvent::Hello { holder, .. } => {
-                self.waiting.retain(|(who, _), _| who.node != holder.node);
-            }
-            GeneratorEvent::Done { .. } | GeneratorEvent::Bye { .. } => {}
-        }
-    }
-
-    fn group_effect(&mut self, effect: &GeneratorEffect) {
-        match effect {
-            GeneratorEffect::Go { to, request, go, last: true } => {
-                self.last.insert(*to, (go.key, *request));
-            }
-            GeneratorEffect::Skip { to, request } => {
-                self.waiting.remove(&(*to, Asked::Average(*request)));
-            }
-            GeneratorEffect::Commit { to, group } => {
-                if let Some((_, request)) = self.last.get(to).filter(|(last, _)| last == group) {
-                    self.waiting.remove(&(*to, Asked::Average(*request)));
-                }
-            }
-            GeneratorEffect::Go { .. }
-            | GeneratorEffect::Abort { .. }
-            | GeneratorEffect::Membership { .. } => {}
         }
     }
 
@@ -112,13 +69,16 @@ impl Invariant for RequestsAreServed {
             Happening::Effect(HeadEffect::Committed(holder, commit)) => {
                 return self.served(*holder, Asked::Commit(commit.asked));
             }
+            Happening::Effect(HeadEffect::Undone(holder)) => {
+                self.waiting.retain(|(who, asked), _| who != holder || *asked == Asked::Group);
+            }
+            // Whoever waited for the master before asks this one.
+            Happening::TakenOver => self.waiting.clear(),
             Happening::Head(HeadEvent::Leave { holder, .. }, _) => self.waits_no_more(*holder),
             Happening::Head(HeadEvent::Exited(holder, ..), _) => {
                 self.waits_no_more(*holder);
                 self.dead.remove(holder);
             }
-            Happening::Group(event, Ok(Taken::New)) => self.group(at, event),
-            Happening::GroupEffect(effect) => self.group_effect(effect),
             Happening::Died(holder) => {
                 self.dead.insert(*holder);
             }
@@ -141,10 +101,7 @@ impl Invariant for RequestsAreServed {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
-    use antdt_core::{MembershipVersion, PlanVersion, Readiness, Standing, StepCommit};
-    use antdt_groups::{Go, GroupOrigin};
+    use antdt_core::{PlanVersion, Readiness, Standing, StepCommit};
 
     use super::super::testing::{History, holder, joined, plan};
     use super::*;
@@ -154,7 +111,7 @@ mod tests {
     }
 
     fn answer(index: u32) -> HeadEffect {
-        HeadEffect::Joined(holder(index), Box::new(joined(1, &[], plan(1, &[]), 0)))
+        HeadEffect::Joined(holder(index), joined(1, &[], plan(1, &[]), 0).into())
     }
 
     #[test]
@@ -167,34 +124,26 @@ mod tests {
     }
 
     #[test]
-    fn who_wants_to_average_is_answered_by_the_last_group_or_by_a_skip() {
-        let request = |index, sequence| GeneratorEvent::Request { holder: holder(index), sequence };
-        let key = |order| GroupKey { order, attempt: 0 };
-        let go = |order, last| {
-            let members = Box::new([holder(0), holder(1)]);
-            let (kind, deadline) = (GroupOrigin::Division, JobTime::NEVER);
-            let membership = MembershipVersion(2);
-            let go = Go { key: key(order), kind, membership, members, deadline };
-            GeneratorEffect::Go { to: holder(0), request: 1, go: Arc::new(go), last }
-        };
+    fn a_step_that_is_undone_is_an_answer_to_it_and_not_to_a_wish_for_a_group() {
+        let readiness = Readiness { samples: 0, end_of_data: false, plan: PlanVersion(0), acks: vec![] };
+        let ready = HeadEvent::Ready { holder: holder(0), step: 1, readiness };
         let mut history = History::new(RequestsAreServed::default());
         history.saw(&Happening::Calm);
-        for index in 0..3 {
-            history.saw(&Happening::Group(&request(index, 1), &Ok(Taken::New)));
-        }
-        history.saw(&Happening::GroupEffect(&GeneratorEffect::Skip { to: holder(1), request: 1 }));
-        history.saw(&Happening::Group(&GeneratorEvent::Lost { holder: holder(2) }, &Ok(Taken::New)));
-        history.saw(&Happening::GroupEffect(&go(3, false)));
-        history.saw(&Happening::GroupEffect(&GeneratorEffect::Commit { to: holder(0), group: key(3) }));
-        history.saw(&Happening::GroupEffect(&go(4, true)));
-        let mut answered = History::new(RequestsAreServed::default());
-        std::mem::swap(&mut answered, &mut history);
-        answered.saw(&Happening::GroupEffect(&GeneratorEffect::Commit { to: holder(0), group: key(4) }));
-        answered.finish().holds();
-        history.saw(&Happening::Calm).saw(&Happening::Group(&request(0, 1), &Ok(Taken::New)));
-        history.saw(&Happening::GroupEffect(&go(3, false)));
-        history.saw(&Happening::GroupEffect(&GeneratorEffect::Commit { to: holder(0), group: key(3) }));
-        history.finish().fails("worker-0#0 has waited for the end of its request 1 to average");
+        history.head(&ready, &HeadAnswer::Parked).effect(&HeadEffect::Undone(holder(1)));
+        history.finish().fails("worker-0#0 has waited for the commit of step 1");
+        let mut history = History::new(RequestsAreServed::default());
+        history.saw(&Happening::Calm);
+        history.head(&ready, &HeadAnswer::Parked).effect(&HeadEffect::Undone(holder(0))).finish().holds();
+        history.head(&join(0), &HeadAnswer::Parked).effect(&HeadEffect::Undone(holder(0)));
+        history.finish().fails("worker-0#0 has waited for a group");
+    }
+
+    #[test]
+    fn who_waited_for_the_master_before_asks_the_next_one() {
+        let mut history = History::new(RequestsAreServed::default());
+        history.saw(&Happening::Calm).head(&join(0), &HeadAnswer::Parked).saw(&Happening::TakenOver);
+        history.finish().holds();
+        history.effect(&answer(0)).fails("did not ask");
     }
 
     #[test]
@@ -221,6 +170,7 @@ mod tests {
                 end: false,
                 asked: step,
                 counted: false,
+                everyone: true,
             };
             HeadEffect::Committed(holder(0), Box::new(commit))
         };

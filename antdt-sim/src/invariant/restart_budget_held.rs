@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use antdt_controller::BudgetConfig;
 use antdt_core::{JobTime, NodeId};
-use antdt_job::{HeadEffect, Note};
+use antdt_job::{HeadAnswer, HeadEffect, HeadEvent, Note};
 
 use super::Invariant;
 use crate::happening::Happening;
@@ -77,6 +77,17 @@ impl Invariant for RestartBudgetHeld {
     }
 
     fn saw(&mut self, _at: JobTime, what: &Happening<'_>) -> Result<(), String> {
+        match what {
+            // Only ends without a commit in between count.
+            Happening::Head(HeadEvent::Heartbeat { holder, reports, .. }, HeadAnswer::Beat(_))
+                if !reports.is_empty() =>
+            {
+                self.after_an_end.remove(&holder.node);
+            }
+            // The master that ordered them is gone; a new life follows all the same.
+            Happening::TakenOver => self.running.clear(),
+            _ => {}
+        }
         let Happening::Effect(HeadEffect::Note { at, note }) = what else { return Ok(()) };
         match note {
             Note::Action { kind: "KILL_RESTART", target, .. } => {
@@ -90,12 +101,6 @@ impl Invariant for RestartBudgetHeld {
                 if *times > self.max_restarts {
                     let most = self.max_restarts;
                     return Err(format!("{node} is started again {times} times, {most} are allowed"));
-                }
-            }
-            // Only ends without a commit in between count.
-            Note::Batches(reports) => {
-                for (report, _) in reports {
-                    self.after_an_end.remove(&report.holder.node);
                 }
             }
             // A restart for slowness has ended.
@@ -112,6 +117,16 @@ impl Invariant for RestartBudgetHeld {
 mod tests {
     use super::super::testing::{History, action, event};
     use super::*;
+
+    #[test]
+    fn what_was_spent_under_the_master_before_is_spent() {
+        let mut history = History::new(RestartBudgetHeld::new(&Setup::default()));
+        for (at, node) in [(0, "worker-1"), (10, "worker-2"), (20, "worker-1")] {
+            history.effect(&action(at, "KILL_RESTART", node)).holds();
+            history.saw(&Happening::TakenOver);
+        }
+        history.effect(&action(30, "KILL_RESTART", "worker-3")).fails("4 restarts within an hour");
+    }
 
     #[test]
     fn a_node_is_started_again_as_often_as_allowed() {

@@ -1,5 +1,6 @@
-//! A kill or give-up order only hits the incarnation that it was issued for: one that was judged, that was silent, or that never
-//! registered. And a new life is launched once, when the one before it has ended.
+//! A kill or give-up order only hits the incarnation that it was issued for: one that was judged, that was silent, that said
+//! that it does not get on, that lost a server and heard nothing of it, that never registered, or without which the job goes back.
+//! And a new life is launched once, when the one before it has ended or the job has gone back without it.
 //!
 //! Source: our design; actions name the life they judged, so that a late or repeated one cannot hit its replacement.
 
@@ -7,7 +8,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use antdt_controller::RestartConfig;
-use antdt_core::{Holder, Incarnation, JobTime, NodeId};
+use antdt_core::{Capabilities, Holder, Incarnation, JobTime, NodeId, Role};
 use antdt_job::{HeadAnswer, HeadEffect, HeadEvent, Note};
 
 use super::Invariant;
@@ -20,8 +21,18 @@ struct Life {
     launched: JobTime,
     /// When it was last heard of; `None` before it registered.
     heard: Option<JobTime>,
+    /// It said that it does not get on.
+    stalled: bool,
     /// An order to restart it stands.
     ordered: bool,
+    /// It saw the end of the data.
+    finished: bool,
+    /// It asked for a place again, having lost a server, and has none since.
+    doubted: Option<JobTime>,
+    /// The job has gone back since it was let in.
+    outdated: bool,
+    /// The job goes back without it: another life follows, whenever the news of its end comes.
+    undone: bool,
     /// It left without the end of the data, or its end is known.
     over: bool,
     /// Its process has ended, or it never was one.
@@ -32,13 +43,15 @@ struct Life {
 #[derive(Debug)]
 pub struct RestartNeverHitsTheReplacement {
     silence: Duration,
+    mode: Capabilities,
     lives: BTreeMap<NodeId, Life>,
 }
 
 impl RestartNeverHitsTheReplacement {
     /// Returns the invariant for a job with this setup.
     pub fn new(setup: &Setup) -> Self {
-        Self { silence: setup.silence_limit, lives: BTreeMap::new() }
+        let mode = setup.sync.capabilities();
+        Self { silence: setup.silence_limit, mode, lives: BTreeMap::new() }
     }
 
     fn life(&mut self, holder: Holder) -> Option<&mut Life> {
@@ -49,6 +62,8 @@ impl RestartNeverHitsTheReplacement {
         match self.lives.get(&holder.node) {
             None if holder.incarnation == Incarnation(0) => {}
             Some(life) if life.incarnation.next() == holder.incarnation && life.ended => {}
+            // A life that was to follow may never have begun when the job went back again.
+            Some(life) if life.incarnation < holder.incarnation && life.undone => {}
             None => return Err(format!("{holder} is launched, the first life is 0")),
             Some(life) => {
                 let (before, ended) = (life.incarnation, if life.ended { "has" } else { "has not" });
@@ -59,7 +74,12 @@ impl RestartNeverHitsTheReplacement {
             incarnation: holder.incarnation,
             launched: at,
             heard: None,
+            stalled: false,
             ordered: false,
+            finished: false,
+            doubted: None,
+            outdated: false,
+            undone: false,
             over: false,
             ended: false,
         };
@@ -73,11 +93,26 @@ impl RestartNeverHitsTheReplacement {
         if holder.incarnation < life.incarnation {
             return true; // It has ended already.
         }
+        if holder.incarnation > life.incarnation {
+            return life.undone; // It was to follow, and never began.
+        }
         let silent = match life.heard {
             Some(heard) => at.since(heard) >= self.silence,
             None => at.since(life.launched) >= RestartConfig::default().starting_limit,
         };
-        holder.incarnation == life.incarnation && (life.ordered || life.over || silent)
+        let cut_off = life.doubted.is_some_and(|since| at.since(since) >= self.silence);
+        life.ordered || life.over || life.undone || life.stalled || silent || cut_off
+    }
+
+    /// The job goes back: servers, whose parameters are too new, are started again, and so are workers that have seen the end of the
+    /// data. If that is because another master goes on, also workers with the model, and those that it does not know to be there.
+    fn goes_back(&mut self, taken_over: bool) {
+        for (node, life) in &mut self.lives {
+            // One that was being restarted may have been given up with the last word of the master before.
+            let unknown = life.heard.is_none() || life.over || life.ordered || self.mode.forms_groups();
+            life.outdated = true;
+            life.undone |= node.role == Role::Server || life.finished || (taken_over && unknown);
+        }
     }
 
     fn heard(&mut self, at: JobTime, event: &HeadEvent, answer: &HeadAnswer) {
@@ -92,9 +127,22 @@ impl RestartNeverHitsTheReplacement {
                     life.heard = Some(at);
                 }
             }
+            HeadEvent::Stalled { holder, .. } if matches!(answer, HeadAnswer::Noted) => {
+                if let Some(life) = self.life(*holder) {
+                    life.stalled = true;
+                }
+            }
             HeadEvent::Leave { holder, end_of_data, .. } => {
                 if let Some(life) = self.life(*holder) {
                     life.over |= !end_of_data;
+                    life.finished |= end_of_data;
+                    // The end that it has seen is undone.
+                    life.undone |= *end_of_data && life.outdated;
+                }
+            }
+            HeadEvent::Join { holder, standing } if self.mode.needs_servers() && standing.group.0 > 0 => {
+                if let Some(life) = self.life(*holder) {
+                    life.doubted.get_or_insert(at);
                 }
             }
             HeadEvent::Exited(holder, ..) | HeadEvent::LaunchFailed(holder, _) => {
@@ -115,6 +163,16 @@ impl Invariant for RestartNeverHitsTheReplacement {
     fn saw(&mut self, at: JobTime, what: &Happening<'_>) -> Result<(), String> {
         match what {
             Happening::Head(event, answer) => self.heard(at, event, answer),
+            Happening::TakenOver => self.goes_back(true),
+            Happening::Effect(HeadEffect::Note {
+                note: Note::Event { node: None, kind: "rollback", .. },
+                ..
+            }) => self.goes_back(false),
+            Happening::Effect(HeadEffect::Joined(holder, _)) => {
+                if let Some(life) = self.life(*holder) {
+                    (life.doubted, life.outdated) = (None, false);
+                }
+            }
             Happening::Effect(HeadEffect::Launch(holder)) => return self.launched(at, *holder),
             Happening::Effect(HeadEffect::Note {
                 note: Note::Action { kind: "KILL_RESTART", target, .. },
@@ -172,6 +230,36 @@ mod tests {
         replaced().effect(&HeadEffect::Kill(holder(1))).holds();
         replaced().effect(&HeadEffect::Kill(life(1, 1))).fails("worker-1#1 is killed without an order");
         replaced().effect(&HeadEffect::LedgerLost(life(1, 1))).fails("given up at the ledger while it lives");
+    }
+
+    #[test]
+    fn another_master_ends_lives_with_the_model_and_a_job_that_goes_back_no_worker_but_its_servers() {
+        let begun = |sync: &str| {
+            let setup = Setup { sync: sync.parse().unwrap(), servers: 1, ..Setup::default() };
+            let mut history = History::new(RestartNeverHitsTheReplacement::new(&setup));
+            let server = Holder::new(NodeId::server(0), Incarnation(0));
+            for holder in [holder(1), server] {
+                let (event, answer) = registered(holder, 1, 8);
+                history.effect(&HeadEffect::Launch(holder)).head(&event, &answer);
+            }
+            (history, server)
+        };
+        let back = HeadEffect::Note {
+            at: JobTime::ZERO,
+            note: Note::Event { node: None, kind: "rollback", text: "back".to_owned() },
+        };
+        let (mut history, server) = begun("ps-bsp");
+        history.effect(&back).effect(&HeadEffect::Kill(server));
+        // The life after the next one: that one may never have begun.
+        history.effect(&HeadEffect::Launch(Holder::new(server.node, Incarnation(2)))).holds();
+        history.effect(&HeadEffect::Kill(holder(1))).fails("worker-1#0 is killed without an order");
+        let (mut history, _) = begun("ps-bsp");
+        history.saw(&Happening::TakenOver);
+        history.effect(&HeadEffect::Kill(holder(1))).fails("worker-1#0 is killed without an order");
+        let (mut history, _) = begun("allreduce");
+        history.saw(&Happening::TakenOver).effect(&HeadEffect::Kill(holder(1)));
+        history.effect(&HeadEffect::Launch(life(1, 1))).holds();
+        history.effect(&HeadEffect::Kill(life(1, 1))).fails("worker-1#1 is killed without an order");
     }
 
     #[test]

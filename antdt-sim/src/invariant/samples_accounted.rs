@@ -6,7 +6,7 @@
 use antdt_core::{Counts, JobTime};
 use antdt_job::HeadEvent;
 use antdt_shard::DatasetSpec;
-use antdt_shard::ledger::Answer;
+use antdt_shard::ledger::{Answer, Record};
 
 use super::Invariant;
 use super::leases::{Leases, Progress};
@@ -51,7 +51,12 @@ impl Invariant for SamplesAccounted {
     fn saw(&mut self, _at: JobTime, what: &Happening<'_>) -> Result<(), String> {
         self.leases.saw(what);
         match what {
-            Happening::Record(record) => self.progress.saw(record),
+            Happening::Record(record) => {
+                if matches!(record, Record::Restored(_)) {
+                    self.told = Counts::default();
+                }
+                self.progress.saw(record)
+            }
             Happening::Ledger(_, Answer::Status(status)) => self.check(status.counts),
             Happening::Head(HeadEvent::Tick(Some(counts)), _) => {
                 let before = std::mem::replace(&mut self.told, *counts);

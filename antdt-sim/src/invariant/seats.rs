@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use antdt_core::{Holder, MembershipVersion, Plan, PlanVersion};
+use antdt_core::{Holder, MembershipVersion, Plan, PlanVersion, RollbackId};
 use antdt_job::{HeadEffect, Note, Reply};
 
 use crate::happening::Happening;
@@ -13,7 +13,8 @@ const PLANS_MAX: usize = 64;
 /// A worker that takes part.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Seat {
-    /// Its group.
+    /// The newest rollback that it was let in after, and its group.
+    pub(super) rollback: RollbackId,
     pub(super) membership: MembershipVersion,
     /// The plan in force on it.
     pub(super) applied: PlanVersion,
@@ -39,7 +40,7 @@ impl Seats {
             }
             Happening::Worker(holder, Reply::Joined(joined), _) if !joined.finished => {
                 let seat = self.seats.entry(*holder).or_default();
-                seat.membership = joined.membership;
+                (seat.rollback, seat.membership) = (joined.rollback, joined.membership);
                 seat.apply(*holder, &joined.plan);
             }
             Happening::Worker(holder, Reply::Agreed(verdict), _) => {

@@ -1,12 +1,11 @@
-//! A life that was declared dead changes nothing any more, at the ledger, at the master or at the generator of groups, whatever
-//! it says; and a lease that has ended counts no more.
+//! A life that was declared dead changes nothing any more, at the ledger or at the master, whatever it says; and a lease that has
+//! ended counts no more.
 //!
 //! Source: fencing by incarnation, our design after Chubby's sequencers (Burrows 2006, recalled).
 
 use std::collections::BTreeMap;
 
 use antdt_core::{AckOutcome, Holder, Incarnation, JobTime, NodeId};
-use antdt_groups::{GeneratorError, GeneratorEvent, Taken};
 use antdt_job::{HeadAnswer, HeadEffect, HeadEvent};
 use antdt_shard::ledger::{Answer, Event};
 
@@ -18,7 +17,7 @@ use crate::happening::Happening;
 #[derive(Debug, Default)]
 pub struct StaleLifeIsFenced {
     leases: Leases,
-    /// Newest life of each node that the master gave up, or the generator of groups was told to.
+    /// Newest life of each node that the master gave up.
     given_up: BTreeMap<NodeId, Incarnation>,
 }
 
@@ -59,30 +58,6 @@ impl StaleLifeIsFenced {
         Ok(())
     }
 
-    fn at_the_generator(
-        &mut self,
-        event: &GeneratorEvent,
-        answer: &Result<Taken, GeneratorError>,
-    ) -> Result<(), String> {
-        let holder = event.holder();
-        let heard = match event {
-            GeneratorEvent::Hello { .. } | GeneratorEvent::Request { .. } | GeneratorEvent::Done { .. } => {
-                !matches!(answer, Err(GeneratorError::Fenced { .. }))
-            }
-            // What is over is over: it may be told so, and changes nothing.
-            GeneratorEvent::Bye { .. } | GeneratorEvent::Lost { .. } => matches!(answer, Ok(Taken::New)),
-        };
-        if heard && self.is_given_up(holder) {
-            return Err(format!("the generator answers {holder}, whose life is over, with {answer:?}"));
-        }
-        match (event, answer) {
-            (GeneratorEvent::Lost { .. } | GeneratorEvent::Bye { .. }, Ok(_)) => self.give_up(holder),
-            (GeneratorEvent::Hello { .. }, Ok(_)) => self.older_are_given_up(holder),
-            _ => {}
-        }
-        Ok(())
-    }
-
     fn is_given_up(&self, holder: Holder) -> bool {
         self.given_up.get(&holder.node).is_some_and(|through| *through >= holder.incarnation)
     }
@@ -111,7 +86,6 @@ impl Invariant for StaleLifeIsFenced {
             Happening::Head(event, answer) => self.at_the_master(event, answer)?,
             Happening::Effect(HeadEffect::LedgerLost(holder)) => self.give_up(*holder),
             Happening::Effect(HeadEffect::Launch(holder)) => self.older_are_given_up(*holder),
-            Happening::Group(event, answer) => self.at_the_generator(event, answer)?,
             _ => {}
         }
         for moved in self.leases.saw(what) {
@@ -169,36 +143,5 @@ mod tests {
         history.effect(&HeadEffect::LedgerLost(holder(0)));
         history.head(&beat, &HeadAnswer::Fenced).holds();
         history.head(&join, &HeadAnswer::Parked).fails("which it gave up");
-    }
-
-    #[test]
-    fn the_generator_of_groups_fences_who_was_lost_has_left_or_has_a_newer_life() {
-        let request = |incarnation| GeneratorEvent::Request { holder: life(0, incarnation), sequence: 4 };
-        let fenced = |incarnation| Err(GeneratorError::Fenced { holder: life(0, incarnation) });
-        let begun = |events: &[GeneratorEvent]| {
-            let mut history = History::new(StaleLifeIsFenced::default());
-            for event in events {
-                history.saw(&Happening::Group(event, &Ok(Taken::New)));
-            }
-            history
-        };
-        let (old, new) = (life(0, 0), life(0, 1));
-        let ends = [
-            GeneratorEvent::Lost { holder: old },
-            GeneratorEvent::Bye { holder: old },
-            GeneratorEvent::Hello { holder: new, host: 0 },
-        ];
-        for end in ends {
-            let mut history = begun(&[GeneratorEvent::Hello { holder: old, host: 0 }, request(0), end]);
-            history.saw(&Happening::Group(&request(0), &fenced(0)));
-            // Who has left may say so again.
-            history.saw(&Happening::Group(&GeneratorEvent::Bye { holder: old }, &Ok(Taken::Again)));
-            history.saw(&Happening::Group(&request(1), &Ok(Taken::New))).holds();
-            history.saw(&Happening::Group(&request(0), &Ok(Taken::Old))).fails("whose life is over");
-        }
-        let mut history = begun(&[GeneratorEvent::Lost { holder: new }]);
-        history
-            .saw(&Happening::Group(&GeneratorEvent::Bye { holder: old }, &Ok(Taken::New)))
-            .fails("worker-0#0, whose life is over");
     }
 }

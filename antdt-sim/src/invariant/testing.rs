@@ -1,12 +1,13 @@
 //! Little histories by hand, for the tests of the checkers: three shards of ten samples, in the order of the data set.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use antdt_agent::{Batch, Batcher};
 use antdt_core::{
     Ack, AckOutcome, Counts, DeviceClass, Epoch, Exchanged, FetchOutcome, Generation, Grant, Holder,
     Incarnation, JobTime, Joined, LeaseId, MembershipVersion, NodeId, NodeInfo, Plan, PlanVersion,
-    Registered, RequestId, RollbackId, ShardKey, StepResult,
+    Registered, RequestId, RollbackId, ShardKey, StepCommit, StepResult,
 };
 use antdt_job::{Call, HeadAnswer, HeadEffect, HeadEvent, Note, Registration, Reply};
 use antdt_shard::ledger::{Answer, Event, LedgerStatus, Record};
@@ -61,6 +62,28 @@ pub(super) fn joined(membership: u64, members: &[Holder], plan: Plan, next_step:
         servers: [].into(),
         finished: false,
     }
+}
+
+/// The master's answer to a worker's question: it averages in this group.
+pub(super) fn group_go(to: u32, asked: u64, group: u64, members: &[u32]) -> HeadEffect {
+    let contributors = members.iter().map(|index| (holder(*index), Vec::new())).collect::<BTreeMap<_, _>>();
+    let commit = StepCommit {
+        step: group,
+        contributors: contributors.into(),
+        samples: 0,
+        apply: None,
+        end: false,
+        asked,
+        counted: true,
+        everyone: true,
+    };
+    HeadEffect::Committed(holder(to), Box::new(commit))
+}
+
+/// The master's answer to a worker that has averaged: the group is committed.
+pub(super) fn group_commit(to: u32, asked: u64, group: u64, members: &[u32]) -> HeadEffect {
+    assert!(asked % 2 == 1, "an even question asks for a group");
+    group_go(to, asked, group, members)
 }
 
 /// The result of a step to which the holders contributed these acks.

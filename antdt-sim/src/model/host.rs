@@ -7,11 +7,11 @@ use super::Site;
 /// A machine of the simulated cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Host {
-    /// The master's.
+    /// The host of the master.
     Master,
-    /// The one of the server with this index.
+    /// The host of the server with this index.
     Server(u32),
-    /// The one with this number among those that run workers.
+    /// The host with this number among the hosts that run workers.
     Workers(u32),
 }
 

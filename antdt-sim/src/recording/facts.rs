@@ -321,6 +321,7 @@ impl Gathering {
             }
             HeadEvent::Begin
             | HeadEvent::Ready { .. }
+            | HeadEvent::Loaded { .. }
             | HeadEvent::Averaged { .. }
             | HeadEvent::Evaluated { .. }
             | HeadEvent::Rest { .. }

@@ -6,7 +6,6 @@ use std::fmt;
 use antdt_controller::{Policy, policy};
 use antdt_core::trace::{EntryKind, TraceEntry};
 use antdt_core::{Generation, JobTime, Machine};
-use antdt_groups::GroupGenerator;
 use antdt_job::Head;
 use antdt_shard::ledger::Effect;
 use antdt_shard::{Recovery, ShardLedger};
@@ -14,8 +13,6 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::{Recording, RecordingError};
-use crate::partial::GeneratorSettings;
-use crate::tracer::GENERATOR;
 
 /// A replay in which nothing was different.
 #[derive(Debug)]
@@ -29,19 +26,6 @@ pub struct Replayed {
     /// Answers and effects that were compared, byte for byte.
     pub compared: u64,
     /// The recording was cut off, or had to stop before the job was over.
-    pub cut_off: bool,
-}
-
-/// A replay of a generator of groups in which nothing was different.
-#[derive(Debug)]
-pub struct ReplayedGroups {
-    /// The generator, as it was when the recording ended.
-    pub generator: GroupGenerator,
-    /// Events and deadlines that were put to it.
-    pub events: u64,
-    /// Answers and effects that were compared, byte for byte.
-    pub compared: u64,
-    /// Whether the recording was cut off.
     pub cut_off: bool,
 }
 
@@ -138,42 +122,6 @@ impl Recording {
             replayed.ledger = Some(ledger.machine);
         }
         Ok(replayed)
-    }
-
-    /// [`replay`](Self::replay), of workers that averaged in groups.
-    ///
-    /// # Errors
-    /// As there.
-    pub fn replay_groups(&self) -> Result<ReplayedGroups, RecordingError> {
-        let file = || self.path.clone();
-        let missing = || RecordingError::NoMachine { file: file(), machine: GENERATOR };
-        let settings: GeneratorSettings = self.machine(GENERATOR)?.ok_or_else(missing)?;
-        let generator = settings.generator().map_err(|error| RecordingError::Machine {
-            file: file(),
-            machine: GENERATOR,
-            why: error.to_string(),
-        })?;
-        let mut player = Player::new(self, GENERATOR, generator);
-        let mut entries = self.entries()?;
-        while let Some(entry) = entries.next() {
-            let (entry, line) = (entry?, entries.line());
-            match (entry.machine.as_str(), entry.kind) {
-                // It was told again all that it had been told, and so is what it was.
-                (GENERATOR, EntryKind::Restart) => player.nothing_ahead(line, &entry)?,
-                (GENERATOR, _) => player.take(line, &entry, |_| ())?,
-                (TraceEntry::TRACE, _) => {}
-                (machine, _) => {
-                    let machine = machine.to_owned();
-                    return Err(RecordingError::UnknownMachine { file: file(), line, machine });
-                }
-            }
-        }
-        let cut_off = !entries.is_whole();
-        if !cut_off {
-            player.finish(entries.line())?;
-        }
-        let Player { machine: generator, events, compared, .. } = player;
-        Ok(ReplayedGroups { generator, events, compared, cut_off })
     }
 }
 

@@ -1,4 +1,5 @@
 use std::io::Write;
+use std::sync::Arc;
 use std::time::Duration;
 
 use antdt_controller::policy;
@@ -96,6 +97,7 @@ fn trace() -> Vec<u8> {
         monitor: MonitorConfig::default(),
         checkpoints: None,
         can_roll_back: false,
+        hosts: Arc::default(),
     };
     let dataset = DatasetSpec { seed: Seed(u64::MAX), ..DatasetSpec::new("train", 1_000, 100) };
     let mut header = TraceHeader::new("test", "job");

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use antdt_controller::action;
 use antdt_core::text::nearest;
 use antdt_core::{InvalidValue, NodeId};
 use serde::Deserialize;
@@ -35,18 +36,21 @@ pub struct Expectation {
     pub must_not: Actions,
 }
 
-/// Actions as the report writes them.
-const KINDS: [&str; 5] = ["ADJUST_BS", "BACKUP_WORKERS", "KILL_RESTART", "RESTART", "REFUSED"];
+/// Actions as the report writes them: what policies decide on, the restart of a node that ended, and a decision that was refused.
+fn kinds() -> Vec<&'static str> {
+    [action::REGISTRY.names(), vec!["RESTART", "REFUSED"]].concat()
+}
 
 impl Expectation {
     /// Whether it names actions that there are.
     pub(super) fn validate(&self) -> Result<(), InvalidValue> {
+        let kinds = kinds();
         for (field, actions) in [("expect.must", &self.must), ("expect.must-not", &self.must_not)] {
             for action in actions {
                 let (kind, target) = action.split_once(' ').unwrap_or((action, "all"));
-                if !KINDS.contains(&kind) {
-                    let hint = nearest(kind, &KINDS).map(|known| format!("; did you mean {known}?"));
-                    let (names, hint) = (KINDS.join(", "), hint.unwrap_or_default());
+                if !kinds.contains(&kind) {
+                    let hint = nearest(kind, &kinds).map(|known| format!("; did you mean {known}?"));
+                    let (names, hint) = (kinds.join(", "), hint.unwrap_or_default());
                     let remedy = format!("one of {names}, alone or before a node{hint}");
                     return Err(InvalidValue::new(field, format!("`{action}`"), remedy));
                 }

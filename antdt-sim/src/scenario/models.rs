@@ -1,16 +1,17 @@
-//! What the job of a scenario, or its groups, meet.
+//! What the job of a scenario meets.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use antdt_collective::schedule::{Choice, CostModel};
 use antdt_core::text::parse_duration;
-use antdt_core::{InvalidValue, JobTime, NodeId, Role, Seed};
+use antdt_core::{InvalidValue, JobTime, NodeId, Role};
 use serde::{Deserialize, Deserializer, de::Error};
 
 use super::ScenarioError;
-use super::groups::GroupsFile;
+use super::expect::Expectation;
 use super::job::JobFile;
+use crate::Setup;
 use crate::model::compute::{
     self, Bursts, ByRole, DeviceTable, DeviceTimes, LogNormal, Normal, Series, Slow, Slowdowns, Straggler,
     Who,
@@ -20,7 +21,6 @@ use crate::model::network::{AlphaBeta, Jitter, Loss, Order, SharedNic};
 use crate::model::scheduler::{self, ByLife, Market, MarketEvent, Quantiles, Refusing, Spot};
 use crate::model::{Compute, Fault, Faults, Host, Hosts, Models, Network, Scheduler};
 use crate::replay::{ReplayError, read_devices, read_gavel, read_market, read_pending, read_slowdowns};
-use crate::{Setup, partial};
 
 /// A duration with its unit: `200ms`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -34,14 +34,13 @@ impl<'de> Deserialize<'de> for Span {
 
 pub(super) type Actions = Vec<String>;
 
-/// A file, with what is expected of a job or of groups.
+/// A file, with what is expected of its job.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub(super) struct ScenarioFile<E: Default> {
+pub(super) struct ScenarioFile {
     pub(super) job: Option<JobFile>,
-    pub(super) groups: Option<GroupsFile>,
     #[serde(default)]
-    pub(super) expect: E,
+    pub(super) expect: Expectation,
     #[serde(default)]
     compute: ComputeSpec,
     #[serde(default)]
@@ -198,7 +197,7 @@ struct SchedulerSpec {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 enum PendingSpec {
-    /// Start-up times of a production cluster.
+    /// Start-up times of a production job.
     Production,
     Quantiles(Vec<(f64, f64)>),
     File(PathBuf),
@@ -209,10 +208,14 @@ enum PendingSpec {
 enum FaultKind {
     Crash,
     Exit,
+    Preempt,
+    Hang,
     Pause,
     Cut,
+    Duplicate,
     PauseMaster,
     RestartLedger,
+    RestartMaster,
 }
 
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -243,6 +246,8 @@ struct RateSpec {
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 struct ChaosSpec {
     faults_max: u32,
+    /// Kinds of faults, each as likely as the others; the six that [`Chaos::draw`] knows if none is named.
+    kinds: Option<Vec<FaultKind>>,
     /// Exit codes of processes that end by themselves.
     #[serde(default = "codes")]
     codes: Vec<i32>,
@@ -256,29 +261,6 @@ fn codes() -> Vec<i32> {
 
 /// Random faults that a scenario may have: 100 MB of them.
 const FAULTS_MAX: u32 = 1 << 20;
-
-/// Nodes that the models apply to.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Cluster {
-    /// The table of the scenario that says so.
-    table: &'static str,
-    workers: u32,
-    servers: u32,
-    workers_per_host: u32,
-    seed: Seed,
-}
-
-impl Cluster {
-    pub(super) const fn of_job(setup: &Setup) -> Self {
-        let Setup { workers, servers, workers_per_host, seed, .. } = *setup;
-        Self { table: "job", workers, servers, workers_per_host, seed }
-    }
-
-    pub(super) const fn of_groups(setup: &partial::GroupSetup) -> Self {
-        let partial::GroupSetup { workers, workers_per_host, seed, .. } = *setup;
-        Self { table: "groups", workers, servers: 0, workers_per_host, seed }
-    }
-}
 
 /// The models of a scenario, with the recordings that they need.
 #[derive(Debug, Clone, PartialEq)]
@@ -297,8 +279,8 @@ pub(super) struct ModelsSpec {
 }
 
 impl ModelsSpec {
-    pub(super) fn resolve<E: Default>(
-        file: ScenarioFile<E>,
+    pub(super) fn resolve(
+        file: ScenarioFile,
         mut files: impl FnMut(&Path) -> Result<String, ScenarioError>,
     ) -> Result<Self, ScenarioError> {
         let device_times = match &file.compute.devices {
@@ -338,18 +320,18 @@ impl ModelsSpec {
         })
     }
 
-    pub(super) fn build(&self, cluster: &Cluster) -> Result<Models, ScenarioError> {
-        let hosts = Hosts::new(cluster.workers_per_host)?;
-        let market = self.market.clone().map(|changes| Market::new(changes, cluster.workers)).transpose()?;
+    pub(super) fn build(&self, job: &Setup) -> Result<Models, ScenarioError> {
+        let hosts = Hosts::new(job.workers_per_host)?;
+        let market = self.market.clone().map(|changes| Market::new(changes, job.workers)).transpose()?;
         Ok(Models {
-            compute: self.compute(cluster, hosts)?,
+            compute: self.compute(job, hosts)?,
             network: self.network(hosts)?,
-            faults: self.faults(cluster, market.as_ref())?,
+            faults: self.faults(job, market.as_ref())?,
             scheduler: self.scheduler(market)?,
         })
     }
 
-    fn compute(&self, cluster: &Cluster, hosts: Hosts) -> Result<Box<dyn Compute>, ScenarioError> {
+    fn compute(&self, job: &Setup, hosts: Hosts) -> Result<Box<dyn Compute>, ScenarioError> {
         let spec = &self.compute;
         let mut workers: Box<dyn Compute> = match (spec.speed, &self.device_times, &spec.devices) {
             (Some(speed), None, None) => {
@@ -389,17 +371,12 @@ impl ModelsSpec {
         if self.straggler.is_empty() {
             return Ok(Box::new(all));
         }
-        let stragglers = self.straggler.iter().map(|spec| spec.straggler(cluster));
+        let stragglers = self.straggler.iter().map(|spec| spec.straggler(job));
         Ok(Box::new(Slow::new(all, hosts, stragglers.collect::<Result<Vec<_>, _>>()?)?))
     }
 
-    /// Whether a server's time is given.
-    pub(super) fn has_servers(&self) -> bool {
-        self.compute.server != Span::default()
-    }
-
     /// The link inside a host, the one between hosts, and the algorithm of collectives.
-    pub(super) fn links(&self) -> Result<(CostModel, CostModel, Choice), InvalidValue> {
+    fn links(&self) -> Result<(CostModel, CostModel, Choice), InvalidValue> {
         let spec = &self.network;
         let between = CostModel {
             alpha: spec.latency.0.as_secs_f64(),
@@ -469,31 +446,20 @@ impl ModelsSpec {
         Ok(starts)
     }
 
-    fn faults(&self, cluster: &Cluster, market: Option<&Market>) -> Result<Box<dyn Faults>, ScenarioError> {
+    fn faults(&self, job: &Setup, market: Option<&Market>) -> Result<Box<dyn Faults>, ScenarioError> {
         // A server that crashes ends the job: its parameters are gone. Such a fault has to be asked for by name.
-        let nodes: Vec<NodeId> = (0..cluster.workers).map(NodeId::worker).collect();
+        let nodes: Vec<NodeId> = (0..job.workers).map(NodeId::worker).collect();
         let mut listed = Vec::new();
         for fault in &self.fault {
-            listed.extend(fault.faults(cluster)?);
+            listed.extend(fault.faults(job)?);
         }
         listed.extend(market.into_iter().flat_map(Market::crashes));
         let mut all: Vec<Box<dyn Faults>> = vec![Box::new(Listed::new(listed))];
         for rate in &self.rate {
-            all.push(Box::new(rate.poisson(&nodes)?));
+            all.push(Box::new(rate.poisson(&nodes, job)?));
         }
-        if let Some(ChaosSpec { faults_max, codes, until, longest }) = &self.chaos {
-            if *faults_max > FAULTS_MAX {
-                let remedy = format!("at most {FAULTS_MAX}");
-                return Err(InvalidValue::new("chaos.faults-max", faults_max, remedy).into());
-            }
-            let chaos = Chaos {
-                nodes,
-                codes: codes.clone(),
-                faults_max: *faults_max,
-                until: JobTime::from_duration(until.0),
-                longest: longest.0,
-            };
-            all.push(Box::new(chaos.draw(&mut cluster.seed.derive("chaos").rng())?));
+        if let Some(chaos) = &self.chaos {
+            all.push(Box::new(chaos.draw(nodes, job)?));
         }
         Ok(Box::new(Merged::new(all)))
     }
@@ -518,11 +484,11 @@ pub(super) fn within<T>(table: &str, made: Result<T, InvalidValue>) -> Result<T,
 }
 
 impl StragglerSpec {
-    fn straggler(&self, cluster: &Cluster) -> Result<Straggler, InvalidValue> {
-        let hosts = cluster.workers.div_ceil(cluster.workers_per_host);
+    fn straggler(&self, job: &Setup) -> Result<Straggler, InvalidValue> {
+        let hosts = job.workers.div_ceil(job.workers_per_host);
         let (who, index, count) = match (self.worker, self.server, self.host) {
-            (Some(index), None, None) => (Who::Node(NodeId::worker(index)), index, cluster.workers),
-            (None, Some(index), None) => (Who::Node(NodeId::server(index)), index, cluster.servers),
+            (Some(index), None, None) => (Who::Node(NodeId::worker(index)), index, job.workers),
+            (None, Some(index), None) => (Who::Node(NodeId::server(index)), index, job.servers),
             (None, None, Some(index)) => (Who::Host(Host::Workers(index)), index, hosts),
             _ => {
                 let remedy = "exactly one: worker, server or host";
@@ -530,7 +496,7 @@ impl StragglerSpec {
             }
         };
         if index >= count {
-            let remedy = format!("below {count}: there are no more of its kind in [{}]", cluster.table);
+            let remedy = format!("below {count}: there are no more of its kind in [job]");
             return Err(InvalidValue::new("straggler", index, remedy));
         }
         Ok(Straggler {
@@ -549,8 +515,8 @@ impl FaultKind {
         match self {
             Self::Crash => (true, false, false),
             Self::Exit => (true, false, true),
-            Self::Pause | Self::Cut => (true, true, false),
-            Self::PauseMaster => (false, true, false),
+            Self::Preempt | Self::Hang | Self::Pause | Self::Cut | Self::Duplicate => (true, true, false),
+            Self::PauseMaster | Self::RestartMaster => (false, true, false),
             Self::RestartLedger => (false, false, false),
         }
     }
@@ -581,34 +547,74 @@ impl FaultKind {
                 (true, true) | (false, false) => {}
             }
         }
-        let length = length.unwrap_or_default().0;
-        let of = |node: &NodeId| match self {
-            Self::Crash => Fault::Crash(*node),
-            Self::Exit => Fault::Exit(*node, code.unwrap_or_default()),
-            Self::Pause => Fault::Pause(*node, length),
-            Self::Cut => Fault::Cut(*node, length),
+        let (length, code) = (length.unwrap_or_default().0, code.unwrap_or_default());
+        // Without nodes it is the same for any.
+        let nodes = if needs_node { nodes } else { &[NodeId::worker(0)] };
+        Ok(nodes.iter().map(|node| self.fault(*node, length, code)).collect())
+    }
+
+    /// The fault, with those of these parts that it needs.
+    const fn fault(self, node: NodeId, length: Duration, code: i32) -> Fault {
+        match self {
+            Self::Crash => Fault::Crash(node),
+            Self::Exit => Fault::Exit(node, code),
+            Self::Preempt => Fault::Preempt(node, length),
+            Self::Hang => Fault::Hang(node, length),
+            Self::Pause => Fault::Pause(node, length),
+            Self::Cut => Fault::Cut(node, length),
+            Self::Duplicate => Fault::Duplicate(node, length),
             Self::PauseMaster => Fault::PauseMaster(length),
             Self::RestartLedger => Fault::RestartLedger,
+            Self::RestartMaster => Fault::RestartMaster(length, None),
+        }
+    }
+
+    /// Refuses what the job cannot have.
+    fn check(self, field: &str, job: &Setup) -> Result<(), InvalidValue> {
+        if self == Self::RestartMaster && !job.goes_back {
+            let remedy =
+                "left out, or job.goes-back = true: nobody can go on with another job when its master ends";
+            return Err(InvalidValue::new(field, "restart-master", remedy));
+        }
+        Ok(())
+    }
+}
+
+impl ChaosSpec {
+    fn draw(&self, nodes: Vec<NodeId>, job: &Setup) -> Result<Listed, InvalidValue> {
+        if self.faults_max > FAULTS_MAX {
+            let remedy = format!("at most {FAULTS_MAX}");
+            return Err(InvalidValue::new("chaos.faults-max", self.faults_max, remedy));
+        }
+        let chaos = Chaos {
+            nodes,
+            codes: self.codes.clone(),
+            faults_max: self.faults_max,
+            until: JobTime::from_duration(self.until.0),
+            longest: self.longest.0,
         };
-        Ok(match self {
-            Self::Crash | Self::Exit | Self::Pause | Self::Cut => nodes.iter().map(of).collect(),
-            Self::PauseMaster => vec![Fault::PauseMaster(length)],
-            Self::RestartLedger => vec![Fault::RestartLedger],
+        let rng = &mut job.seed.derive("chaos").rng();
+        let Some(kinds) = &self.kinds else { return chaos.draw(rng) };
+        if kinds.is_empty() {
+            return Err(InvalidValue::new("chaos.kinds", "[]", "at least one kind, or left out"));
+        }
+        kinds.iter().try_for_each(|kind| kind.check("chaos.kinds", job))?;
+        chaos.draw_with(rng, |rng, node, length, code| {
+            kinds[rng.below(kinds.len() as u64) as usize].fault(node, length, code)
         })
     }
 }
 
 impl FaultSpec {
-    fn faults(&self, cluster: &Cluster) -> Result<Vec<(JobTime, Fault)>, InvalidValue> {
+    fn faults(&self, job: &Setup) -> Result<Vec<(JobTime, Fault)>, InvalidValue> {
         let nodes = match (&self.node, self.host) {
             (Some(node), None) => vec![node.parse().map_err(|error| named("fault", error))?],
             (None, Some(host)) => {
-                let first = host.saturating_mul(cluster.workers_per_host);
-                let last = first.saturating_add(cluster.workers_per_host).min(cluster.workers);
+                let first = host.saturating_mul(job.workers_per_host);
+                let last = first.saturating_add(job.workers_per_host).min(job.workers);
                 if first >= last {
-                    let hosts = cluster.workers.div_ceil(cluster.workers_per_host);
-                    let table = cluster.table;
-                    let remedy = format!("below {hosts}: there are no more hosts of workers in [{table}]");
+                    let hosts = job.workers.div_ceil(job.workers_per_host);
+                    let remedy = format!("below {hosts}: there are no more hosts of workers in [job]");
                     return Err(InvalidValue::new("fault.host", host, remedy));
                 }
                 (first..last).map(NodeId::worker).collect()
@@ -619,12 +625,13 @@ impl FaultSpec {
             }
         };
         for node in &nodes {
-            let count = if node.role == Role::Worker { cluster.workers } else { cluster.servers };
+            let count = if node.role == Role::Worker { job.workers } else { job.servers };
             if node.index >= count {
-                let remedy = format!("one of {count} {}s of [{}], counted from 0", node.role, cluster.table);
+                let remedy = format!("one of {count} {}s of [job], counted from 0", node.role);
                 return Err(InvalidValue::new("fault.node", node, remedy));
             }
         }
+        self.kind.check("fault.kind", job)?;
         let at = JobTime::from_duration(self.at.0);
         let faults = self.kind.faults("fault", &nodes, self.length, self.code)?;
         Ok(faults.into_iter().map(|fault| (at, fault)).collect())
@@ -632,7 +639,8 @@ impl FaultSpec {
 }
 
 impl RateSpec {
-    fn poisson(&self, nodes: &[NodeId]) -> Result<Poisson, InvalidValue> {
+    fn poisson(&self, nodes: &[NodeId], job: &Setup) -> Result<Poisson, InvalidValue> {
+        self.kind.check("rate.kind", job)?;
         let (of_nodes, ..) = self.kind.needs();
         let nodes = if of_nodes { nodes } else { &[] };
         let faults = self.kind.faults("rate", nodes, self.length, self.code)?;

@@ -4,44 +4,25 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::time::Duration;
 
-use antdt_collective::schedule::{Choice, CostModel};
 use antdt_core::{Holder, Incarnation, JobTime, NodeId};
 
 use super::*;
 use crate::model::{Fault, Site};
-use crate::partial;
 use crate::replay::example;
 
 const SHIPPED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/scenarios");
 
-fn all_shipped() -> Vec<(String, AnyScenario)> {
+/// All scenarios that ship, with their names.
+fn shipped() -> Vec<(String, Scenario)> {
     let mut names: Vec<PathBuf> = fs::read_dir(SHIPPED).unwrap().map(|entry| entry.unwrap().path()).collect();
     names.retain(|path| path.extension().is_some_and(|extension| extension == "toml"));
     names.sort();
     let read = |path: PathBuf| {
         let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
-        let scenario = AnyScenario::read(&path).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let scenario = Scenario::read(&path).unwrap_or_else(|error| panic!("{name}: {error}"));
         (name, scenario)
     };
     names.into_iter().map(read).collect()
-}
-
-/// The jobs.
-fn shipped() -> Vec<(String, Scenario)> {
-    let job = |(name, scenario)| match scenario {
-        AnyScenario::Job(job) => Some((name, *job)),
-        AnyScenario::Groups(_) => None,
-    };
-    all_shipped().into_iter().filter_map(job).collect()
-}
-
-/// Workers that average in groups.
-fn shipped_groups() -> Vec<(String, GroupScenario)> {
-    let groups = |(name, scenario)| match scenario {
-        AnyScenario::Groups(groups) => Some((name, *groups)),
-        AnyScenario::Job(_) => None,
-    };
-    all_shipped().into_iter().filter_map(groups).collect()
 }
 
 fn file(path: &Path) -> Result<String, ScenarioError> {
@@ -58,13 +39,6 @@ fn file(path: &Path) -> Result<String, ScenarioError> {
 
 fn parse(text: &str) -> Result<Scenario, ScenarioError> {
     Scenario::parse(text, file)
-}
-
-fn parse_groups(text: &str) -> Result<GroupScenario, ScenarioError> {
-    match AnyScenario::parse(text, file)? {
-        AnyScenario::Groups(groups) => Ok(*groups),
-        AnyScenario::Job(_) => panic!("it is of a job: {text}"),
-    }
 }
 
 fn refused(text: &str) -> String {
@@ -87,7 +61,7 @@ fn faults(models: &mut Models) -> Vec<(JobTime, Fault)> {
 #[test]
 fn every_shipped_scenario_builds_says_what_it_shows_and_what_must_come_of_it() {
     let all = shipped();
-    assert!(all.len() >= 12, "{}", all.len());
+    assert!(all.len() >= 16, "{}", all.len());
     for (name, scenario) in &all {
         assert!(scenario.about.len() > 60, "{name}: {}", scenario.about);
         assert!(scenario.expect.outcome.is_some(), "{name}");
@@ -119,7 +93,7 @@ fn a_node_has_its_device_whatever_else_slows_it() {
         );
         let (_, _, models) = parse(&text).unwrap().build(Seed(0)).unwrap();
         let devices = [NodeId::worker(0), NodeId::worker(1), NodeId::worker(2), NodeId::server(0)]
-            .map(|node| models.compute.device(node).0);
+            .map(|node| models.compute.device(node).to_string());
         assert_eq!(devices, ["fast", "slow", "fast", "cpu"], "{noise}");
     }
 }
@@ -135,155 +109,22 @@ fn the_shipped_scenarios_show_every_mode_and_every_kind_of_fault() {
             kinds.extend(names.map(|name| name.split('(').next().unwrap_or_default().to_owned()));
         }
     }
-    assert!(modes.contains("allreduce") && modes.contains("ps-bsp"));
-    let all = ["Crash", "Cut", "Exit", "Pause", "PauseMaster", "RestartLedger"];
+    for mode in ["allreduce", "ps-bsp", "ripples=smart:4", "ripples=division:3"] {
+        assert!(modes.contains(mode), "{modes:?}");
+    }
+    let all = [
+        "Crash",
+        "Cut",
+        "Duplicate",
+        "Exit",
+        "Hang",
+        "Pause",
+        "PauseMaster",
+        "Preempt",
+        "RestartLedger",
+        "RestartMaster",
+    ];
     assert_eq!(kinds.iter().map(String::as_str).collect::<Vec<_>>(), all);
-}
-
-#[test]
-fn the_shipped_groups_say_what_they_show_and_are_formed_in_more_than_one_way() {
-    let all = shipped_groups();
-    assert!(all.len() >= 4, "{}", all.len());
-    let mut formations = BTreeSet::new();
-    for (name, scenario) in &all {
-        assert!(scenario.about.len() > 60, "{name}: {}", scenario.about);
-        assert!(scenario.expect.outcome.is_some(), "{name}");
-        formations.insert(scenario.setup.formation);
-        let (setup, mut models) = scenario.build(Seed(7)).unwrap();
-        assert_eq!(setup.seed, Seed(7), "{name}");
-        for worker in [0, setup.workers - 1] {
-            assert!(time(&mut models, worker, 3) > Duration::ZERO, "{name}");
-        }
-    }
-    assert!(formations.len() > 1, "{formations:?}");
-}
-
-#[test]
-fn groups_have_the_defaults_of_their_world_and_the_links_of_the_network() {
-    let (setup, mut models) =
-        parse_groups("[groups]\n[compute]\nspeed = 1000\n").unwrap().build(Seed(0)).unwrap();
-    let link = setup.between;
-    assert_eq!(setup, partial::GroupSetup { inside: link, between: link, ..partial::GroupSetup::default() });
-    assert_eq!((link.alpha, time(&mut models, 0, 0)), (20e-6, Duration::from_secs(1)));
-    let text = "
-        [groups]
-        policy = \"buffer\"
-        workers = 6
-        workers-per-host = 2
-        group-size = 5
-        progress-gap-max = 0
-        bridges = false
-        steps = 7
-        batch-size = 8
-        model-bytes = 9
-        max-restarts = 10
-        attempts-max = 11
-        again-after = \"12ms\"
-        collective-timeout = \"13ms\"
-        group-limit = \"14ms\"
-        silence-limit = \"15ms\"
-        repeats = 0.5
-        [compute]
-        speed = 1000
-        [network]
-        latency = \"1ms\"
-        bandwidth = 2e9
-        inside-bandwidth = 3e9
-        algorithm = \"ring\"
-        [[fault]]
-        at = \"1s\"
-        kind = \"crash\"
-        host = 2
-    ";
-    let (setup, mut models) = parse_groups(text).unwrap().build(Seed(3)).unwrap();
-    let link = |bandwidth| CostModel { alpha: 1e-3, bandwidth, ..CostModel::LOOPBACK };
-    let ms = Duration::from_millis;
-    let expected = partial::GroupSetup {
-        workers: 6,
-        workers_per_host: 2,
-        formation: partial::GroupFormation::Buffer,
-        group_size: 5,
-        progress_gap_max: 0,
-        bridges: false,
-        steps: 7,
-        batch_size: 8,
-        model_bytes: 9,
-        inside: link(3e9),
-        between: link(2e9),
-        algorithm: Choice::Ring,
-        again_after: ms(12),
-        collective_timeout: ms(13),
-        group_limit: ms(14),
-        attempts_max: 11,
-        silence_limit: ms(15),
-        max_restarts: 10,
-        repeats: 0.5,
-        seed: Seed(3),
-    };
-    assert_eq!(setup, expected);
-    let crash = |index| (JobTime(1_000_000_000), Fault::Crash(NodeId::worker(index)));
-    assert_eq!(faults(&mut models), [crash(4), crash(5)]);
-}
-
-#[test]
-fn groups_that_cannot_be_are_refused_by_their_field_and_with_the_remedy() {
-    let refused = |text: &str| parse_groups(text).unwrap_err().to_string();
-    let groups = |line: &str| refused(&format!("[groups]\n{line}\n[compute]\nspeed = 1000\n"));
-    let with = |lines: &str| refused(&format!("[groups]\n[compute]\nspeed = 1000\n{lines}\n"));
-    for (error, expected) in [
-        (
-            groups("wrokers = 1"),
-            "line 2, `wrokers = 1`: unknown field `wrokers`, expected one of `policy`, `workers`",
-        ),
-        (
-            groups("policy = \"smart\""),
-            "unknown variant `smart`, expected one of `random`, `buffer`, `bipartite`, `division`",
-        ),
-        (groups("workers = 0"), "groups.workers = 0: must be at least 1"),
-        (groups("workers = 4294967295"), "groups.workers = 4294967295: must be at most 262144"),
-        (groups("workers-per-host = 0"), "groups.workers-per-host = 0: must be at least 1"),
-        (groups("group-size = 1"), "groups.group-size = 1: must be at least 2"),
-        (groups("steps = 0"), "groups.steps = 0: must be at least 1"),
-        (groups("batch-size = 0"), "groups.batch-size = 0: must be at least 1"),
-        (groups("attempts-max = 0"), "groups.attempts-max = 0: must be at least 1"),
-        (groups("group-limit = \"0s\""), "groups.group-limit = 0s: must be longer than 0"),
-        (groups("again-after = \"0s\""), "groups.again-after = 0s: must be at least 1ms"),
-        (groups("silence-limit = \"1\""), "did you mean 1s or 1ms?"),
-        (groups("repeats = 2"), "groups.repeats = 2: must be a share between 0 and 1"),
-        (groups("[job]"), "groups = (beside [job]): must be left out, or else [job]"),
-        (refused("[groups]\n"), "compute.speed = (nothing): must be a speed"),
-        (
-            with("server = \"1ms\""),
-            "compute.server = (given): must be left out: workers that average in groups",
-        ),
-        (with("[network]\nbandwidth = 0"), "network.bandwidth = 0"),
-        (
-            with("[[straggler]]\nworker = 16\nslow = 2.0"),
-            "straggler = 16: must be below 16: there are no more of its kind in [groups]",
-        ),
-        (
-            with("[[straggler]]\nserver = 0\nslow = 2.0"),
-            "straggler = 0: must be below 0: there are no more of its kind in [groups]",
-        ),
-        (
-            with("[[fault]]\nat = \"1s\"\nkind = \"crash\"\nnode = \"server-0\""),
-            "fault.node = server-0: must be one of 0 servers of [groups]",
-        ),
-        (
-            with("[[fault]]\nat = \"1s\"\nkind = \"crash\"\nhost = 4"),
-            "fault.host = 4: must be below 4: there are no more hosts of workers in [groups]",
-        ),
-        (with("[expect]\nmust = [\"ADJUST_BS\"]"), "unknown field `must`, expected one of `outcome`"),
-        (with("[expect]\nbusy-min = 1.5"), "expect.busy-min = 1.5: must be a share between 0 and 1"),
-    ] {
-        assert!(error.contains(expected), "`{error}` should say `{expected}`");
-    }
-    // Policies of jobs are tried in jobs.
-    let error = parse("[groups]\n[compute]\nspeed = 1\n").unwrap_err().to_string();
-    assert_eq!(
-        error,
-        "groups = (given): must be left out: this needs a job; `antdt sim` runs workers that average in groups"
-    );
 }
 
 #[test]
@@ -369,6 +210,37 @@ fn the_same_seed_meets_the_same_and_another_seed_something_else() {
 }
 
 #[test]
+fn a_scenario_says_which_kinds_of_faults_are_drawn() {
+    let names = [
+        "crash",
+        "exit",
+        "preempt",
+        "hang",
+        "pause",
+        "cut",
+        "duplicate",
+        "pause-master",
+        "restart-ledger",
+        "restart-master",
+    ];
+    let drawn = |kinds: &str| {
+        let chaos =
+            format!("[chaos]\nfaults-max = 200\nkinds = [{kinds}]\nuntil = \"1m\"\nlongest = \"5s\"\n");
+        let text = PLAIN.replace("[job]", "[job]\ngoes-back = true") + &chaos;
+        let (setup, _, mut models) = parse(&text).unwrap().build(Seed(1)).unwrap();
+        assert!(setup.goes_back);
+        let kinds: BTreeSet<String> = faults(&mut models)
+            .into_iter()
+            .map(|(_, fault)| format!("{fault:?}").split('(').next().unwrap_or_default().to_owned())
+            .collect();
+        kinds
+    };
+    assert_eq!(drawn("\"hang\"").into_iter().collect::<Vec<_>>(), ["Hang"]);
+    let all = names.map(|name| format!("\"{name}\"")).join(", ");
+    assert_eq!(drawn(&all).len(), names.len());
+}
+
+#[test]
 fn a_setup_that_was_changed_is_checked_again() {
     let mut scenario = parse(PLAIN).unwrap();
     scenario.setup.workers = 1000;
@@ -432,6 +304,26 @@ fn what_cannot_be_is_refused_by_its_field_and_with_the_remedy() {
         (with("[expect]\noutcome = \"maybe\""), "unknown variant `maybe`"),
         (with("[expect]\nmust-not = [\"KIL_RESTART\"]"), "did you mean KILL_RESTART?"),
         (with("[expect]\nmust = [\"RESTART wrker-1\"]"), "expect.must = wrker-1: must be"),
+        (
+            with("[chaos]\nfaults-max = 1\nkinds = [\"crsh\"]\nuntil = \"1s\"\nlongest = \"1s\""),
+            "unknown variant `crsh`, expected one of `crash`, `exit`",
+        ),
+        (
+            with("[chaos]\nfaults-max = 1\nkinds = []\nuntil = \"1s\"\nlongest = \"1s\""),
+            "chaos.kinds = []: must be at least one",
+        ),
+        (
+            with("[chaos]\nfaults-max = 1\nkinds = [\"restart-master\"]\nuntil = \"1s\"\nlongest = \"1s\""),
+            "chaos.kinds = restart-master: must be left out, or job.goes-back = true",
+        ),
+        (
+            with("[[fault]]\nat = \"1s\"\nkind = \"restart-master\"\nfor = \"1s\""),
+            "fault.kind = restart-master: must be left out, or job.goes-back = true",
+        ),
+        (
+            with("[[rate]]\nevery = \"1s\"\nkind = \"restart-master\"\nfor = \"1s\""),
+            "rate.kind = restart-master",
+        ),
         (
             with("[chaos]\nfaults-max = 4294967295\nuntil = \"1s\"\nlongest = \"1s\""),
             "chaos.faults-max = 4294967295: must be at most 1048576",

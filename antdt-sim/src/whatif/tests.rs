@@ -121,8 +121,8 @@ fn a_trace_of_a_simulated_job_reads_as_a_recording_and_simulates_alike() {
     assert_eq!((recorded.completed, &recorded.result), (outcome.completed, &Ok(())));
     assert_eq!(recorded.source, Provenance::Trace, "it has not really happened");
     assert_eq!((recorded.samples, recorded.cut_off), (60_000, false), "those after the last tick too");
-    let kinds = |actions: &[Action]| actions.iter().map(|action| action.kind.clone()).collect::<Vec<_>>();
-    let simulated: Vec<Action> = outcome.actions.iter().cloned().map(Action::from).collect();
+    let kinds = |actions: &[RunAction]| actions.iter().map(|action| action.kind.clone()).collect::<Vec<_>>();
+    let simulated: Vec<RunAction> = outcome.actions.iter().cloned().map(RunAction::from).collect();
     assert_eq!(kinds(&recorded.actions), kinds(&simulated));
     assert!((recorded.idle_share - outcome.idle_share()).abs() < 0.05);
 
@@ -172,7 +172,7 @@ fn recorded_workers_have_the_devices_that_they_had() {
     // Those that were not recorded are like the median of those that were.
     (world.setup.workers, world.setup.samples) = (6, 2 * setup.samples);
     let compute = world.models().unwrap().compute;
-    let devices = [0, 1, 2, 3, 5].map(|index| compute.device(NodeId::worker(index)).0);
+    let devices = [0, 1, 2, 3, 5].map(|index| compute.device(NodeId::worker(index)).to_string());
     assert_eq!(devices, ["fast", "slow", "fast", "slow", "slow"]);
     let run = world.run(Box::new(NonDedicated::default())).unwrap();
     assert!(run.actions.iter().all(|action| action.kind != "KILL_RESTART"), "{:?}", run.actions);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use antdt_agent::AgentSession;
-use antdt_core::{DetRng, Generation, Holder, JobTime, MembershipVersion, Seed};
+use antdt_core::{DetRng, Generation, Holder, JobTime, MembershipVersion, RollbackId, Seed};
 use antdt_job::{HeadEvent, WorkerLoop};
 
 use crate::journal::Usage;
@@ -35,6 +35,14 @@ pub(super) struct Life {
     pub(super) paused_until: JobTime,
     /// Cut off from all other processes until then.
     pub(super) cut_until: JobTime,
+    /// What it sends to the master arrives twice until then.
+    pub(super) doubled_until: JobTime,
+    /// How long its training thread stands still in its next batch.
+    pub(super) hang: Duration,
+    /// Since when its training thread stands still, and until when.
+    pub(super) hung: (JobTime, JobTime),
+    /// When the latest of its messages to the master arrives.
+    pub(super) newest_arrival: JobTime,
     /// The group that it is in, and its rank there.
     pub(super) group: Option<(MembershipVersion, u32)>,
     pub(super) holder: Holder,
@@ -74,6 +82,12 @@ pub(super) struct Life {
     pub(super) transfer_done: JobTime,
     /// How long it waits for that.
     pub(super) transfer_limit: JobTime,
+    /// The call in which it transferred last.
+    pub(super) transfer: u64,
+    /// The servers that it is connected to.
+    pub(super) servers: Vec<LifeId>,
+    /// The newest rollback that it was let in after.
+    pub(super) rollback: RollbackId,
     /// A server serves one request until then.
     pub(super) busy_until: JobTime,
     /// Bytes served and the time it took, since the last report; of a server.
@@ -103,6 +117,10 @@ impl Life {
             reask_armed: false,
             paused_until: JobTime::ZERO,
             cut_until: JobTime::ZERO,
+            doubled_until: JobTime::ZERO,
+            hang: Duration::ZERO,
+            hung: (JobTime::ZERO, JobTime::ZERO),
+            newest_arrival: JobTime::ZERO,
             generation: Generation::default(),
             group: None,
             place: None,
@@ -119,6 +137,9 @@ impl Life {
             busy: Duration::ZERO,
             transfer_done: JobTime::ZERO,
             transfer_limit: JobTime::ZERO,
+            transfer: 0,
+            servers: Vec::new(),
+            rollback: RollbackId(0),
             busy_until: JobTime::ZERO,
             served: (0, Duration::ZERO),
             reports: 0,

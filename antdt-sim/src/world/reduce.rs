@@ -10,12 +10,9 @@ use antdt_job::limits::next_timeout;
 
 use super::group::{Fate, Part, SimGroup, Sum};
 use super::life::LifeId;
-use super::{ACK_BYTES, Due, Work, World};
+use super::{ACK_BYTES, BREAK_DELAY, Due, Work, World};
 use crate::happening::Observer;
 use crate::model::Collective;
-
-/// Until a process knows that a peer is gone: a connection reset, and the message of the peer that saw it.
-const BREAK_DELAY: Duration = Duration::from_millis(1);
 
 /// Numbers of groups apart from one of all.
 const APART_BITS: u32 = 40;

@@ -1,6 +1,6 @@
 //! The shard service as a worker meets it: questions that wait, a log, and a restart from it.
 
-use antdt_core::{AckOutcomes, Exit, FetchOutcome, JobTime, Machine};
+use antdt_core::{AckOutcomes, Exit, FetchOutcome, Generation, JobTime, Machine};
 use antdt_job::Reply;
 use antdt_shard::{Answer, Effect, Event, Recovery, WAIT_MAX};
 
@@ -83,8 +83,27 @@ impl<O: Observer> World<O> {
             return;
         }
         let (event, wait) = self.questions.remove(question.0);
+        if self.next_master().is_some() {
+            if !self.lives[id.0 as usize].is_dead() {
+                self.lost(id, call, Lost::Ledger(event, wait));
+            }
+            return;
+        }
         let until = self.now + wait.min(WAIT_MAX);
         self.answer(id, call, event, AckOutcomes::new(), until);
+    }
+
+    /// A second copy of a question reached the service: whoever copied it drops the answer. A copy does not outlive the connection to
+    /// the service of its generation.
+    pub(super) fn asked_again(&mut self, question: Question, generation: Generation) {
+        if self.now < self.master_paused_until {
+            self.queue.push(self.master_paused_until, Due::AskedAgain(question, generation));
+            return;
+        }
+        let (event, _) = self.questions.remove(question.0);
+        if generation == self.ledger.generation() && self.next_master().is_none() {
+            self.ask_ledger(event);
+        }
     }
 
     /// Asks the ledger for a life, and answers it or keeps the question.
@@ -159,7 +178,8 @@ impl<O: Observer> World<O> {
             Answer::Register(Err(error)) => failed(error.into()),
             Answer::Exchange(Ok(exchanged)) => Ok(Reply::Exchanged(exchanged)),
             Answer::Exchange(Err(error)) => failed(error.into()),
-            Answer::Ack(Ok(_)) | Answer::Fail(Ok(_)) => Ok(Reply::Released),
+            Answer::Ack(Ok(outcomes)) => Ok(Reply::returned(&outcomes)),
+            Answer::Fail(Ok(outcome)) => Ok(Reply::returned(&[outcome])),
             Answer::Ack(Err(error)) | Answer::Fail(Err(error)) => failed(error.into()),
             _ => Ok(Reply::Released),
         };
@@ -191,7 +211,10 @@ impl<O: Observer> World<O> {
                 }
             }
         }
-        // The connections broke: who waited asks again.
+    }
+
+    /// The connections broke: who waited asks again.
+    pub(super) fn let_askers_go(&mut self) {
         for held in std::mem::take(&mut self.kept) {
             self.lost(held.life, held.call, Lost::Ledger(held.event, held.until.since(self.now)));
         }

@@ -116,6 +116,11 @@ fn whatever_happens_to_a_worker_every_sample_is_counted_once() {
         for fault in [
             Fault::Crash(NodeId::worker(1)),
             Fault::Exit(NodeId::worker(2), 75),
+            Fault::Preempt(NodeId::worker(1), Duration::from_millis(1)),
+            Fault::Preempt(NodeId::worker(1), Duration::from_secs(30)),
+            Fault::Hang(NodeId::worker(2), Duration::from_secs(1)),
+            Fault::Hang(NodeId::worker(2), Duration::from_secs(60)),
+            Fault::Duplicate(NodeId::worker(3), Duration::from_secs(60)),
             Fault::Pause(NodeId::worker(3), Duration::from_secs(5)),
             Fault::Pause(NodeId::worker(3), Duration::from_secs(60)),
             Fault::Cut(NodeId::worker(0), Duration::from_secs(3)),
@@ -127,6 +132,94 @@ fn whatever_happens_to_a_worker_every_sample_is_counted_once() {
             assert_eq!(outcome.result, Ok(()), "{sync:?} {fault:?}\n{:#?}", outcome.events);
             assert_eq!(outcome.counts.acked, 10_240, "{sync:?} {fault:?}");
         }
+    }
+}
+
+/// Lives of workers and of servers.
+fn lives(outcome: &SimulatedJob) -> (usize, usize) {
+    let of = |role| outcome.usage.iter().filter(|usage| usage.holder.node.role == role).count();
+    (of(Role::Worker), of(Role::Server))
+}
+
+#[test]
+fn another_master_goes_on_with_the_job_and_workers_whose_model_is_on_servers_keep_their_processes() {
+    let at = |millis: u64| JobTime::from_duration(Duration::from_millis(millis));
+    let away = Duration::from_secs(2);
+    let ended = |sync: &str, faults: Vec<(JobTime, Fault)>, goes_back| {
+        let servers = if sync.starts_with("ps-") { 2 } else { 0 };
+        let (sync, samples) = (sync.parse().unwrap(), 10_240);
+        let setup = Setup { sync, servers, samples, goes_back, seed: Seed(1), ..Setup::default() };
+        let checkers = Checkers::new(invariant::all(&setup).unwrap());
+        let policy = REGISTRY.by_name("nd").unwrap();
+        let world = World::watched(setup, policy, models(1.0, faults), checkers).unwrap();
+        let ended = world.run(at(1_000_000));
+        let (outcome, mut checkers) = ended.unwrap_or_else(|(violation, _)| panic!("{violation}"));
+        checkers.finish().unwrap();
+        assert_eq!((&outcome.result, outcome.counts.acked), (&Ok(()), 10_240), "{:#?}", outcome.events);
+        outcome
+    };
+    for sync in antdt_job::SyncMode::examples().iter().map(ToString::to_string) {
+        let calm = ended(&sync, Vec::new(), true);
+        // Before anybody has registered, while the first do, in the middle, in the midst of an event, and one after the other.
+        for (times, within) in
+            [(&[0_u64][..], None), (&[500], Some(1)), (&[9_000], None), (&[9_000, 9_900, 12_000], Some(0))]
+        {
+            let faults = times.iter().map(|time| (at(*time), Fault::RestartMaster(away, within))).collect();
+            let outcome = ended(&sync, faults, true);
+            let back = outcome.events.iter().filter(|event| event.text.starts_with("went back to the start"));
+            assert!(back.count() >= 1, "{sync} {times:?}: {:#?}", outcome.events);
+            assert!(outcome.completed > calm.completed, "{sync} {times:?}");
+            let (workers, servers) = lives(&outcome);
+            if times == [9_000] {
+                let kept = sync.starts_with("ps-");
+                assert_eq!((workers, servers), if kept { (4, 4) } else { (8, 0) }, "{sync}");
+            }
+        }
+        // Nobody can go on with a job that cannot go back.
+        let alone = ended(&sync, vec![(at(9_000), Fault::RestartMaster(away, None))], false);
+        assert_eq!((alone.completed, lives(&alone)), (calm.completed, lives(&calm)), "{sync}");
+    }
+}
+
+#[test]
+fn a_server_that_ends_takes_a_job_back_that_can_go_back() {
+    let at = |seconds: u64| JobTime::from_duration(Duration::from_secs(seconds));
+    for sync in ["ps-bsp", "ps-asp", "ps-ssp=1", "ps-backup=1"] {
+        for seconds in [1, 9] {
+            let (servers, samples) = (2, 10_240);
+            let mode = sync.parse().unwrap();
+            let setup = Setup { sync: mode, servers, samples, goes_back: true, ..Setup::default() };
+            let checkers = Checkers::new(invariant::all(&setup).unwrap());
+            let faults = vec![(at(seconds), Fault::Crash(NodeId::server(1)))];
+            let policy = REGISTRY.by_name("none").unwrap();
+            let world = World::watched(setup, policy, models(1.0, faults), checkers).unwrap();
+            let ended = world.run(at(1_000));
+            let (outcome, mut checkers) = ended.unwrap_or_else(|(violation, _)| panic!("{violation}"));
+            checkers.finish().unwrap();
+            assert_eq!((&outcome.result, outcome.counts.acked), (&Ok(()), 10_240), "{:#?}", outcome.events);
+            assert_eq!(lives(&outcome), (4, 4), "{sync}: all servers, and no worker");
+        }
+    }
+}
+
+#[test]
+fn who_hangs_is_ended_and_who_is_taken_back_is_followed_once_its_process_has_ended() {
+    let at = |seconds: u64| JobTime::from_duration(Duration::from_secs(seconds));
+    let (node, life) = (NodeId::worker(1), Holder::new(NodeId::worker(1), antdt_core::Incarnation(0)));
+    let told =
+        |outcome: &SimulatedJob, what: &str| outcome.events.iter().any(|event| event.text.contains(what));
+    for sync in MODES {
+        let hung = job(sync, "none", 1.0, vec![(at(10), Fault::Hang(node, Duration::from_secs(120)))]);
+        assert!(told(&hung, "worker-1#0 hangs while training"), "{sync}: {:#?}", hung.events);
+        let ended = hung.exits.iter().find(|(_, holder, _)| *holder == life);
+        assert!(ended.is_some_and(|(_, _, exit)| *exit == Exit::Killed { signal: 9 }), "{sync}: {ended:?}");
+
+        let back = job(sync, "none", 1.0, vec![(at(10), Fault::Preempt(node, Duration::from_secs(20)))]);
+        assert!(told(&back, "worker-1#0 drained"), "{sync}: {:#?}", back.events);
+        let (left, _, exit) = back.exits.iter().find(|(_, holder, _)| *holder == life).unwrap();
+        assert!(*exit == Exit::Finished && *left < at(12), "{sync}: {exit:?} at {left}");
+        let born = back.usage.iter().filter(|usage| usage.holder.node == node).count();
+        assert!(born == 2 && !back.actions.iter().any(|action| action.kind == "RESTART"), "{sync}");
     }
 }
 

@@ -9,9 +9,9 @@ use clap::{Arg, ArgAction, ArgMatches, Command as Clap};
 use serde_json::{Map, Value as Json, json};
 
 use super::{CliError, earlier, flags, job_file};
-use crate::job::JobSpec;
 use crate::job::tables::PartKind;
 use crate::job::value::Form;
+use crate::job::{JobSetting, JobSpec};
 
 /// Where the value of a setting comes from. The later ones go before the earlier ones.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,21 +40,44 @@ impl fmt::Display for Origin {
     }
 }
 
-/// The settings of a job with the origin of each; what is not among the origins has its default.
+/// The origin of each value that is not the default: by the name of its setting, and by `policy.nd.drain` for a setting of a part.
+#[derive(Debug, Default)]
+pub(super) struct Origins(BTreeMap<String, Origin>);
+
+impl Origins {
+    pub(super) fn of(&self, name: &str) -> &Origin {
+        self.0.get(name).unwrap_or(&Origin::Default)
+    }
+
+    /// Whether a setting was given, or a setting of one of its parts.
+    pub(super) fn has(&self, key: &str) -> bool {
+        let is_of = |name: &String| {
+            name.strip_prefix(key).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        };
+        self.0.keys().any(is_of)
+    }
+
+    pub(super) fn insert(&mut self, name: impl Into<String>, origin: Origin) {
+        self.0.insert(name.into(), origin);
+    }
+}
+
+/// The name of a setting of a part, such as `policy.nd.drain`.
+pub(super) fn part_setting(kind: &str, part: &str, name: &str) -> String {
+    format!("{kind}.{part}.{name}")
+}
+
+/// The settings of a job with the origin of each.
 #[derive(Debug)]
 pub(super) struct Resolved {
     pub(super) spec: JobSpec,
-    origins: BTreeMap<&'static str, Origin>,
+    origins: Origins,
 }
 
 impl Resolved {
     /// Names of the settings that were given.
     pub(super) fn given(&self) -> BTreeSet<&'static str> {
-        self.origins.keys().copied().collect()
-    }
-
-    fn origin(&self, key: &str) -> &Origin {
-        self.origins.get(key).unwrap_or(&Origin::Default)
+        JobSpec::keys().filter(|key| self.origins.has(key)).collect()
     }
 }
 
@@ -64,11 +87,11 @@ pub(super) fn resolve(
     env: &impl Fn(&str) -> Option<String>,
 ) -> Result<Resolved, CliError> {
     let mut spec = JobSpec::default();
-    let mut origins = BTreeMap::new();
+    let mut origins = Origins::default();
     let job = matches.get_one::<String>("job").cloned().or_else(|| env("ANTDT_JOB"));
     if let Some(file) = job.map(PathBuf::from) {
-        for (key, line) in job_file::apply(&mut spec, &file)? {
-            origins.insert(key, Origin::File(file.clone(), line));
+        for (name, line) in job_file::apply(&mut spec, &file)? {
+            origins.insert(name, Origin::File(file.clone(), line));
         }
     }
     for setting in JobSpec::SETTINGS {
@@ -158,12 +181,29 @@ fn pretty(json: &Json) -> String {
 }
 
 fn show_json(resolved: &Resolved, origins: bool) -> String {
-    let with_origin = |(key, value): (String, Json)| {
-        let origin = resolved.origin(&key).to_string();
-        (key, json!({ "value": value, "origin": origin }))
+    let with_origin = |name: &str, value: Json| {
+        let origin = resolved.origins.of(name).to_string();
+        json!({ "value": value, "origin": origin })
     };
-    let json = resolved.spec.to_json();
-    pretty(&Json::Object(if origins { json.into_iter().map(with_origin).collect() } else { json }))
+    let mut json = resolved.spec.to_json();
+    if origins {
+        for (key, value) in &mut json {
+            let Json::Object(parts) = value else {
+                *value = with_origin(key, value.take());
+                continue;
+            };
+            for (part, value) in parts {
+                let Json::Object(settings) = value else {
+                    *value = with_origin(key, value.take());
+                    continue;
+                };
+                for (name, value) in settings {
+                    *value = with_origin(&part_setting(key, part, name), value.take());
+                }
+            }
+        }
+    }
+    pretty(&Json::Object(json))
 }
 
 /// A job file: what is not set stands in a comment. Tables stand last, since they end the plain keys.
@@ -174,12 +214,12 @@ fn show_toml(resolved: &Resolved, origins: bool) -> String {
         let (value, comment) = match &json[key] {
             Json::Null => (format!("# {key} is not set"), unset_text(key)),
             Json::Object(object) => {
-                tables += &part_tables(key, object, origins.then(|| resolved.origin(key)));
+                tables += &part_tables(key, object, origins.then_some(&resolved.origins));
                 continue;
             }
             value => (format!("{key} = {}", toml_text(value)), String::new()),
         };
-        let comment = if origins { format!("  # {}", resolved.origin(key)) } else { comment };
+        let comment = if origins { format!("  # {}", resolved.origins.of(key)) } else { comment };
         plain.push((value, comment));
     }
     let width =
@@ -195,21 +235,22 @@ fn show_toml(resolved: &Resolved, origins: bool) -> String {
 
 fn unset_text(key: &str) -> String {
     let setting = JobSpec::SETTINGS.iter().find(|setting| setting.name == key);
-    setting.and_then(crate::job::JobSetting::default_text).map(|text| format!(": {text}")).unwrap_or_default()
+    setting.and_then(JobSetting::default_text).map(|text| format!(": {text}")).unwrap_or_default()
 }
 
 /// `[policy]`, then a table for each policy; the same of every kind.
-fn part_tables(kind: &str, object: &Map<String, Json>, origin: Option<&Origin>) -> String {
-    let origin = origin.map(|origin| format!("  # {origin}")).unwrap_or_default();
-    let mut text = format!("\n[{kind}]{origin}\n");
+fn part_tables(kind: &str, object: &Map<String, Json>, origins: Option<&Origins>) -> String {
+    let origin = |name: &str| origins.map(|all| format!("  # {}", all.of(name))).unwrap_or_default();
+    let mut text = format!("\n[{kind}]\n");
     for (name, value) in object.iter().filter(|(_, value)| !value.is_object()) {
-        let _ = writeln!(text, "{name} = {}", toml_text(value));
+        let _ = writeln!(text, "{name} = {}{}", toml_text(value), origin(kind));
     }
     for (part, settings) in object {
         if let Json::Object(settings) = settings {
             let _ = writeln!(text, "\n[{kind}.{}]", toml_key(part));
             for (name, value) in settings {
-                let _ = writeln!(text, "{} = {}", toml_key(name), toml_text(value));
+                let origin = origin(&part_setting(kind, part, name));
+                let _ = writeln!(text, "{} = {}{origin}", toml_key(name), toml_text(value));
             }
         }
     }
@@ -234,9 +275,12 @@ fn schema() -> Json {
         let part = properties[kind].clone();
         let mut tables = Map::new();
         tables.insert(PartKind::PART.to_owned(), part.clone());
-        for name in part["enum"].as_array().into_iter().flatten().filter_map(Json::as_str) {
+        let form = JobSpec::SETTINGS.iter().find(|setting| setting.name == kind).map(JobSetting::form);
+        if let Some(Form::OneOf(names)) = form {
             let about = format!("Settings of this {kind}.");
-            tables.insert(name.to_owned(), json!({ "type": "object", "description": about }));
+            tables.extend(
+                names.into_iter().map(|name| (name, json!({ "type": "object", "description": about }))),
+            );
         }
         properties[kind] = json!({
             "description": format!("A name, or a table with `{}` and the settings of each {kind}.", PartKind::PART),
@@ -287,7 +331,10 @@ policy itself by `name` under `[policy]`, or leaves that to the flag; the same h
     for setting in JobSpec::SETTINGS {
         let variable = setting.variable().map_or_else(|| "none".to_owned(), |name| format!("`{name}`"));
         let (default, doc) = (setting.default_text().unwrap_or_default(), cell(&setting.doc()));
-        let form = form_text(&setting.form(), setting.unit);
+        let mut form = form_text(&setting.form(), setting.unit);
+        if let Some(word) = setting.word() {
+            let _ = write!(form, ", or `{word}`");
+        }
         let _ = writeln!(text, "| `{}` | {variable} | {form} | {} | {doc} |", setting.name, cell(&default));
     }
     text.push_str(

@@ -267,6 +267,12 @@ pub(super) fn explain(error: &clap::Error, is_run: bool) -> Result<Command, CliE
             let flag = what.strip_prefix('-').map(|rest| rest.trim_start_matches('-'));
             let suggested = flag.and_then(|flag| nearest(flag, &known));
             match suggested {
+                // Of torchrun: nothing here is called so, and nothing that sounds alike does the same.
+                _ if flag.and_then(|flag| flag.split('=').next()) == Some("nnodes") => {
+                    "--nnodes is not a flag: a job counts its workers, wherever they run; torchrun's --nnodes MIN:MAX is \
+                     --min-workers MIN --nproc-per-node MAX"
+                        .to_owned()
+                }
                 Some(flag) => format!("{what} is not a flag; did you mean --{flag}?"),
                 None if what.starts_with('-') => {
                     format!("{what} is not a flag; --help names those there are")

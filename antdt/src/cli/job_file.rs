@@ -5,29 +5,48 @@ use std::fs;
 use std::path::Path;
 
 use antdt_core::text::{located, nearest};
+use serde::Deserialize as _;
 use serde_json::Value as Json;
 use toml::Spanned;
+use toml::de::{DeString, DeTable, ValueDeserializer};
 
 use super::CliError;
+use super::config::part_setting;
 use crate::job::JobSpec;
 
-/// Reads the file's settings into `spec`. Returns the line of each key.
-pub(super) fn apply(spec: &mut JobSpec, file: &Path) -> Result<BTreeMap<&'static str, usize>, CliError> {
+/// Reads the file's settings into `spec`. Returns the line of each, also of the settings of parts, such as `policy.nd.drain`.
+pub(super) fn apply(spec: &mut JobSpec, file: &Path) -> Result<BTreeMap<String, usize>, CliError> {
     let text = fs::read_to_string(file)
         .map_err(|error| CliError::new(format!("--job = {}: {error}; name a TOML file", file.display())))?;
     apply_text(spec, &text).map_err(|error| CliError::new(format!("{}: {error}", file.display())))
 }
 
-fn apply_text(spec: &mut JobSpec, text: &str) -> Result<BTreeMap<&'static str, usize>, CliError> {
-    let table: BTreeMap<Spanned<String>, Spanned<Json>> =
-        toml::from_str(text).map_err(|error| CliError::new(located(text, error.span(), error.message())))?;
-    let mut lines = BTreeMap::new();
-    for (key, value) in &table {
+fn apply_text(spec: &mut JobSpec, text: &str) -> Result<BTreeMap<String, usize>, CliError> {
+    let refused = |error: toml::de::Error| CliError::new(located(text, error.span(), error.message()));
+    let line_of = |key: &Spanned<DeString<'_>>| {
         let start = key.span().start.min(text.len());
-        let line = 1 + text.as_bytes()[..start].iter().filter(|byte| **byte == b'\n').count();
-        let name = put(spec, key.as_ref(), value.as_ref())
+        1 + text.as_bytes()[..start].iter().filter(|byte| **byte == b'\n').count()
+    };
+    let mut lines = BTreeMap::new();
+    for (key, value) in DeTable::parse(text).map_err(refused)?.get_ref() {
+        let line = line_of(key);
+        let json = Json::deserialize(ValueDeserializer::from(value.clone())).map_err(refused)?;
+        let name = put(spec, key.get_ref(), &json)
             .map_err(|error| CliError::new(format!("line {line}: {error}")))?;
-        lines.insert(name, line);
+        let Some(parts) = value.get_ref().as_table() else {
+            lines.insert(name.to_owned(), line);
+            continue;
+        };
+        for (part, value) in parts {
+            let Some(settings) = value.get_ref().as_table() else {
+                lines.insert(name.to_owned(), line_of(part));
+                continue;
+            };
+            let of_part = |setting: &Spanned<DeString<'_>>| {
+                (part_setting(name, part.get_ref(), setting.get_ref()), line_of(setting))
+            };
+            lines.extend(settings.keys().map(of_part));
+        }
     }
     Ok(lines)
 }
@@ -77,6 +96,17 @@ mod tests {
         assert_eq!((spec.emulate_speed, spec.quiet, spec.stragglers.len()), (Some(800.5), true, 2));
         assert_eq!(spec.program.unwrap(), ["python3", "train.py"]);
         assert_eq!(read("straggler = \"worker=1,slow=4\"").unwrap().stragglers.len(), 1);
+    }
+
+    #[test]
+    fn a_worker_for_each_gpu_is_asked_for_as_by_the_flag() {
+        match (read("seed = 1\nnproc-per-node = \"gpu\""), crate::gpu::count()) {
+            (Ok(spec), Ok(count)) => assert_eq!(spec.workers, count),
+            (Err(error), Err(why)) => {
+                assert_eq!(error, format!("line 2: nproc-per-node = gpu: must be a number here: {why}"));
+            }
+            (read, count) => panic!("{read:?}, {count:?}"),
+        }
     }
 
     #[test]

@@ -12,7 +12,6 @@ use antdt_core::{InvalidValue, JobTime, Seed};
 use antdt_job::SyncMode;
 use antdt_monitor::Rule;
 use antdt_sim::Setup;
-use antdt_sim::partial::GroupFormation;
 use clap::{Arg, ArgAction, ArgMatches, Command as Clap};
 
 use super::{CliError, flags};
@@ -35,7 +34,7 @@ pub struct WhatIfCommand {
     pub speed: Option<f64>,
     /// Virtual time after which a run is abandoned.
     pub limit: Option<JobTime>,
-    /// File for the figures; `-` prints them in place of the table.
+    /// JSON file for the figures and all actions of the runs; `-` prints the JSON in place of the table.
     pub json: Option<PathBuf>,
     /// File for the page.
     pub html: Option<PathBuf>,
@@ -156,7 +155,7 @@ pub(super) fn whatif_grammar() -> Clap {
         )
         .arg(flag("trace", "FILE", "recording, CSV of slowdowns, or scenario to simulate").required(true))
         .arg(
-            flag("policy", "NAMES", "policies, separated by commas: none, nd, dd, backup, lb-bsp [default: none,nd]")
+            flag("policy", "NAMES", "policies, separated by commas: none, nd, predictive, dd, backup, lr, exclude-host, lb-bsp [default: none,nd]")
                 .action(ArgAction::Append),
         )
         .arg(flag("workers", "N", "number of workers [default: that of the file]"))
@@ -205,11 +204,7 @@ pub(super) fn sim_grammar() -> Clap {
         .arg(flag("scenario", "FILE", "scenario file").required(true))
         .arg(flag("seeds", "N", "number of runs, each with a seed of its own").default_value("1"))
         .arg(flag("seed", "N", "seed of the first run").default_value("0"))
-        .arg(flag(
-            "policy",
-            "NAME",
-            "none or nd; in groups random, buffer, bipartite, division or inter-intra [default: that of the scenario]",
-        ))
+        .arg(flag("policy", "NAME", "none or nd [default: that of the scenario]"))
         .arg(flag(
             "trace",
             "FILE",
@@ -248,11 +243,6 @@ fn known_policy(name: &str) -> Result<String, CliError> {
              \"What would my policy do?\", and its examples/own_policy.rs"
         ))
     })
-}
-
-/// A policy of jobs, or one that forms groups: which of them it must be, the scenario says.
-fn known_anywhere(name: &str) -> Result<String, CliError> {
-    if GroupFormation::by_name(name).is_ok() { Ok(name.to_owned()) } else { known_policy(name) }
 }
 
 const WHOLE_32: &str = "a whole number from 0 to below 2^32";
@@ -333,7 +323,7 @@ pub(super) fn sim(matches: &ArgMatches) -> Result<Sim, CliError> {
             .ok_or_else(|| CliError::new("--scenario <FILE> is missing; it is required"))?,
         seeds,
         seed,
-        policy: text(matches, "policy").map(known_anywhere).transpose()?,
+        policy: text(matches, "policy").map(known_policy).transpose()?,
         trace,
         json: matches.get_flag("json"),
     })

@@ -114,7 +114,7 @@ fn every_refusal_is_one_line_with_the_flag_and_the_remedy() {
         ("run --data synthetic:9 --polcy nd", "--polcy is not a flag; did you mean --policy?"),
         (
             "run --data synthetic:9 --policy best",
-            "--policy = best: must be one of none, nd, dd, backup, lb-bsp",
+            "--policy = best: must be one of none, nd, predictive, dd, backup, lr, exclude-host, lb-bsp",
         ),
         ("run --data synthetic:9 --epochs", "--epochs <N> needs a value"),
         ("run --data synthetic:9 --epochs 1 --epochs 2", "given more than once"),
@@ -125,6 +125,8 @@ fn every_refusal_is_one_line_with_the_flag_and_the_remedy() {
             "run --data synthetic:9 train.py",
             "train.py was not expected; a program and its arguments stand after `--`",
         ),
+        ("run --data synthetic:9 --nnodes 1:4", "is --min-workers MIN --nproc-per-node MAX"),
+        ("run --data synthetic:9 --nnodes=1:4", "is --min-workers MIN --nproc-per-node MAX"),
         ("run --job no/such/file.toml", "--job = no/such/file.toml: "),
         ("run", "--data = (nothing): must be given"),
         ("rum", "rum is not a command; did you mean `run`?"),

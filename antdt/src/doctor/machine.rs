@@ -30,11 +30,11 @@ const PYTHON_LIMIT: Duration = Duration::from_secs(20);
 /// How bad it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
-    /// As it should be.
+    /// The machine is as a job needs it.
     Good,
-    /// A job runs, with less than it could have.
+    /// A job runs, but not as well as it could.
     Note,
-    /// A job fails.
+    /// A job on this machine fails until the user fixes the cause.
     Fault,
 }
 

@@ -13,7 +13,7 @@ use super::processor::Processor;
 /// What `--device` says: what all workers compute on, or what the device of some workers is.
 #[derive(Debug, Clone, PartialEq)]
 pub enum DeviceSetting {
-    /// What all workers compute on.
+    /// The processor that all workers compute on.
     On(Processor),
     /// The device of some workers.
     Of(DeviceSpec),

@@ -3,6 +3,8 @@
 pub mod choice;
 pub mod data_spec;
 pub mod device;
+pub mod elect;
+pub mod evaluation;
 pub mod network;
 pub mod processor;
 pub mod setting;
@@ -15,6 +17,8 @@ pub mod value;
 pub use choice::{LogFormat, Sharding};
 pub use data_spec::DataSpec;
 pub use device::{DeviceSetting, DeviceSpec};
+pub use elect::EtcdSpec;
+pub use evaluation::{EarlyStopping, EvalEvery};
 pub use network::NetworkSpec;
 pub use processor::Processor;
 pub use setting::JobSetting;

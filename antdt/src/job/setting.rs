@@ -2,7 +2,7 @@
 //! descriptions.
 
 use antdt_core::InvalidValue;
-use serde_json::Value as Json;
+use serde_json::{Value as Json, json};
 
 use super::spec::JobSpec;
 use super::value::{Form, not_one_of};
@@ -24,6 +24,8 @@ pub struct JobSetting {
     pub(super) joined: Option<&'static str>,
     /// The least value of a whole number.
     pub(super) least: Option<u64>,
+    /// A word that stands for a whole number which the host knows.
+    pub(super) word: Option<&'static str>,
     /// Whether `ANTDT_<NAME>` sets it.
     pub(super) variable: bool,
     pub(super) form: fn() -> Form,
@@ -51,6 +53,11 @@ impl JobSetting {
         }
     }
 
+    /// Returns the word that may stand in place of a value, if there is one.
+    pub const fn word(&self) -> Option<&'static str> {
+        self.word
+    }
+
     /// Returns the setting's documentation in one line.
     pub fn doc(&self) -> String {
         self.doc.iter().map(|line| line.trim()).collect::<Vec<_>>().join(" ")
@@ -68,13 +75,19 @@ impl JobSetting {
 
     /// Returns the JSON schema of the setting's value in a job file.
     pub fn schema(&self) -> Json {
-        let mut schema = self.form().schema();
+        let mut schema = match (self.joined, self.form()) {
+            (Some(joint), Form::OneOf(names)) => joined_schema(&names, joint),
+            (_, form) => form.schema(),
+        };
+        if let Some(least) = self.least {
+            schema["minimum"] = least.into();
+        }
+        if let Some(word) = self.word {
+            schema = json!({ "anyOf": [schema, { "const": word }] });
+        }
         schema["description"] = Json::String(self.doc());
         if !self.unit.is_empty() {
             schema["x-unit"] = Json::String(self.unit.to_owned());
-        }
-        if let Some(least) = self.least {
-            schema["minimum"] = least.into();
         }
         let default = (self.write)(&JobSpec::default());
         if !default.is_null() {
@@ -106,13 +119,23 @@ impl JobSetting {
     }
 }
 
+/// The JSON schema of one of these names, or of several that are joined.
+fn joined_schema(names: &[String], joint: &str) -> Json {
+    let literal = |text: &str| {
+        let escaped = |c: char| if c.is_alphanumeric() || c == '-' { vec![c] } else { vec!['\\', c] };
+        text.chars().flat_map(escaped).collect::<String>()
+    };
+    let one = names.iter().map(|name| literal(name)).collect::<Vec<_>>().join("|");
+    json!({ "type": "string", "pattern": format!("^({one})({}({one}))*$", literal(joint)) })
+}
+
 /// Generates the struct of a job's settings and the list of their descriptions.
 ///
 /// An entry is all there is to write for a setting:
 ///
 /// ```text
 /// /// Documentation, which is the help text too.
-/// field: Type = default, "name", "UNIT" [, unset "what happens without it"] [, among NAMES] [, joined by "JOINT"] [, least N] [, no variable];
+/// field: Type = default, "name", "UNIT" [, unset "what happens without it"] [, among NAMES] [, joined by "JOINT"] [, least N] [, or WORD] [, no variable];
 /// ```
 ///
 /// `Type` implements [`SettingValue`](super::value::SettingValue). `UNIT` stands for the value in the help. What follows `others` are
@@ -128,6 +151,7 @@ macro_rules! settings {
             $(, among $names:expr)?
             $(, joined by $joint:literal)?
             $(, least $least:literal)?
+            $(, or $word:expr)?
             $(, no $variable:ident)?;
         )+
         others:
@@ -163,6 +187,7 @@ macro_rules! settings {
                 },
                 joined: { let joined: &[&str] = &[ $( $joint )? ]; joined.first().copied() },
                 least: { let least: &[u64] = &[ $( $least )? ]; least.first().copied() },
+                word: { let words: &[&str] = &[ $( $word )? ]; words.first().copied() },
                 variable: { let without: &[&str] = &[ $( stringify!($variable) )? ]; without.is_empty() },
                 form: <$Type as $crate::job::value::SettingValue>::form,
                 set: |spec, text| $crate::job::value::SettingValue::set(&mut spec.$field, concat!("--", $name), text),

@@ -30,6 +30,8 @@ use serde_json::{Map, Value as Json, json};
 use super::choice::{LogFormat, Sharding};
 use super::data_spec::DataSpec;
 use super::device::{DeviceSetting, DeviceSpec};
+use super::elect::EtcdSpec;
+use super::evaluation::{EarlyStopping, EvalEvery};
 use super::network::NetworkSpec;
 use super::processor::Processor;
 use super::setting::{JobSetting, settings};
@@ -60,7 +62,7 @@ settings! {
     pub struct JobSpec;
 
     /// Worker processes on this machine; gpu starts one for each GPU that it has.
-    workers: u32 = 1, "nproc-per-node", "N", least 1;
+    workers: u32 = 1, "nproc-per-node", "N", least 1, or EACH_GPU;
     /// Parameter servers; only for a --sync that keeps the model on servers.
     servers: u32 = 0, "servers", "N";
     /// Sync mode: how the gradients or models of the workers are combined.
@@ -82,6 +84,12 @@ settings! {
     format: Option<String> = None, "format", "NAME", unset "detected", among workload::formats();
     /// Share of the rows held out for evaluation, chosen by the seed; at least 0 and below 1.
     eval_fraction: f64 = 0.0, "eval-fraction", "SHARE";
+    /// When the model is evaluated, besides the end of the job: epoch, after each one, or a number of epochs. Its processes are
+    /// started again after each evaluation, from the checkpoint that was evaluated.
+    eval_every: EvalEvery = EvalEvery::End, "eval-every", "INTERVAL";
+    /// Ends the job after so many evaluations in a row without an improvement of a metric, such as 3:auc, or 3 for the loss; only
+    /// with --eval-every and --eval-fraction.
+    early_stopping: Option<EarlyStopping> = None, "early-stopping", "PATIENCE", unset "the job trains all of its epochs";
     /// Folder for row indexes and for copies of files that cannot be read by range.
     cache_dir: Option<PathBuf> = None, "cache-dir", "DIR", unset "antdt in the user's cache folder";
     /// Passes over the data.
@@ -136,7 +144,7 @@ settings! {
     checkpoint_every: CheckpointEvery = CheckpointEvery::End, "checkpoint-every", "INTERVAL";
     /// Checkpoints that are kept: the newest so many.
     checkpoint_keep: u32 = 3, "checkpoint-keep", "N", least 1;
-    /// Goes on from the newest checkpoint of a folder of checkpoints, a run directory or a report folder; takes the job over where its processes live without a master.
+    /// Goes on from the newest checkpoint of a folder of checkpoints, a run directory or a report folder, or from the one checkpoint whose own folder it is; takes the job over where its processes live without a master.
     // Of one job only: a variable would resume every job of a shell.
     resume: Option<PathBuf> = None, "resume", "DIR", unset "the job begins anew", no variable;
     /// File in which every event, answer and effect of the master is recorded, for replay and simulation.
@@ -150,6 +158,9 @@ settings! {
     master_port: u16 = 0, "master-port", "PORT";
     /// Run directory: the folder through which antdt status, scale, checkpoint and stop reach the job.
     run_dir: Option<PathBuf> = None, "run-dir", "DIR", unset "REPORT_DIR/run, else one in the user's state folder";
+    /// Where masters of the job elect the one that leads it, for masters on several hosts with a run directory that they share:
+    /// etcd://HOST:PORT, then more addresses after commas, and /PREFIX of the keys.
+    elect: Option<EtcdSpec> = None, "elect", "URL", unset "the lock on the run directory decides, between masters on one host";
     /// Name of the job.
     job_id: Option<String> = None, "job-id", "NAME", unset "generated";
     /// Interval between two decisions of the policy.
@@ -195,9 +206,6 @@ settings! {
 /// The key of the user's program in a job file; on a command line it stands after `--`.
 const PROGRAM: &str = "program";
 
-/// The setting with the number of workers.
-const WORKERS: &str = "nproc-per-node";
-
 /// Stands for the number of this host's GPUs.
 const EACH_GPU: &str = "gpu";
 
@@ -230,13 +238,17 @@ impl JobSpec {
     pub fn set(&mut self, name: &str, text: &str) -> Result<(), InvalidValue> {
         let setting = Self::setting(name)?;
         setting.check_name(text)?;
-        if (name, text) == (WORKERS, EACH_GPU) {
-            let refused =
-                |why| InvalidValue::new("--nproc-per-node", EACH_GPU, format!("a number here: {why}"));
-            self.workers = gpu::count().map_err(refused)?;
-            return Ok(());
+        if setting.word() == Some(text) {
+            return self.one_for_each_gpu(setting);
         }
         (setting.set)(self, text)
+    }
+
+    // The only number for which a word stands.
+    fn one_for_each_gpu(&mut self, setting: &JobSetting) -> Result<(), InvalidValue> {
+        let refused = |why| InvalidValue::new(setting.flag(), EACH_GPU, format!("a number here: {why}"));
+        self.workers = gpu::count().map_err(refused)?;
+        Ok(())
     }
 
     /// Gives a setting its default value again.
@@ -266,8 +278,11 @@ impl JobSpec {
                     (Some(kind), Json::Object(object)) => self.tables.put(kind, object)?,
                     _ => Some(value),
                 };
-                if let Some(value) = value {
-                    (Self::setting(name)?.read)(self, value)?;
+                let Some(value) = value else { return Ok(()) };
+                let setting = Self::setting(name)?;
+                match setting.word() {
+                    Some(word) if value == word => self.one_for_each_gpu(setting)?,
+                    _ => (setting.read)(self, value)?,
                 }
             }
         }
@@ -378,11 +393,15 @@ impl JobSpec {
         let name = self.optimizer.as_deref().unwrap_or(optimizer);
         let built = optimizer::REGISTRY.build(name, &self.tables.texts("optimizer", name)?)?;
         let rule = UpdateRule::new(built);
+        // Where all workers take one step of one model with the global batch.
+        let mode = self.sync.capabilities();
+        let in_common = mode.sums_to_global_batch() && !mode.averages_models();
         let rule = UpdateRule {
             rate: self.learning_rate.unwrap_or(if name == optimizer { rate } else { rule.rate }),
             decay: self.weight_decay.unwrap_or(if name == optimizer { decay } else { rule.decay }),
             schedule: self.lr_schedule,
             clip_norm: self.clip_norm,
+            full_batch: in_common.then_some(self.global_batch_size.into()),
             ..rule
         };
         rule.validate().map_err(|error| InvalidValue {
@@ -484,7 +503,7 @@ impl JobSpec {
             straggler.validate(self.workers)?;
         }
         if let Some(network) = &self.emulate_network {
-            if self.transport == "nccl" {
+            if ["nccl", "cuda-ipc"].contains(&&*self.transport) {
                 let expected =
                     "another transport with --emulate-network: what travels between GPUs cannot be paced";
                 return Err(InvalidValue::new("--transport", &self.transport, expected));
@@ -492,6 +511,17 @@ impl JobSpec {
             network.validate(self.workers, self.servers)?;
         }
         self.validate_devices()?;
+        if let Some(etcd) = &self.elect {
+            let refused = |expected: &str| Err(InvalidValue::new("--elect", etcd, expected));
+            if self.run_dir.is_none() && self.report_dir.is_none() {
+                return refused("with --run-dir or --report-dir, a folder that all its masters share");
+            }
+            if self.program.is_some() || self.emulate_network.is_some() {
+                return refused(
+                    "left out: a program of your own and --emulate-network end with their master",
+                );
+            }
+        }
         for (flag, duration) in [
             ("--control-tick", Some(self.control_tick)),
             ("--heartbeat", Some(self.heartbeat)),
@@ -645,6 +675,7 @@ impl JobSpec {
             let expected = "at least 0 and below 1, such as 0.2";
             return Err(InvalidValue::new("--eval-fraction", self.eval_fraction, expected));
         }
+        self.validate_evaluation()?;
         if self.program.is_some() && self.sync.capabilities().needs_servers() {
             let expected = "one that keeps the model in the workers, where a program of your own trains: servers must know the \
                             model's shape before it starts";
@@ -664,6 +695,44 @@ impl JobSpec {
         }
         if self.program.as_ref().is_some_and(Vec::is_empty) {
             return Err(InvalidValue::new("--", "(nothing)", "followed by a program"));
+        }
+        Ok(())
+    }
+
+    fn validate_evaluation(&self) -> Result<(), InvalidValue> {
+        if self.eval_every != EvalEvery::End {
+            let refused = |expected: &str| Err(InvalidValue::new("--eval-every", self.eval_every, expected));
+            if self.program.is_some() {
+                return refused("end with a program of your own, which may evaluate when it likes");
+            }
+            let keeps = [&self.checkpoint_dir, &self.run_dir, &self.report_dir, &self.resume];
+            if keeps.iter().all(|folder| folder.is_none()) {
+                return refused(
+                    "given with --report-dir, --run-dir or --checkpoint-dir: the job goes on from the checkpoint that was evaluated",
+                );
+            }
+            if let Some(file) = &self.record {
+                let expected =
+                    "left out with --eval-every: a recording is of processes that are started once";
+                return Err(InvalidValue::new("--record", file.display(), expected));
+            }
+        }
+        if let Some(stopping) = &self.early_stopping {
+            let refused = |expected: String| Err(InvalidValue::new("--early-stopping", stopping, expected));
+            if self.eval_every == EvalEvery::End {
+                return refused("given with --eval-every, such as --eval-every epoch".to_owned());
+            }
+            if self.eval_fraction <= 0.0 {
+                return refused(
+                    "given with --eval-fraction, such as 0.1: on what it was trained on a model goes on improving".to_owned(),
+                );
+            }
+            if self.checkpoint_keep <= stopping.patience {
+                return refused(format!(
+                    "given with a larger --checkpoint-keep than {}: the best model would be deleted before the job ends",
+                    self.checkpoint_keep
+                ));
+            }
         }
         Ok(())
     }

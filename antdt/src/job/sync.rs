@@ -29,8 +29,7 @@ impl SyncSpec {
 
     /// Returns the texts of the modes, for the help and the schema.
     pub(super) fn usages() -> Vec<String> {
-        let auto = [AUTO.to_owned(), format!("{AUTO}=MODES")];
-        REGISTRY.iter().map(Entry::usage).chain(auto).collect()
+        REGISTRY.iter().map(Entry::usage).chain([format!("{AUTO}[=MODES]")]).collect()
     }
 
     /// The modes with which a job is trained as by one process with the whole batch: those that differ in who adds up gradients only.

@@ -15,6 +15,8 @@ use serde_json::{Value as Json, json};
 
 use super::data_spec::DataSpec;
 use super::device::DeviceSetting;
+use super::elect::EtcdSpec;
+use super::evaluation::{EarlyStopping, EvalEvery};
 use super::network::NetworkSpec;
 use super::straggler::StragglerSpec;
 use super::sync::SyncSpec;
@@ -38,7 +40,7 @@ pub enum Form {
     /// One of these names.
     OneOf(Vec<String>),
     /// One of these names with settings after it, such as `name=STEPS`, where `STEPS` stands for the value of
-    /// a setting.
+    /// a setting; `name[=STEPS]` may have none.
     Usage(Vec<String>),
     /// Several values: a flag that may be repeated, an array in a job file, separated by `;` in a variable.
     List(Box<Form>),
@@ -61,12 +63,21 @@ impl Form {
             Self::OneOf(names) => json!({ "type": "string", "enum": names }),
             Self::Usage(usages) => {
                 let pattern = |usage: &String| match usage.split_once('=') {
-                    Some((name, _)) => json!({ "type": "string", "pattern": format!("^{name}=.+$") }),
+                    Some((name, _)) => {
+                        let pattern = match name.strip_suffix('[') {
+                            Some(name) => format!("^{name}(=.+)?$"),
+                            None => format!("^{name}=.+$"),
+                        };
+                        json!({ "type": "string", "pattern": pattern })
+                    }
                     None => json!({ "const": usage }),
                 };
                 json!({ "anyOf": usages.iter().map(pattern).collect::<Vec<_>>() })
             }
-            Self::List(each) => json!({ "type": "array", "items": each.schema() }),
+            // A list of one may be written without brackets.
+            Self::List(each) => {
+                json!({ "anyOf": [each.schema(), { "type": "array", "items": each.schema() }] })
+            }
         }
     }
 }
@@ -328,7 +339,17 @@ macro_rules! texts {
     };
 }
 
-texts!(CheckpointEvery, DataSpec, DeviceSetting, NetworkSpec, RateSchedule, StragglerSpec);
+texts!(
+    CheckpointEvery,
+    DataSpec,
+    DeviceSetting,
+    EarlyStopping,
+    EtcdSpec,
+    EvalEvery,
+    NetworkSpec,
+    RateSchedule,
+    StragglerSpec
+);
 
 /// Reads a type that has a text form of its own.
 fn parse_text<T: FromStr<Err = InvalidValue> + Display>(flag: &str, text: &str) -> Result<T, InvalidValue> {

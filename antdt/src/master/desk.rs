@@ -2,6 +2,7 @@
 //! announced as they are written, and the manifest follows the last of them.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -40,6 +41,8 @@ struct Inner {
     ledger: ShardHandle,
     head: Mailbox<Head>,
     recorder: Arc<Mutex<Recorder>>,
+    /// The checkpoint that nodes start from.
+    from: Arc<Mutex<Option<PathBuf>>>,
     /// Those whose ledger is cut, and files of others that were there before.
     open: Mutex<BTreeMap<CheckpointId, Open>>,
     /// How often what was open became void. Held while a manifest is written.
@@ -70,9 +73,21 @@ impl Desk {
         ledger: ShardHandle,
         head: Mailbox<Head>,
         recorder: Arc<Mutex<Recorder>>,
+        from: Arc<Mutex<Option<PathBuf>>>,
     ) -> Self {
         let (open, voided) = Default::default();
-        Self(Arc::new(Inner { folder, spec, fingerprint, dataset, ledger, head, recorder, open, voided }))
+        Self(Arc::new(Inner {
+            folder,
+            spec,
+            fingerprint,
+            dataset,
+            ledger,
+            head,
+            recorder,
+            from,
+            open,
+            voided,
+        }))
     }
 
     /// The job goes back: no checkpoint that is being taken becomes one. One whose manifest is being written does, before this
@@ -190,6 +205,14 @@ impl Desk {
 }
 
 impl Inner {
+    /// The checkpoint of this folder that nodes start from: one that is started later opens it, whatever became of the model since.
+    fn pinned(&self) -> Option<CheckpointId> {
+        let from = lock(&self.from).clone()?;
+        let (folder, checkpoint) = Folder::of_checkpoint(&from)?;
+        let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        (real(&folder) == real(self.folder.path())).then_some(checkpoint)
+    }
+
     fn commit(&self, cut: &LedgerCut, copy: ModelCopy, mut files: Vec<FileEntry>) -> Result<String, String> {
         let spec = &self.spec;
         files.sort_by(|a, b| a.name.cmp(&b.name));
@@ -221,7 +244,8 @@ impl Inner {
         };
         let checkpoint = manifest.checkpoint;
         self.folder.commit(manifest, cut).map_err(|error| error.to_string())?;
-        let retention = Retention { newest: spec.checkpoint_keep as usize, max_age: None };
+        let newest = spec.checkpoint_keep as usize;
+        let retention = Retention { newest, max_age: None, pinned: self.pinned() };
         if let Err(error) = self.folder.retain(&retention, now) {
             tracing::warn!(%error, "older checkpoints could not be removed");
         }

@@ -23,11 +23,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{Fleet, JobError};
 use crate::job::JobSpec;
+use crate::lead::Elector;
 use crate::run_dir::{self, Durability, HEAD, JOB, MasterFile, RunDir, RunDirError};
-
-/// Pause between two looks at the master of a job: it adds at most this to the time that the job is without one, and each costs
-/// one system call.
-const LOOK: Duration = Duration::from_millis(20);
 
 /// What a job began with.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -168,6 +165,8 @@ pub(crate) struct Orphaned {
     pub(super) file: JobFile,
     pub(super) state: HeadState,
     pub(super) token: Token,
+    /// Where its last master was.
+    pub(super) address: String,
     /// Number of its nodes that live.
     pub(super) alive: usize,
 }
@@ -193,7 +192,8 @@ impl Orphaned {
         if !dir.join(JOB).exists() {
             return Ok(None);
         }
-        let Some(found) = Self::of(RunDir::open(&dir, true)?, fleet)? else { return Ok(None) };
+        let elector = elector(&dir)?;
+        let Some(found) = Self::of(RunDir::open(&dir, true, &elector)?, fleet)? else { return Ok(None) };
         if found.alive == 0 {
             return Ok(None);
         }
@@ -221,6 +221,7 @@ impl Orphaned {
     ) -> Result<Option<Self>, JobError> {
         let dir = run_dir::below(dir);
         let mut waiting = Some(waiting);
+        let mut found = None;
         loop {
             if !dir.join(JOB).exists() {
                 return match (&waiting, run_dir::read_master(&dir)) {
@@ -232,7 +233,15 @@ impl Orphaned {
                     (Some(_), Err(error)) => Err(error.into()),
                 };
             }
-            match RunDir::open(&dir, true) {
+            let elector = match &found {
+                Some(elector) => elector,
+                None => found.insert(elector(&dir)?),
+            };
+            match RunDir::open(&dir, true, elector) {
+                // Who waits already goes on while nobody can be elected.
+                Err(RunDirError::Election { why }) if waiting.is_none() => {
+                    tracing::warn!(why, "nobody can be elected");
+                }
                 // Its master may be about to say who it is, or to end.
                 Err(RunDirError::Taken { .. }) => {
                     if let Ok(master) = run_dir::read_master(&dir)
@@ -251,7 +260,7 @@ impl Orphaned {
                     None => return Ok(None),
                 },
             }
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(elector.pause()).await;
         }
     }
 
@@ -259,13 +268,13 @@ impl Orphaned {
     fn of(dir: RunDir, fleet: &Fleet) -> Result<Option<Self>, JobError> {
         let path = dir.path();
         let (Some(file), Some(state)) =
-            (read::<JobFile>(&path.join(JOB))?, read::<HeadState>(&path.join(HEAD))?)
+            (read::<JobFile>(&path.join(JOB))?, read::<HeadState>(&dir.last_journals().join(HEAD))?)
         else {
             return Ok(None);
         };
-        let (_, token) = run_dir::read(path)?;
+        let (master, token) = run_dir::read(path)?;
         let alive = state.alive(&*fleet.launcher);
-        Ok(Some(Self { dir, file, state, token, alive }))
+        Ok(Some(Self { dir, file, state, token, address: master.address, alive }))
     }
 
     /// Goes to the folder in which paths of the settings begin.
@@ -277,6 +286,35 @@ impl Orphaned {
         std::env::set_current_dir(folder)
             .map_err(|source| RunDirError::File { path: folder.clone(), source }.into())
     }
+}
+
+/// Who says which master leads the job in a run directory.
+fn elector(dir: &Path) -> Result<Elector, RunDirError> {
+    let file = read::<JobFile>(&dir.join(JOB))?;
+    Ok(file.map_or(Elector::Lock, |file| Elector::new(file.spec.elect.as_ref(), &file.job)))
+}
+
+/// Makes the journals of an elected master: copies of those of the last one, where there was one. Whoever finds the folder finds all
+/// of it.
+pub(super) fn inherit(dir: &RunDir, from: Option<&Path>) -> Result<(), RunDirError> {
+    let own = dir.journals();
+    let copied = match from {
+        None => std::fs::create_dir_all(&own),
+        Some(from) => {
+            let part = own.with_extension("part");
+            let ledger = part.join(run_dir::LEDGER);
+            std::fs::create_dir_all(&ledger)
+                .and_then(|()| std::fs::copy(from.join(HEAD), part.join(HEAD)))
+                .and_then(|_| {
+                    std::fs::read_dir(from.join(run_dir::LEDGER))?.try_for_each(|entry| {
+                        let entry = entry?;
+                        std::fs::copy(entry.path(), ledger.join(entry.file_name())).map(drop)
+                    })
+                })
+                .and_then(|()| std::fs::rename(&part, &own))
+        }
+    };
+    copied.map_err(|source| RunDirError::File { path: own, source })
 }
 
 /// Reads the settings of the job in a run directory; `None` if the job has left none.
@@ -298,7 +336,7 @@ fn changed(given: &JobSpec, job: &JobSpec) -> Vec<String> {
 
 /// Refuses a directory for a new job in which nodes of an earlier one live, or may live; removes what an earlier one has left otherwise.
 pub(super) fn clear(dir: &RunDir, launcher: &dyn Launcher) -> Result<(), RunDirError> {
-    let state = read::<HeadState>(&dir.path().join(HEAD))?;
+    let state = read::<HeadState>(&dir.last_journals().join(HEAD))?;
     let alive = state.map_or(0, |state| state.alive(launcher));
     if alive > 0 {
         return Err(RunDirError::Orphans { path: dir.path().to_owned(), alive, changed: String::new() });

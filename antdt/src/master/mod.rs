@@ -2,6 +2,7 @@
 
 mod console;
 mod desk;
+mod evaluations;
 mod fleet;
 mod journal;
 mod operate;
@@ -14,7 +15,7 @@ mod seams;
 mod service;
 mod shards;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -46,7 +47,9 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::service::InterceptorLayer;
 
-use crate::job::{JobSpec, NetworkSpec, Sharding};
+use crate::job::evaluation::Verdict;
+use crate::job::{EvalEvery, JobSpec, NetworkSpec, Sharding};
+use crate::lead::Elector;
 use crate::net;
 use crate::node::NodeEnv;
 use crate::report::{LiveProgress, MeasuredOn, MissingEntry, Outcome, Report, SampleBalance, ShardSpan};
@@ -202,31 +205,43 @@ pub(crate) async fn run_or_take_over(
     spec.validate()?;
     let modes = spec.choices();
     let first = spec.in_mode(modes[0].clone());
-    let parts = (store, recorder);
-    if spec.sync.choice().is_none() || orphaned.is_some() {
-        return run_in_mode(&first, data, programs, parts, fleet, stop, orphaned, None, None)
-            .await
-            .map(|(report, _)| report);
+    if spec.eval_every != EvalEvery::End && again.is_none() {
+        let expected = "end in a job whose master has parts of its own: they cannot be started again";
+        return Err(InvalidValue::new("--eval-every", spec.eval_every, expected).into());
     }
-    let fixed = match (&again, &data) {
-        (None, _) => Some("parts of its master are replaced"),
-        (_, None) => Some("its program has its data from elsewhere"),
-        _ => None,
-    };
-    let chooser = chooser(spec, modes, programs, fixed);
-    let (report, next) =
-        run_in_mode(&first, data.clone(), programs, parts, fleet, stop.clone(), None, Some(chooser), None)
-            .await?;
-    let (Some((mode, before)), Some(again)) = (next.filter(|_| !stop.is_cancelled()), again) else {
-        return Ok(report);
-    };
-    let resume = report.checkpoint.map(|checkpoint| checkpoint.folder).or_else(|| spec.resume.clone());
-    let next = JobSpec { resume, job_id: Some(report.job_id), ..spec.in_mode(mode) };
-    let Seams { launcher, store, recorder, .. } = again();
-    let fleet = Fleet::new(launcher, next.quiet);
-    run_in_mode(&next, data, programs, (store, recorder), fleet, stop, None, None, Some(before))
-        .await
-        .map(|(report, _)| report)
+    let mut chooser = (spec.sync.choice().is_some() && orphaned.is_none()).then(|| {
+        let fixed = match (&again, &data) {
+            (None, _) => Some("parts of its master are replaced"),
+            (_, None) => Some("its program has its data from elsewhere"),
+            _ => None,
+        };
+        chooser(spec, modes, programs, fixed)
+    });
+    let (mut now, mut parts, mut fleet, mut again) = (first, (store, recorder), fleet, again);
+    let (mut orphaned, mut before) = (orphaned, None);
+    loop {
+        let stop_now = stop.clone();
+        let (report, next) = run_once(
+            &now,
+            data.clone(),
+            programs,
+            parts,
+            fleet,
+            stop_now,
+            orphaned.take(),
+            chooser.take(),
+            before.take(),
+        )
+        .await?;
+        let (Some((mode, behind)), Some(make)) = (next.filter(|_| !stop.is_cancelled()), again.take()) else {
+            return Ok(report);
+        };
+        let resume = report.checkpoint.map(|checkpoint| checkpoint.folder).or_else(|| now.resume.clone());
+        now = JobSpec { resume, job_id: Some(report.job_id), ..spec.in_mode(mode) };
+        let seams = make();
+        fleet = Fleet::new(seams.launcher, now.quiet);
+        (parts, again, before) = ((seams.store, seams.recorder), seams.again, Some(behind));
+    }
 }
 
 /// What the mode of a job is chosen by.
@@ -262,7 +277,7 @@ fn whole(layout: &ParamLayout, batch: u32) -> f64 {
     (rows(u64::MAX) / rows(batch.into()).max(1.0)).max(1.0)
 }
 
-/// What a job has behind it that goes on in another mode.
+/// What a job has behind it whose processes are started again, to go on in another mode or after an evaluation.
 struct Before {
     recorder: Recorder,
     shards: Vec<ShardSpan>,
@@ -275,10 +290,10 @@ struct Before {
     job_start: Duration,
 }
 
-/// The first of the modes that a job runs in, or the only one. Returns the mode that it is to go on in, if it is to change, and what it
-/// then has behind it.
+/// Runs a job until its mode changes, its next evaluation, or its end. Returns the mode that it is to go on in, if it is to, and what
+/// it then has behind it.
 #[allow(clippy::too_many_arguments, reason = "the two ways in have nothing in common but these")]
-async fn run_in_mode(
+async fn run_once(
     spec: &JobSpec,
     data: Option<TrainingData>,
     programs: &Programs,
@@ -307,21 +322,49 @@ async fn run_in_mode(
     };
     let Begun { spec, dataset, folder, snapshot, resumed } = begun;
     let spec = &spec;
+    let until = match dataset.as_ref().map(|dataset| dataset.epochs) {
+        Some(Epochs::Finite(epochs)) => epochs,
+        Some(Epochs::Infinite) | None => spec.epochs,
+    };
     // Before a port is taken: two masters of one job must not be.
-    let (mut run_dir, taken) = match orphaned {
-        None => (open_run_dir(spec, &job, &*launcher)?, None),
-        Some(Orphaned { dir, file, state, token, .. }) => (Some(dir), Some((file, state, token))),
+    let earlier = match (&before, &spec.resume, &orphaned, &spec.checkpoint_dir) {
+        (None, _, Some(_), Some(place)) => evaluations::read(place, until),
+        (None, Some(path), None, _) => {
+            path.parent().map_or_else(Vec::new, |place| evaluations::read(place, until))
+        }
+        _ => Vec::new(),
+    };
+    if let (Some(rule), Some(path), None) = (&spec.early_stopping, &spec.resume, &orphaned)
+        && let Verdict::Stop(why) = rule.judge(&earlier)
+    {
+        return Err(ResumeError::Stopped { path: path.clone(), why }.into());
+    }
+    let (mut run_dir, taken, before_at) = match orphaned {
+        None => (open_run_dir(spec, &job, &*launcher)?, None, None),
+        Some(Orphaned { dir, file, state, token, address, .. }) => {
+            (Some(dir), Some((file, state, token)), Some(address))
+        }
     };
     let port = taken.as_ref().map_or(spec.master_port, |(file, ..)| file.port);
     let listen = |source| JobError::Listen { address: net::join(&spec.bind, port), source };
     let ip = net::bind_address(&spec.bind).map_err(listen)?;
-    let listener = TcpListener::bind((ip, port)).await.map_err(listen)?;
+    let listener = match TcpListener::bind((ip, port)).await {
+        // The last master was put out by etcd, and its process has not ended yet.
+        Err(error)
+            if error.kind() == std::io::ErrorKind::AddrInUse && taken.is_some() && spec.elect.is_some() =>
+        {
+            TcpListener::bind((ip, 0)).await.map_err(listen)?
+        }
+        bound => bound.map_err(listen)?,
+    };
     let local = listener.local_addr().map_err(listen)?;
     let master = match &spec.advertise {
         Some(host) => net::join(host, local.port()),
         None if ip.is_unspecified() => return Err(JobError::Advertise { bind: spec.bind.clone() }),
         None => local.to_string(),
     };
+    // Nodes know one address; those of a master elsewhere cannot find this one.
+    let moved = before_at.is_some_and(|before| before != master);
     let token = match &taken {
         None => secret()?,
         Some((_, _, token)) => token.clone(),
@@ -353,9 +396,11 @@ async fn run_in_mode(
         checkpoints: folder.as_ref().map(|(_, first)| CheckpointSchedule {
             every: spec.checkpoint_every,
             first: *first,
-            epochs: spec.epochs,
+            epochs: until,
         }),
         can_roll_back: dataset.is_some(),
+        // Emulated hosts are not the launcher's.
+        hosts: Arc::new(if spec.emulate_network.is_some() { BTreeSet::new() } else { launcher.hosts() }),
     };
     let trace = match record {
         Some(to) => Some(record::start(to, spec, &job, &config, dataset.as_ref())?),
@@ -367,10 +412,16 @@ async fn run_in_mode(
             let output = dir.path().join(run_dir::OUTPUT);
             std::fs::create_dir_all(&output)
                 .map_err(|source| RunDirError::File { path: output.clone(), source })?;
-            nodes.outlive(&output).then(|| dir.path().to_owned())
+            nodes.outlive(&output).then(|| dir.journals())
         }
         _ => None,
     };
+    if let (Some(_), Some(dir)) = (&journaled, &run_dir)
+        && dir.journals() != dir.path()
+    {
+        let last = dir.last_journals();
+        journal::inherit(dir, taken.is_some().then_some(&*last))?;
+    }
     let ledger = match &dataset {
         Some(dataset) => {
             let store = match (store, &journaled) {
@@ -405,15 +456,17 @@ async fn run_in_mode(
         None => Head::new(config)?,
         Some((_, state, ..)) => Head::resume(config, &state.record)?,
     };
-    if let (Some(dir), Some(dataset), Some(start), None) = (&journaled, &dataset, &start, &taken) {
+    if let (Some(_), Some(dir), Some(dataset), Some(start), None) =
+        (&journaled, &run_dir, &dataset, &start, &taken)
+    {
         let first = folder.as_ref().map(|(_, first)| *first);
-        JobFile::new(spec, (&job, job_start, local.port()), dataset, start, first).write(dir)?;
+        JobFile::new(spec, (&job, job_start, local.port()), dataset, start, first).write(dir.path())?;
     }
     announce(spec, &mut run_dir, &master, &job, &token)?;
     let (mailbox, inbox) = mailbox(INBOX_BOUND);
     let parked = Parked::default();
     let before = before.unwrap_or_else(|| Before {
-        recorder: Recorder::new(spec.sync.capabilities(), spec.workers),
+        recorder: Recorder::new(spec.sync.capabilities(), spec.workers).after(earlier),
         shards: Vec::new(),
         samples: BTreeMap::new(),
         duplicated: 0,
@@ -429,18 +482,22 @@ async fn run_in_mode(
     });
     let state = taken.as_ref().map(|(_, state, ..)| state.clone()).unwrap_or_default();
     let mut gone = nodes.adopt(&state.handles);
+    if moved {
+        nodes.end_all(Duration::ZERO);
+    }
     gone.extend(unknown(&state));
     let workers = match &taken {
         None => spec.workers,
         Some(_) => present(&state),
     };
     let nodes = Arc::new(Mutex::new(Some(nodes)));
+    let from = Arc::new(Mutex::new(spec.resume.clone()));
     let desk = match (&folder, &ledger, &dataset) {
         (Some((folder, _)), Some(ledger), Some(dataset)) => {
             let (mailbox, recorder) = (mailbox.clone(), Arc::clone(&recorder));
             let (folder, dataset) = (folder.clone(), dataset.clone());
             let source = (spec.clone(), fingerprint);
-            Some(Desk::new(folder, source, dataset, ledger.handle(), mailbox, recorder))
+            Some(Desk::new(folder, source, dataset, ledger.handle(), mailbox, recorder, Arc::clone(&from)))
         }
         _ => None,
     };
@@ -448,7 +505,7 @@ async fn run_in_mode(
         (Some(ledger), Some(dataset)) => {
             let ledger = ledger.handle();
             let snapshot = start.ok_or_else(|| JobError::Master("the ledger has no start".to_owned()))?;
-            let start = Start { snapshot, checkpoint: spec.resume.clone() };
+            let start = (Start { snapshot, checkpoint: spec.resume.clone() }, from);
             Some(Restorer::new(ledger, dataset, folder, desk.clone(), start, mailbox.clone()))
         }
         _ => None,
@@ -462,6 +519,7 @@ async fn run_in_mode(
         recorder: Arc::clone(&recorder),
         restorer,
         journal: journaled.as_ref().map(|dir| HeadJournal::new(dir, state)),
+        lead: run_dir.as_ref().map(RunDir::lead),
         head: mailbox.clone(),
         ended: Some(ended),
     };
@@ -543,7 +601,7 @@ async fn run_in_mode(
     console.finish();
     stop_servers.cancel();
     let (counts, missing) = match &handle {
-        Some(handle) => balance(spec, handle).await.map_err(|e| JobError::Master(e.to_string()))?,
+        Some(handle) => balance(until, handle).await.map_err(|e| JobError::Master(e.to_string()))?,
         None => (Counts::default(), Vec::new()),
     };
     stop_head.cancel();
@@ -558,7 +616,14 @@ async fn run_in_mode(
     }
     tasks.shutdown().await;
     let watch = std::mem::take(&mut *lock(&watch));
-    let recorder = lock(&recorder).clone();
+    let mut recorder = lock(&recorder).clone();
+    let (mut outcome, mut next) = (outcome, next);
+    if spec.eval_every != EvalEvery::End && outcome.is_ok() {
+        match after_evaluation(spec, until, counts.acked, &mut recorder) {
+            Ok(goes_on) => next = goes_on.then(|| SyncMode::clone(&spec.sync)),
+            Err(why) => outcome = Err(why),
+        }
+    }
     let Before { mut shards, samples: by_worker, duplicated, took: earlier, .. } = before;
     let took = earlier + clock.now().since_start();
     let duplicated = duplicated + watch.duplicated();
@@ -572,6 +637,33 @@ async fn run_in_mode(
     let report =
         report(spec, job, outcome, (&counts, missing), recorder, (shards, by_worker, duplicated), took);
     Ok((report, next))
+}
+
+/// The workers have trained up to the end of epoch `until`, and evaluated the model. Returns whether the job goes on.
+fn after_evaluation(spec: &JobSpec, until: u32, acked: u64, recorder: &mut Recorder) -> Result<bool, String> {
+    if recorder.evaluated(until) {
+        if let Some(place) = &spec.checkpoint_dir {
+            evaluations::write(place, &recorder.evaluations);
+        }
+        let verdict = spec.early_stopping.as_ref().map(|rule| rule.judge(&recorder.evaluations));
+        match verdict {
+            Some(Verdict::Unknown(why)) => return Err(why),
+            Some(Verdict::Stop(why)) if until < spec.epochs => {
+                recorder.stopped_early = Some(why);
+                return Ok(false);
+            }
+            Some(Verdict::Stop(_) | Verdict::GoOn) | None => {}
+        }
+    }
+    if until >= spec.epochs {
+        return Ok(false);
+    }
+    if recorder.checkpoint.as_ref().is_none_or(|checkpoint| checkpoint.samples != acked) {
+        return Err(format!(
+            "the model after epoch {until} is in no checkpoint, from which the job could go on; the events say why"
+        ));
+    }
+    Ok(true)
 }
 
 fn sum(mut first: BTreeMap<NodeId, u64>, second: BTreeMap<NodeId, u64>) -> BTreeMap<NodeId, u64> {
@@ -659,7 +751,7 @@ fn part(part: &'static str, source: PartError) -> JobError {
 fn dataset(spec: &JobSpec, samples: u64) -> DatasetSpec {
     let (batch, workers) = (spec.global_batch_size, spec.workers);
     let mut dataset = DatasetSpec::of_job(TRAIN_DATASET, samples, batch, workers, spec.shard_len);
-    dataset.epochs = Epochs::Finite(spec.epochs);
+    dataset.epochs = Epochs::Finite(spec.eval_every.next(0, spec.epochs));
     dataset.seed = Seed(spec.seed).derive("data");
     if spec.max_quarantined > 0 {
         dataset.on_quarantine = OnQuarantine::Continue { max_samples: spec.max_quarantined };
@@ -708,6 +800,7 @@ async fn template(
             advertise: spec.advertise.clone(),
             holder: Holder::new(NodeId::worker(0), Incarnation(0)),
             job_start,
+            host: None,
             network: None,
             spec: spec.clone(),
         },
@@ -736,7 +829,8 @@ fn open_run_dir(spec: &JobSpec, job: &str, launcher: &dyn Launcher) -> Result<Op
         return Ok(None);
     };
     // What another job has there stays if it is in use.
-    match RunDir::open(&path, true).and_then(|dir| journal::clear(&dir, launcher).map(|()| dir)) {
+    let elector = Elector::new(spec.elect.as_ref(), job);
+    match RunDir::open(&path, true, &elector).and_then(|dir| journal::clear(&dir, launcher).map(|()| dir)) {
         Ok(mut dir) => {
             dir.keep = false;
             Ok(Some(dir))
@@ -766,7 +860,8 @@ fn announce(
 
 fn without_run_dir(spec: &JobSpec, error: RunDirError) -> Result<(), JobError> {
     // A report folder that is in use is asked for as well.
-    if spec.run_dir.is_some() || matches!(error, RunDirError::Orphans { .. } | RunDirError::Torn { .. }) {
+    let asked = spec.run_dir.is_some() || spec.elect.is_some();
+    if asked || matches!(error, RunDirError::Orphans { .. } | RunDirError::Torn { .. }) {
         return Err(error.into());
     }
     tracing::warn!(%error, "the job has no run directory: no later command can reach it");
@@ -822,13 +917,13 @@ fn present(state: &HeadState) -> u32 {
 }
 
 /// What became of the samples, and which of them are not done.
-async fn balance(spec: &JobSpec, ledger: &ShardHandle) -> Result<(Counts, Vec<MissingEntry>), SourceError> {
+async fn balance(epochs: u32, ledger: &ShardHandle) -> Result<(Counts, Vec<MissingEntry>), SourceError> {
     /// Shards looked at in each epoch: more than the ranges that are listed.
     const SHARDS: usize = 4 * Report::MISSING_MAX;
     let counts = ledger.status().await?.counts;
     let mut missing = Vec::new();
     if counts.acked < counts.total {
-        for epoch in (0..spec.epochs).map(Epoch) {
+        for epoch in (0..epochs).map(Epoch) {
             let ranges = ledger.missing(epoch, SHARDS).await?;
             missing.extend(ranges.into_iter().take(Report::MISSING_MAX - missing.len()).map(|range| {
                 MissingEntry {
@@ -1031,6 +1126,8 @@ fn report(
         shards,
         resumed: recorder.resumed,
         chosen: recorder.chosen,
+        evaluations: recorder.evaluations,
+        stopped_early: recorder.stopped_early,
         checkpoint: recorder.checkpoint,
         model_spread,
         config: spec.texts(),

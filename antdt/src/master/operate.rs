@@ -186,7 +186,7 @@ fn diagnosed(node: NodeDiagnosis) -> v1::NodeDiagnosis {
             NodeStatus::Lost => "lost",
         }
         .to_owned(),
-        device: node.device.0,
+        device: node.device.to_string(),
         pace: node.pace.name().to_owned(),
         straggler: node.straggler,
         ratio: node.ratio,
@@ -198,6 +198,7 @@ fn diagnosed(node: NodeDiagnosis) -> v1::NodeDiagnosis {
         batch_size: node.batch_size,
         data_wait_share: node.data_wait_share,
         host: node.host,
+        load: node.load.map(Into::into),
     }
 }
 

@@ -11,7 +11,8 @@ use antdt_job::Note;
 
 use super::probe::Probe;
 use crate::report::{
-    ActionEntry, CheckpointEntry, EventEntry, FinalQuality, LossSeries, ModelSpread, WorkerEntry,
+    ActionEntry, CheckpointEntry, EvaluationEntry, EventEntry, FinalQuality, LossSeries, ModelSpread,
+    WorkerEntry,
 };
 
 /// Steps behind the newest one that may still be reported for the first time.
@@ -29,6 +30,10 @@ pub(super) struct Recorder {
     pub(super) workers: BTreeMap<NodeId, WorkerEntry>,
     pub(super) loss: LossSeries,
     pub(super) quality: FinalQuality,
+    /// What the evaluations after so many epochs found.
+    pub(super) evaluations: Vec<EvaluationEntry>,
+    /// Why the job ended before its last epoch, in words, if it did.
+    pub(super) stopped_early: Option<String>,
     pub(super) steps: u64,
     /// Samples that dead workers may have pushed without a commit.
     pub(super) repeated_at_most: u64,
@@ -40,7 +45,7 @@ pub(super) struct Recorder {
     pub(super) chosen: Option<String>,
     /// What its first steps cost.
     pub(super) probe: Probe,
-    /// What the job has behind it in another mode; times are told since its start there.
+    /// What the job has behind it, before its processes were started again; times are told since its start there.
     earlier: Duration,
     /// The newest complete checkpoint.
     pub(super) checkpoint: Option<CheckpointEntry>,
@@ -61,6 +66,8 @@ impl Recorder {
             workers,
             loss: LossSeries::default(),
             quality: FinalQuality::default(),
+            evaluations: Vec::new(),
+            stopped_early: None,
             steps: 0,
             repeated_at_most: 0,
             completed: None,
@@ -76,12 +83,18 @@ impl Recorder {
         }
     }
 
-    /// Goes on with the record of a job in another mode, after it took so long.
+    /// Of a job that has these evaluations behind it.
+    pub(super) fn after(self, evaluations: Vec<EvaluationEntry>) -> Self {
+        Self { evaluations, ..self }
+    }
+
+    /// Goes on with the record of a job whose processes were started again, after it took so long.
     pub(super) fn later(self, mode: Capabilities, earlier: Duration) -> Self {
         Self {
             mode,
             earlier,
             // It counts its own, and numbers its plans and steps anew.
+            quality: FinalQuality::default(),
             resumed: None,
             completed: None,
             distances: BTreeMap::new(),
@@ -89,6 +102,18 @@ impl Recorder {
             recent_steps: BTreeSet::new(),
             ..self
         }
+    }
+
+    /// Writes down what the evaluation after so many epochs found. Returns whether the model was evaluated.
+    pub(super) fn evaluated(&mut self, epoch: u32) -> bool {
+        let FinalQuality { metrics, better, samples, .. } = self.quality.clone();
+        if samples == 0 {
+            return false;
+        }
+        let checkpoint = self.checkpoint.as_ref().map(|checkpoint| checkpoint.id);
+        self.evaluations.retain(|earlier| earlier.epoch < epoch);
+        self.evaluations.push(EvaluationEntry { epoch, checkpoint, samples, metrics, better });
+        true
     }
 
     /// Steps so far, and the mean training loss of the last batches.

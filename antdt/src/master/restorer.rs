@@ -2,6 +2,7 @@
 //! models start from then.
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use antdt_checkpoint::Folder;
@@ -37,8 +38,11 @@ struct Inner {
     desk: Option<Desk>,
     start: Start,
     /// The checkpoint that nodes start from.
-    from: Mutex<Option<PathBuf>>,
+    from: Arc<Mutex<Option<PathBuf>>>,
     head: Mailbox<Head>,
+    /// The newest order, and the turn of the one that is carried out.
+    newest: AtomicU64,
+    turn: tokio::sync::Mutex<()>,
 }
 
 /// A moment to which model and ledger can go back.
@@ -54,11 +58,11 @@ impl Restorer {
         dataset: DatasetSpec,
         folder: Option<(Folder, CheckpointId)>,
         desk: Option<Desk>,
-        start: Start,
+        (start, from): (Start, Arc<Mutex<Option<PathBuf>>>),
         head: Mailbox<Head>,
     ) -> Self {
-        let from = Mutex::new(start.checkpoint.clone());
-        Self(Arc::new(Inner { ledger, dataset, folder, desk, start, from, head }))
+        let (newest, turn) = (AtomicU64::new(0), tokio::sync::Mutex::default());
+        Self(Arc::new(Inner { ledger, dataset, folder, desk, start, from, head, newest, turn }))
     }
 
     /// The checkpoint that nodes start from; `None` if they start as every job does.
@@ -66,8 +70,15 @@ impl Restorer {
         lock(&self.0.from).clone()
     }
 
-    /// Goes back to the newest checkpoint that this job has taken, or to its start, and tells the head.
+    /// Goes back to the newest checkpoint that this job has taken, or to its start, and tells the head; unless a newer order has come
+    /// meanwhile, which is the one that the head waits for. What an older one undid then would be trained by a job that goes
+    /// on already.
     pub(super) async fn roll_back(&self, rollback: RollbackId) {
+        self.0.newest.fetch_max(rollback.0, Ordering::Relaxed);
+        let _turn = self.0.turn.lock().await;
+        if self.0.newest.load(Ordering::Relaxed) > rollback.0 {
+            return;
+        }
         let outcome = self.try_roll_back().await;
         // A head that has ended goes nowhere.
         let _ = self.0.head.send(HeadEvent::RolledBack { rollback, outcome }).await;
@@ -114,5 +125,33 @@ impl Inner {
         let Start { snapshot, checkpoint } = &self.start;
         let name = "the start of the job, which has no later checkpoint".to_owned();
         Ok(Moment { snapshot: snapshot.clone(), checkpoint: checkpoint.clone(), name })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use antdt_rt::{CancellationToken, JobClock, mailbox};
+    use antdt_shard::NullStore;
+    use antdt_shard::runtime::ShardService;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn an_order_that_a_newer_one_has_overtaken_sets_nothing_back() {
+        let dataset = DatasetSpec::new("train", 30, 10);
+        let stop = CancellationToken::new();
+        let started = ShardService::start(dataset.clone(), NullStore, JobClock::start(), stop.clone());
+        let ledger = started.await.unwrap().handle();
+        let start = Start { snapshot: ledger.snapshot().await.unwrap(), checkpoint: None };
+        let (head, _inbox) = mailbox(8);
+        let restorer = Restorer::new(ledger.clone(), dataset, None, None, (start, Arc::default()), head);
+        let mut generations = Vec::new();
+        for rollback in [2, 1, 3] {
+            restorer.roll_back(RollbackId(rollback)).await;
+            generations.push(ledger.status().await.unwrap().generation);
+        }
+        assert_eq!(generations[0], generations[1], "the job may be training again");
+        assert_eq!(generations[2], generations[1].next());
+        stop.cancel();
     }
 }

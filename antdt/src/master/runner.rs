@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use antdt_collective::runtime::transport::paced::Lines;
-use antdt_controller::{LaunchStatus, Launcher, NodeSpec, Placement};
+use antdt_controller::{LaunchStatus, Launcher, NodeSpec, Placement, action};
 use antdt_core::{AckOutcome, Holder, JobTime, NodeId, Role};
 use antdt_job::{Head, HeadEffect, HeadEvent, Note};
 use antdt_rt::{Mailbox, Runner};
@@ -18,6 +18,7 @@ use super::journal::HeadJournal;
 use super::recorder::Recorder;
 use super::restorer::Restorer;
 use super::service::Parked;
+use crate::lead::{self, Lead};
 use crate::net;
 use crate::node::NodeEnv;
 
@@ -135,7 +136,8 @@ impl NodeTemplate {
     /// What one life of one node is started with: our variables, torchrun's, and those of the programs.
     fn of(&self, holder: Holder, placement: &Placement) -> NodeSpec {
         let network = self.lines.as_ref().and_then(Lines::path);
-        let node = NodeEnv { holder, network, ..self.node.clone() };
+        let host = placement.host(holder.node).map(str::to_owned);
+        let node = NodeEnv { holder, host, network, ..self.node.clone() };
         let mut env = node.variables();
         if let Some(ranks) = placement.ranks(holder.node) {
             for (name, value) in [
@@ -179,11 +181,32 @@ pub(super) struct HeadRunner {
     pub(super) restorer: Option<Restorer>,
     /// What a successor of this master finds, if it may have one.
     pub(super) journal: Option<HeadJournal>,
+    /// Without it this master may do nothing.
+    pub(super) lead: Option<Arc<dyn Lead>>,
     pub(super) head: Mailbox<Head>,
     pub(super) ended: Option<oneshot::Sender<Result<(), String>>>,
 }
 
 impl HeadRunner {
+    fn must_lead(&self) {
+        if self.lead.as_ref().is_some_and(|lead| !lead.holds()) {
+            lead::lost();
+        }
+    }
+
+    /// Writes down what a successor must know of all that is carried out now. A record names every node and says all of the ones
+    /// before it, so that of many nodes which come at once the newest is enough.
+    fn write_down(&mut self, effects: &mut [HeadEffect]) {
+        let Some(journal) = &mut self.journal else { return };
+        let record = effects.iter_mut().rev().find_map(|effect| match effect {
+            HeadEffect::Record(record) => Some(std::mem::take(&mut **record)),
+            _ => None,
+        });
+        if let Some(record) = record {
+            journal.record(record);
+        }
+    }
+
     fn launch(&mut self, holder: Holder) {
         let mut nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(nodes) = nodes.as_mut() else { return };
@@ -213,13 +236,24 @@ impl HeadRunner {
 
 impl Runner<Head> for HeadRunner {
     async fn carry_out(&mut self, _now: JobTime, effects: &mut Vec<HeadEffect>) {
+        self.must_lead();
+        self.write_down(effects);
         for effect in effects.drain(..) {
+            self.must_lead();
             match effect {
                 HeadEffect::Launch(holder) => self.launch(holder),
                 HeadEffect::Kill(holder) => {
                     let mut nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
                     if let Some(nodes) = nodes.as_mut() {
                         nodes.launcher.end(holder, Duration::ZERO);
+                    }
+                }
+                HeadEffect::Order(values) => {
+                    let mut nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
+                    if let Some(nodes) = nodes.as_mut()
+                        && let Err(error) = action::order(&values, &mut nodes.launcher)
+                    {
+                        tracing::error!(%error, "the cluster cannot carry out an action of the plan");
                     }
                 }
                 HeadEffect::Settle(contribution) => {
@@ -242,7 +276,7 @@ impl Runner<Head> for HeadRunner {
                         tracing::error!(%error, %holder, "leases could not be taken back");
                     }
                 }
-                HeadEffect::Joined(holder, joined) => self.parked.joined(holder, *joined),
+                HeadEffect::Joined(holder, joined) => self.parked.joined(holder, joined),
                 HeadEffect::Committed(holder, commit) => self.parked.committed(holder, *commit),
                 HeadEffect::Undone(holder) => self.parked.undone(holder),
                 HeadEffect::RollBack(rollback) => {
@@ -260,11 +294,8 @@ impl Runner<Head> for HeadRunner {
                     }
                     self.recorder.lock().unwrap_or_else(PoisonError::into_inner).note(at, note);
                 }
-                HeadEffect::Record(record) => {
-                    if let Some(journal) = &mut self.journal {
-                        journal.record(*record);
-                    }
-                }
+                // It is written down already.
+                HeadEffect::Record(_) => {}
                 HeadEffect::End(outcome) => {
                     if let Some(ended) = self.ended.take() {
                         let _ = ended.send(outcome);

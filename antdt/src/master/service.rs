@@ -21,18 +21,34 @@ type Waiting<T> = Arc<Mutex<BTreeMap<Holder, oneshot::Sender<T>>>>;
 /// Calls that wait for a decision, by who waits.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Parked {
-    joins: Waiting<Joined>,
+    joins: Waiting<v1::JoinReply>,
+    /// What was told last to whoever waited to join.
+    told: Arc<Mutex<Option<Told>>>,
     /// Told nothing if their step is undone.
     ready: Waiting<Option<StepCommit>>,
     resting: Waiting<(CheckpointId, bool)>,
 }
 
+/// An answer to whoever waits to join, as the head has it and as it is sent.
+#[derive(Debug)]
+struct Told {
+    joined: Arc<Joined>,
+    reply: v1::JoinReply,
+}
+
 impl Parked {
-    pub(super) fn joined(&self, holder: Holder, joined: Joined) {
-        if let Some(waiter) = lock(&self.joins).remove(&holder) {
-            // A caller that went away asks again and is told then.
-            let _ = waiter.send(joined);
+    /// Answers a worker that waits to join. The answer names all members of its group; it is encoded for the first worker of the group,
+    /// and the others get the same bytes.
+    pub(super) fn joined(&self, holder: Holder, joined: Arc<Joined>) {
+        let Some(waiter) = lock(&self.joins).remove(&holder) else { return };
+        let mut told = lock(&self.told);
+        if told.as_ref().is_none_or(|told| !Arc::ptr_eq(&told.joined, &joined)) {
+            let reply = (&*joined).into();
+            *told = Some(Told { joined, reply });
         }
+        let reply = told.as_ref().map(|told| told.reply.clone()).unwrap_or_default();
+        // A caller that went away asks again and is told then.
+        let _ = waiter.send(reply);
     }
 
     pub(super) fn committed(&self, holder: Holder, commit: StepCommit) {
@@ -61,8 +77,8 @@ impl Parked {
     }
 }
 
-fn lock<T>(map: &Mutex<BTreeMap<Holder, T>>) -> std::sync::MutexGuard<'_, BTreeMap<Holder, T>> {
-    map.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock<T>(shared: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn park<T>(map: &Mutex<BTreeMap<Holder, oneshot::Sender<T>>>, holder: Holder) -> oneshot::Receiver<T> {
@@ -136,7 +152,7 @@ impl v1::control_server::Control for ControlService {
         let info = NodeInfo {
             holder: holder_of(request.holder)?,
             host: request.host,
-            device: DeviceClass(request.device),
+            device: DeviceClass(request.device.into()),
             memory_bytes: request.memory_bytes,
             batch_size_min: request.batch_size_min,
             batch_size_max: request.batch_size_max,
@@ -164,6 +180,9 @@ impl v1::control_server::Control for ControlService {
         if let Some(stall) = request.stall {
             // One that is fenced is told so below.
             let _fenced = self.ask(HeadEvent::Stalled { holder, stall: stall.into() }).await;
+        }
+        if let Some(load) = request.load {
+            let _fenced = self.ask(HeadEvent::Loaded { holder, load: load.into() }).await;
         }
         if let Some(distance) = request.model_distance {
             let _fenced = self.ask(HeadEvent::Averaged { holder, distance: distance.into() }).await;
@@ -201,7 +220,7 @@ impl v1::control_server::Control for ControlService {
         let (holder, standing) = request.into_inner().into_core()?;
         let receiver = park(&self.parked.joins, holder);
         self.ask(HeadEvent::Join { holder, standing }).await?;
-        Ok(Response::new((&parked(receiver).await?).into()))
+        Ok(Response::new(parked(receiver).await?))
     }
 
     async fn ready(&self, request: Request<v1::ReadyRequest>) -> Result<Response<v1::StepCommit>, Status> {
@@ -269,5 +288,67 @@ impl v1::control_server::Control for ControlService {
         holder_of(request.holder)?;
         self.desk()?.written(request).await;
         Ok(Response::new(v1::WrittenReply {}))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use antdt_core::{Incarnation, MembershipVersion, NodeId, Plan, RollbackId};
+
+    use super::*;
+
+    fn worker(index: u32) -> Holder {
+        Holder::new(NodeId::worker(index), Incarnation(0))
+    }
+
+    fn joined(membership: u64, workers: u32) -> Arc<Joined> {
+        let membership = MembershipVersion(membership);
+        Arc::new(Joined {
+            membership,
+            members: (0..workers).map(|index| (worker(index), format!("host-{index}:29500"))).collect(),
+            commit_prepared: false,
+            source: None,
+            next_step: 0,
+            plan: Plan::new(
+                PlanVersion(1),
+                membership,
+                (0..workers).map(|i| (NodeId::worker(i), 8)).collect(),
+            ),
+            last_commit: None,
+            finished: false,
+            rollback: RollbackId(0),
+            checkpoint: None,
+            servers: Arc::default(),
+        })
+    }
+
+    /// Tells all of them, and returns where the bytes are that each was answered with.
+    fn told(parked: &Parked, workers: u32, joined: &Arc<Joined>) -> Vec<*const u8> {
+        let waiting: Vec<_> = (0..workers).map(|index| park(&parked.joins, worker(index))).collect();
+        (0..workers).for_each(|index| parked.joined(worker(index), Arc::clone(joined)));
+        let replies = waiting.into_iter().map(|mut waiter| waiter.try_recv().expect("it was answered"));
+        replies
+            .map(|reply| {
+                assert_eq!(&Joined::try_from(reply.clone()).unwrap(), &**joined);
+                reply.joined.as_ptr()
+            })
+            .collect()
+    }
+
+    #[test]
+    fn what_all_members_are_told_is_encoded_once() {
+        let parked = Parked::default();
+        let (first, second) = (joined(1, 256), joined(2, 200));
+        let places = told(&parked, 256, &first);
+        assert!(places.iter().all(|place| *place == places[0]), "one encoding for 256 members");
+        let later = told(&parked, 200, &second);
+        assert!(later.iter().all(|place| *place == later[0]) && later[0] != places[0]);
+    }
+
+    #[test]
+    fn who_does_not_wait_is_not_answered() {
+        let parked = Parked::default();
+        parked.joined(worker(0), joined(1, 1));
+        assert!(lock(&parked.told).is_none(), "nothing was encoded");
     }
 }

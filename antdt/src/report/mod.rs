@@ -72,6 +72,13 @@ pub struct Report {
     /// Why the job ran in this sync mode, in words, if it was chosen when the first steps were measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chosen: Option<String>,
+    /// What the evaluations after so many epochs found, in order, the last one included; empty if the model was evaluated at the
+    /// end only.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub evaluations: Vec<EvaluationEntry>,
+    /// Why the job ended before its last epoch, in words, if its evaluations did not improve.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stopped_early: Option<String>,
     /// The newest complete checkpoint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<CheckpointEntry>,
@@ -113,6 +120,21 @@ impl ModelSpread {
         let furthest = self.workers.iter().max_by(|a, b| a.1.total_cmp(b.1))?;
         Some((furthest.0, *furthest.1))
     }
+}
+
+/// An evaluation of the model after so many epochs.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct EvaluationEntry {
+    /// Number of epochs that the model is trained on.
+    pub epoch: u32,
+    /// Number of the checkpoint that holds the model; it may be deleted since.
+    pub checkpoint: Option<u64>,
+    /// Number of samples that it was evaluated on.
+    pub samples: u64,
+    /// All metrics by name.
+    pub metrics: BTreeMap<String, f64>,
+    /// Whether larger or smaller is better, for the metrics that judge the model.
+    pub better: BTreeMap<String, Better>,
 }
 
 /// A checkpoint that a job has kept.

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use antdt_core::Metric;
 
-use super::{CheckpointEntry, Outcome, Report};
+use super::{CheckpointEntry, EvaluationEntry, Outcome, Report};
 
 /// Returns the report as text for a terminal: one line per worker, the actions, the balance of samples. Ends
 /// with a newline.
@@ -74,8 +74,13 @@ pub fn render(report: &Report) -> String {
             if samples.is_exact() { "exact" } else { "NOT EXACT" },
         ),
     );
-    for text in [&report.chosen, &report.resumed].into_iter().flatten() {
+    for text in [&report.chosen, &report.resumed, &report.stopped_early].into_iter().flatten() {
         push(&mut out, format_args!("{text}\n"));
+    }
+    for EvaluationEntry { epoch, samples, metrics, .. } in &report.evaluations {
+        let found: Vec<String> = metrics.iter().map(|(name, value)| format!("{name} {value:.5}")).collect();
+        let found = found.join(", ");
+        push(&mut out, format_args!("after epoch {epoch}, on {samples} samples: {found}\n"));
     }
     if let Some(CheckpointEntry { id, samples, folder }) = &report.checkpoint {
         push(&mut out, format_args!("checkpoint {id}, of {samples} samples, in {}\n", folder.display()));

@@ -82,23 +82,8 @@ fn sim_tells_how_long_and_that_all_holds() {
 }
 
 #[test]
-fn sim_runs_workers_that_average_in_groups_with_any_policy_and_writes_their_trace() {
+fn sim_runs_workers_that_average_in_groups_and_writes_their_trace() {
     let (_folder, out) = scratch();
-    let file = shipped("groups_slow_worker.toml");
-    let answer = ask(&format!("sim --scenario {file} --seeds 2")).unwrap();
-    assert!(answer.good, "{}", answer.text);
-    let expected = "policy inter-intra: 2 of 2 runs completed; completion time median 508.";
-    assert!(answer.text.contains(expected), "{}", answer.text);
-    let calibration = antdt_sim::Calibration::NONE_OF_GROUPS;
-    assert!(answer.text.ends_with(&format!("\n{calibration}\n")), "the gate runs no groups: {}", answer.text);
-    let busy = |policy: &str| {
-        let answer = ask(&format!("sim --scenario {file} --policy {policy} --json")).unwrap();
-        let figures: serde_json::Value = serde_json::from_str(&answer.text).unwrap();
-        assert_eq!(figures[0]["calibration"], calibration);
-        figures[0]["busy_share"].as_f64().unwrap()
-    };
-    assert!(busy("random") < busy("buffer") && busy("buffer") < busy("division"));
-
     let trace = |name: &str, seed: u32| {
         let path = out.join(name).display().to_string();
         let scenario = shipped("groups_crash_and_rejoin.toml");
@@ -108,10 +93,8 @@ fn sim_runs_workers_that_average_in_groups_with_any_policy_and_writes_their_trac
     let (a, b, c) = (trace("a", 1), trace("b", 1), trace("c", 2));
     assert_eq!(ask(&format!("sim diff {a} {b}")).unwrap().text, SAME);
     assert!(!ask(&format!("sim diff {a} {c}")).unwrap().good);
-    let replayed = antdt_sim::Recording::read(&a).unwrap().replay_groups().unwrap();
+    let replayed = antdt_sim::Recording::read(&a).unwrap().replay().unwrap();
     assert!(replayed.compared > 5_000 && !replayed.cut_off, "{}", replayed.compared);
-    let error = ask(&format!("whatif --trace {a}")).unwrap_err();
-    assert!(error.contains("the header has no head"), "{error}");
 }
 
 #[test]
@@ -331,23 +314,15 @@ fn what_cannot_be_simulated_is_refused_in_one_line() {
         (format!("whatif --trace {even} --policy dn"), "did you mean `nd`?"),
         (
             format!("whatif --trace {even} --policy mine"),
-            "known: none, nd, dd, backup, lb-bsp; one of your own runs through the library",
+            "known: none, nd, predictive, dd, backup, lr, exclude-host, lb-bsp; one of your own runs through the library",
         ),
         (
             format!("sim --scenario {even} --policy mine"),
-            "known: none, nd, dd, backup, lb-bsp; one of your own runs through the library",
+            "known: none, nd, predictive, dd, backup, lr, exclude-host, lb-bsp; one of your own runs through the library",
         ),
         (
             format!("sim --scenario {even} --policy buffer"),
-            "unknown policy `buffer`; known: none, nd, dd, backup, lb-bsp",
-        ),
-        (
-            format!("sim --scenario {} --policy nd", shipped("groups_even.toml")),
-            "--policy = nd: must be one of random, buffer, bipartite, division, inter-intra",
-        ),
-        (
-            format!("whatif --trace {}", shipped("groups_even.toml")),
-            "groups = (given): must be left out: this needs a job; `antdt sim` runs",
+            "unknown policy `buffer`; known: none, nd, predictive, dd, backup, lr, exclude-host, lb-bsp",
         ),
         (format!("whatif --trace {even} --json /dev/full"), "--json = /dev/full: No space left on device"),
         (format!("whatif --trace {even} --html /dev/full"), "--html = /dev/full: No space left on device"),

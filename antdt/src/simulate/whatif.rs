@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use antdt_controller::policy;
 use antdt_core::InvalidValue;
 use antdt_sim::Calibration;
-use antdt_sim::whatif::{Action, Provenance, Run, WhatIfError};
+use antdt_sim::whatif::{Provenance, Run, RunAction, WhatIfError};
 use serde::Serialize;
 
 use super::{CommandOutput, page};
@@ -120,7 +120,7 @@ struct Done<'a> {
 
 impl<'a> Figures<'a> {
     fn of(run: &'a Run, calibration: &'a str, beyond_recording: Option<&'a str>) -> Self {
-        let done = |action: &'a Action| Done {
+        let done = |action: &'a RunAction| Done {
             time_s: action.at.as_secs_f64(),
             step: action.step,
             kind: &action.kind,
@@ -185,7 +185,7 @@ pub(super) fn table(runs: &[Run]) -> String {
             continue;
         }
         out += &format!("\n{}:\n", name(run));
-        for Action { at, step, kind, target, reason } in run.actions.iter().take(SHOWN) {
+        for RunAction { at, step, kind, target, reason } in run.actions.iter().take(SHOWN) {
             let step = step.map_or_else(String::new, |step| format!("  step {step:>6}"));
             out += &format!("{:>9.1} s{step}  {kind} {target}: {reason}\n", at.as_secs_f64());
         }

@@ -4,8 +4,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use antdt_agent::runtime::{AtWork, Pulse};
 use antdt_agent::{Batch, Buffer, Gradient, GradientSink, Params, StepStats, TrainError, Trainer};
-use antdt_core::{Holder, ParamLayout, Work};
+use antdt_core::{Capabilities, Holder, ParamLayout, Work};
 
+use super::control::Control;
 use crate::job::JobSpec;
 
 /// How fast this worker appears to be.
@@ -110,6 +111,8 @@ pub(super) struct Compute {
     pulse: Pulse,
     /// Numbers of the loaded samples.
     samples: Vec<u64>,
+    /// The pass over the data that each belongs to.
+    epochs: Vec<u32>,
 }
 
 impl std::fmt::Debug for Compute {
@@ -120,11 +123,18 @@ impl std::fmt::Debug for Compute {
 
 impl Compute {
     pub(super) fn new(trainer: Box<dyn Trainer>, pacing: Pacing, pulse: Pulse) -> Self {
-        Self { trainer, pacing, pulse, samples: Vec::new() }
+        Self { trainer, pacing, pulse, samples: Vec::new(), epochs: Vec::new() }
     }
 
     pub(super) fn trainer(&mut self) -> &mut dyn Trainer {
         &mut *self.trainer
+    }
+
+    /// What an action can change, in a plan in which this worker has batches of that size.
+    pub(super) fn control(&mut self, mode: Capabilities, batch_size: u32) -> Control<'_> {
+        let spec = &self.pacing.spec;
+        let even = f64::from(spec.global_batch_size) / f64::from(spec.workers.max(1));
+        Control::new(mode, batch_size, even, &mut *self.trainer)
     }
 
     pub(super) fn layout(&self) -> &ParamLayout {
@@ -140,6 +150,9 @@ impl Compute {
         }
         self.pacing.fits(self.samples.len())?;
         let _at_work = self.pulse.begin(Work::Loading);
+        self.epochs.clear();
+        self.epochs.extend(batch.epochs());
+        self.trainer.of_epochs(&self.epochs);
         self.trainer.load(&self.samples)
     }
 

@@ -1,8 +1,9 @@
 //! Carries out the effects of the training loop until it stops.
 
 use antdt_agent::runtime::Agent;
+use antdt_controller::action::ActionValues;
 use antdt_core::port::{SeamError, ShardSource};
-use antdt_core::{Ack, AckOutcome, Exchanged, Holder, Retry};
+use antdt_core::{Ack, AckOutcome, Exchanged, Holder, PlanVersion, Retry};
 use antdt_job::{Call, End, Reply, SyncMode, WorkerLoop};
 
 use super::error::WorkerError;
@@ -11,6 +12,9 @@ use super::error::WorkerError;
 pub(super) trait Combiner {
     /// Carries out a call that is neither to the shard service nor to the clock.
     fn carry_out(&mut self, call: Call) -> Result<Reply, WorkerError>;
+
+    /// A plan takes effect with the next batch: carries out its further actions. `batch_size` is this worker's in the plan.
+    fn begin_plan(&mut self, actions: &ActionValues, batch_size: u32) -> Result<(), WorkerError>;
 }
 
 /// The call belongs to another way of combining gradients.
@@ -43,8 +47,19 @@ where
     let mut reply = Reply::Begin;
     // Why the last call was answered with a restart of the service.
     let mut restarted: Option<S::Error> = None;
+    let mut begun = PlanVersion(0);
     loop {
         let call = worker.step(clock.now(), &mut agent.session(), &reply);
+        if matches!(call, Call::Join(_)) {
+            // It may go on with another model, or with other servers, which know of no plan.
+            begun = PlanVersion(0);
+        }
+        let (plan, actions) = worker.actions();
+        if plan > begun && call.loads().is_some() {
+            combiner
+                .begin_plan(actions.map_or(&ActionValues::new(), |actions| actions), worker.batch_size())?;
+            begun = plan;
+        }
         let cause = restarted.take();
         reply = match call {
             Call::Stop(End::EndOfData { trained }) => {
@@ -83,8 +98,12 @@ fn ask<S: ShardSource>(agent: &Agent, source: &S, call: &Call) -> Option<Result<
                 Reply::Exchanged(exchanged)
             })
         }
-        Call::Release(acks) => agent.block_on(source.release(holder, acks)).map(|_| Reply::Released),
-        Call::Fail { at, why } => agent.block_on(source.fail(holder, *at, why)).map(|_| Reply::Released),
+        Call::Release(acks) => {
+            agent.block_on(source.release(holder, acks)).map(|outcomes| Reply::returned(&outcomes))
+        }
+        Call::Fail { at, why } => {
+            agent.block_on(source.fail(holder, *at, why)).map(|outcome| Reply::returned(&[outcome]))
+        }
         _ => return None,
     })
 }

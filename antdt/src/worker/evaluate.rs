@@ -3,11 +3,11 @@
 use antdt_agent::runtime::Pulse;
 use antdt_agent::{Params, TrainError, Trainer};
 use antdt_core::{CheckpointId, Metrics, SampleRange, Work};
-use antdt_model::Replica;
 
 use super::error::WorkerError;
 use super::keep::ModelCopy;
 use super::push::Servers;
+use super::weights::Weights;
 
 /// Samples evaluated at once: bounds the memory, and is large enough to be fast; larger ones gained nothing.
 const EVAL_BATCH: u64 = 256;
@@ -21,15 +21,15 @@ pub(super) trait Model {
     fn copy(&mut self, checkpoint: CheckpointId) -> Result<ModelCopy, WorkerError>;
 }
 
-impl Model for Replica {
+impl Model for Weights {
     fn read(&mut self, rows: &[u64], dense: &mut [f32], values: &mut Vec<f32>) -> Result<(), WorkerError> {
-        dense.copy_from_slice(self.dense());
+        dense.copy_from_slice(self.model().dense());
         values.clear();
-        self.gather(rows, values).map_err(|e| WorkerError::Parameters(e.to_string()))
+        self.model().gather(rows, values).map_err(|e| WorkerError::Parameters(e.to_string()))
     }
 
     fn copy(&mut self, _checkpoint: CheckpointId) -> Result<ModelCopy, WorkerError> {
-        Ok(ModelCopy { trained: self.trained(), portion: Some(self.portion()) })
+        Ok(Self::copy(self))
     }
 }
 

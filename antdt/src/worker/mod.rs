@@ -2,6 +2,7 @@
 
 mod accumulate;
 mod compute;
+mod control;
 mod drive;
 mod error;
 mod evaluate;
@@ -21,8 +22,12 @@ use std::time::Duration;
 
 use antdt_agent::Trainer;
 use antdt_agent::runtime::Agent;
+#[cfg(feature = "cuda")]
+use antdt_collective::runtime::ipc;
 #[cfg(feature = "nccl")]
-use antdt_collective::runtime::NcclBackend;
+use antdt_collective::runtime::nccl;
+#[cfg(feature = "cuda")]
+use antdt_collective::runtime::transport::GpuLibrary;
 use antdt_collective::runtime::transport::paced::Lines;
 use antdt_collective::runtime::transport::{Fabric, PacedFabric, REGISTRY};
 use antdt_collective::runtime::{Backend, Listener, TransportBackend};
@@ -30,10 +35,10 @@ use antdt_core::{ModelPlace, Seed};
 use antdt_model::{PsClientConfig, UpdateRule};
 use antdt_shard::runtime::{ClientOptions, ShardClient};
 
-#[cfg(feature = "nccl")]
+#[cfg(feature = "cuda")]
 use crate::gpu;
 use crate::job::NetworkSpec;
-#[cfg(feature = "nccl")]
+#[cfg(feature = "cuda")]
 use crate::job::processor::Place;
 use crate::node::NodeEnv;
 use compute::{Compute, Pacing};
@@ -123,18 +128,26 @@ pub fn run(env: &NodeEnv, trainer: Box<dyn Trainer>, rule: &UpdateRule) -> Resul
     }
 }
 
-/// What forms the groups of this worker: over NCCL, if the job wants it.
+/// What forms the groups of this worker: over a library between GPUs, if the job wants one.
 fn backend(env: &NodeEnv) -> Result<Box<dyn Backend>, WorkerError> {
     let fabric = fabric(env)?;
-    #[cfg(feature = "nccl")]
-    if fabric.wants_nccl() {
+    #[cfg(feature = "cuda")]
+    if let Some(library) = fabric.library() {
         let place = gpu::place(env.spec.processor(), env.holder.node.index)
             .map_err(|error| WorkerError::Input(error.to_string()))?;
         let gpu = match place {
             (Place::Gpu(index), _) => Some(index),
             (Place::Cpu(_), _) => None,
         };
-        return Ok(Box::new(NcclBackend::new(gpu, Box::new(TransportBackend::new(fabric)))));
+        let below = Box::new(TransportBackend::new(fabric));
+        return Ok(match library {
+            GpuLibrary::CudaIpc => ipc::backend(gpu, below),
+            #[cfg(feature = "nccl")]
+            GpuLibrary::Nccl => nccl::backend(gpu, below),
+            // The registry builds no such fabric in a program without it.
+            #[cfg(not(feature = "nccl"))]
+            GpuLibrary::Nccl => below,
+        });
     }
     Ok(Box::new(TransportBackend::new(fabric)))
 }

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use antdt_agent::runtime::Agent;
 use antdt_agent::{Batch, Gradient, MicroBatch, TrainError};
 use antdt_collective::runtime::transport::Fabric;
+use antdt_controller::action::ActionValues;
 use antdt_core::port::ShardSource;
 use antdt_core::{CheckpointId, Iteration, Joined, MembershipVersion, RollbackId, Seed, StepCommit};
 use antdt_job::{Call, Reply, SyncMode};
@@ -33,6 +34,7 @@ fn token(commit: &StepCommit) -> CommitToken {
         step: Iteration(commit.step),
         contributors: commit.contributors.keys().copied().collect(),
         samples: commit.samples,
+        everyone: commit.everyone,
     }
 }
 
@@ -258,6 +260,14 @@ impl Pusher<'_, '_> {
 }
 
 impl Combiner for Pusher<'_, '_> {
+    fn begin_plan(&mut self, actions: &ActionValues, batch_size: u32) -> Result<(), WorkerError> {
+        let share = self.compute.control(self.job.sync.capabilities(), batch_size).begin(actions)?;
+        if let Some(servers) = &mut self.servers {
+            servers.client.set_rate_share(share);
+        }
+        Ok(())
+    }
+
     fn carry_out(&mut self, call: Call) -> Result<Reply, WorkerError> {
         Ok(match call {
             Call::Join(standing) => {

@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use antdt_agent::runtime::Agent;
 use antdt_agent::{Batch, Gradient, MicroBatch, Params, StepStats, TrainError};
@@ -15,6 +15,7 @@ use antdt_collective::runtime::{
 };
 use antdt_collective::schedule::Choice;
 use antdt_collective::{Compression, Compressor, Group, Member, ReduceOp};
+use antdt_controller::action::ActionValues;
 use antdt_core::port::ShardSource;
 use antdt_core::{
     Acks, Barrier, Contribution, Holder, Joined, MembershipVersion, ModelDistance, Rank, RollbackId, Seed,
@@ -88,7 +89,7 @@ pub(super) fn train<S>(
     backend: Box<dyn Backend>,
     source: &S,
     compute: &mut Compute,
-) -> Result<(Finished, Replica), WorkerError>
+) -> Result<(Finished, Weights), WorkerError>
 where
     S: ShardSource,
     WorkerError: From<S::Error>,
@@ -129,7 +130,7 @@ where
         overlaps: Vec::new(),
     };
     let finished = drive(ring.agent, ring.sync, source, &mut reducer)?;
-    Ok((finished, reducer.weights.into_model()))
+    Ok((finished, reducer.weights))
 }
 
 /// A step whose result is here but not yet part of the model.
@@ -200,6 +201,12 @@ struct Reducer<'a, 'r> {
 }
 
 impl Combiner for Reducer<'_, '_> {
+    fn begin_plan(&mut self, actions: &ActionValues, batch_size: u32) -> Result<(), WorkerError> {
+        let share = self.compute.control(self.ring.sync.capabilities(), batch_size).begin(actions)?;
+        self.weights.set_rate_share(share.unwrap_or(1.0));
+        Ok(())
+    }
+
     fn carry_out(&mut self, call: Call) -> Result<Reply, WorkerError> {
         match call {
             Call::Join(standing) => {
@@ -420,11 +427,14 @@ impl Reducer<'_, '_> {
         if lacking[0] == 0 {
             return Ok(());
         }
+        let began = Instant::now();
         let mut model = if comm.group().me() == source { self.weights.export() } else { Vec::new() };
         comm.broadcast(source, &mut model)?;
         if !self.trained {
             let layout = self.compute.layout().clone();
             self.weights.import(&model, &layout, self.ring.rule, self.ring.sync, self.ring.seed)?;
+            let (bytes, seconds) = (model.len(), began.elapsed().as_secs_f64());
+            tracing::debug!(holder = %self.ring.agent.holder(), bytes, seconds, "the model is here");
         }
         Ok(())
     }

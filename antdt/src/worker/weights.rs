@@ -53,6 +53,14 @@ impl Weights {
         }
     }
 
+    /// Takes steps at this share of the learning rate from now on. An outer optimizer's stay as they are.
+    pub(super) const fn set_rate_share(&mut self, share: f32) {
+        match self {
+            Self::Shared(replica) => replica.set_rate_share(share),
+            Self::Own(local) => local.set_rate_share(share),
+        }
+    }
+
     /// Sets how far the model is trained, after its portions were restored.
     pub(super) const fn set_trained(&mut self, trained: Trained) {
         match self {
@@ -76,14 +84,6 @@ impl Weights {
             Self::Own(local) => (local.model().trained(), local.portion()),
         };
         ModelCopy { trained, portion: Some(portion) }
-    }
-
-    /// The trained model.
-    pub(super) fn into_model(self) -> Replica {
-        match self {
-            Self::Shared(replica) => replica,
-            Self::Own(local) => local.model().clone(),
-        }
     }
 
     /// The model that all agree on, for a worker that comes.

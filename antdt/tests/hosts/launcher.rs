@@ -1,6 +1,6 @@
 //! A launcher of the test's own: each node runs in the network namespace of its host.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
@@ -23,6 +23,7 @@ pub(crate) type Pids = Arc<Mutex<BTreeMap<Holder, u32>>>;
 /// Starts nodes in network namespaces, two workers in each.
 pub(crate) struct NetnsLauncher {
     hosts: Vec<HostPlace>,
+    avoided: BTreeSet<String>,
     outlets: Outlets,
     lives: BTreeMap<Holder, Arc<Mutex<Life>>>,
     pids: Pids,
@@ -36,16 +37,18 @@ struct Life {
 
 impl NetnsLauncher {
     pub(crate) fn new(hosts: Vec<HostPlace>, outlets: Outlets, pids: Pids) -> Self {
-        Self { hosts, outlets, lives: BTreeMap::new(), pids }
+        Self { hosts, avoided: BTreeSet::new(), outlets, lives: BTreeMap::new(), pids }
     }
 
-    /// Two workers to a host; the servers go round.
+    /// Two workers to a host, or the next host that is not to be avoided; the servers go round.
     fn host(&self, node: NodeId) -> &HostPlace {
         let index = match node.role {
             Role::Worker => node.index / 2,
             Role::Server => node.index,
         };
-        &self.hosts[index as usize % self.hosts.len()]
+        let from = (0..self.hosts.len()).map(|next| &self.hosts[(index as usize + next) % self.hosts.len()]);
+        let mut free = from.filter(|(name, _)| node.role == Role::Server || !self.avoided.contains(name));
+        free.next().expect("there are more hosts than are avoided")
     }
 }
 
@@ -60,6 +63,14 @@ impl Life {
 impl Launcher for NetnsLauncher {
     fn place(&mut self, node: NodeId) -> String {
         self.host(node).0.clone()
+    }
+
+    fn hosts(&self) -> BTreeSet<String> {
+        self.hosts.iter().map(|(name, _)| name.clone()).collect()
+    }
+
+    fn avoid(&mut self, hosts: &BTreeSet<String>) {
+        self.avoided = hosts.clone();
     }
 
     fn launch(&mut self, spec: &NodeSpec) -> Result<(), LaunchError> {

@@ -203,16 +203,23 @@ fn a_room_and_its_line_that_do_not_belong_together_are_caught() {
 
 #[test]
 fn a_seam_without_its_trait_or_its_suite_is_caught() {
-    let table = |row: &str| format!("{SEAMS}\n|---|---|---|\n{row}\n");
-    let source = ("antdt-x/src/lib.rs", "pub trait Cook {}\nfn check_cook() {}\n");
+    let table = |row: &str| format!("{SEAMS}\n|---|---|---|---|\n{row}\n");
+    let source = (
+        "antdt-x/src/lib.rs",
+        "pub trait Cook {}\nimpl Kitchen {\n    pub fn cook(self) {}\n}\nfn check_cook() {}\n",
+    );
     let found = |architecture: &str| seams(&tree(vec![], &[(ARCHITECTURE, architecture), source]));
-    let row = |name: &str, file: &str, suite: &str| {
-        table(&format!("| a cook | `{name}` in `{file}` | `{suite}` |"))
+    let row = |name: &str, file: &str, line: &str, suite: &str| {
+        table(&format!("| a cook | `{name}` in `{file}` | `{line}` | `{suite}` |"))
     };
-    assert_eq!(found(&row("Cook", "antdt-x/src/lib.rs", "x::check_cook")), [""; 0]);
-    assert!(found(&row("Chef", "antdt-x/src/lib.rs", "check_cook"))[0].contains("declares no trait Chef"));
-    assert!(found(&row("Cook", "antdt-x/src/cook.rs", "check_cook"))[0].contains("declares no trait Cook"));
-    assert!(found(&row("Cook", "antdt-x/src/lib.rs", "check_chef"))[0].contains("suite check_chef"));
+    let (file, line, suite) = ("antdt-x/src/lib.rs", "Kitchen::cook", "x::check_cook");
+    assert_eq!(found(&row("Cook", file, line, suite)), [""; 0]);
+    assert!(found(&row("Chef", file, line, suite))[0].contains("declares no trait Chef"));
+    assert!(found(&row("Cook", "antdt-x/src/cook.rs", line, suite))[0].contains("declares no trait Cook"));
+    assert!(
+        found(&row("Cook", file, "Kitchen::chef", suite))[0].contains("no public function Kitchen::chef")
+    );
+    assert!(found(&row("Cook", file, line, "check_chef"))[0].contains("suite check_chef"));
     assert!(found(&table("| a cook | `Cook` |"))[0].contains("has not a trait"));
     assert!(found("")[0].contains("lacks the table of seams"));
 }
@@ -234,4 +241,20 @@ fn the_real_tree_is_read_with_its_crates_and_files() {
     );
     assert!(tree.has("antdt-core/src/lib.rs") && tree.has("xtask/src/tidy.rs"));
     assert!(!tree.files.iter().any(|(path, _)| path.contains("/generated/") || path.starts_with("target")));
+}
+
+#[test]
+fn a_readme_that_shows_something_else_or_too_much_is_caught() {
+    let marked = |lines: &str| format!("fn main() {{\n    // README begin\n{lines}    // README end\n}}\n");
+    let found = |lines: &str, readme: &str| {
+        shown_parts(&tree(vec![], &[("a/tests/own.rs", &marked(lines)), ("a/README.md", readme)]))
+    };
+    let two = "    let a = 1;\n        let b = a;\n";
+    assert!(found(two, "```rust\nlet a = 1;\n    let b = a;\n```\n").is_empty());
+    assert_eq!(
+        found(two, "let a = 2;\n    let b = a;\n"),
+        ["a/README.md does not show what a/tests/own.rs marks for it"]
+    );
+    let many = "    line();\n".repeat(SHOWN_MAX + 1);
+    assert_eq!(found(&many, &"line();\n".repeat(SHOWN_MAX + 1)).len(), 1);
 }

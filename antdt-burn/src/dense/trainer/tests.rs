@@ -21,6 +21,12 @@ fn small() -> Vec<WorkloadSpec> {
     ]
 }
 
+/// The models that leave units out, small.
+fn dropping() -> Vec<WorkloadSpec> {
+    let drops = |spec: &WorkloadSpec| spec.model.name == gpt::MODEL.name;
+    small().into_iter().filter(drops).map(|spec| spec.with("dropout", 0.3)).collect()
+}
+
 /// Each model that normalises over its batch, small.
 fn batch_normalised() -> Vec<WorkloadSpec> {
     let of_pictures = |spec: &WorkloadSpec| spec.settings.contains_key("norm");
@@ -93,7 +99,7 @@ fn gradients_agree_with_finite_differences() {
 
 #[test]
 fn two_halves_of_a_dense_batch_add_up_to_the_whole() {
-    for spec in small() {
+    for spec in small().into_iter().chain(dropping()) {
         let (name, mut trainer) = (spec.model.name, open(&spec));
         let dense = trainer.initial_dense(Seed(2));
         let samples: Vec<u64> = (0..20).collect();
@@ -109,6 +115,30 @@ fn two_halves_of_a_dense_batch_add_up_to_the_whole() {
         let error = norm(&mut parts.map(|((a, b), whole)| a + b - whole));
         let whole = norm(&mut whole.dense.iter().copied());
         assert!(error <= 1e-6 * whole, "{name}: {error} of {whole}");
+    }
+}
+
+#[test]
+fn what_a_step_leaves_out_changes_with_the_epoch_and_an_evaluation_leaves_nothing_out() {
+    for spec in dropping() {
+        let (mut trainer, mut plain) = (open(&spec), open(&spec.clone().with("dropout", 0)));
+        let dense = trainer.initial_dense(Seed(2));
+        assert_eq!(dense, plain.initial_dense(Seed(2)));
+        let mut in_epochs = |epochs: &[u32]| {
+            trainer.of_epochs(epochs);
+            gradient_of(&mut *trainer, &dense, &[4, 5, 6]).0.dense
+        };
+        let first = in_epochs(&[0, 0, 0]);
+        assert_eq!(first, in_epochs(&[0, 0, 0]));
+        assert_ne!(first, in_epochs(&[1, 0, 0]));
+        assert_ne!(first, gradient_of(&mut *plain, &dense, &[4, 5, 6]).0.dense);
+        let evaluated = |trainer: &mut dyn Trainer| {
+            let mut metrics = Metrics::default();
+            trainer.load_eval(SampleRange { start: 0, end: 9 }).unwrap();
+            trainer.evaluate(Params::host(&dense, &[]), &mut metrics).unwrap();
+            metrics
+        };
+        assert_eq!(evaluated(&mut *trainer), evaluated(&mut *plain));
     }
 }
 

@@ -5,11 +5,12 @@ use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 
 use crate::element::Element;
-use crate::runtime::region::Region;
+use crate::runtime::region::{DeviceMemory, Region};
 use crate::runtime::transport::Transport;
 
 /// Two memory regions of equal length from a communicator: the live one holds the operand, the spare one
-/// takes the result. When the result counts, the two swap roles.
+/// takes the result. When the result counts, the two swap roles. Both lie in memory of the host or both on a GPU, where a
+/// group that can reduce there does so, and any other one copies to the host and back.
 #[derive(Debug)]
 pub struct Halves {
     live: Region,
@@ -20,9 +21,10 @@ impl Halves {
     /// Pairs two regions of the same length.
     ///
     /// # Panics
-    /// If their lengths differ.
+    /// If their lengths differ, or one lies on a GPU and the other does not.
     pub fn new(live: Region, spare: Region) -> Self {
-        assert_eq!(live.len(), spare.len(), "both halves are equally long");
+        assert_eq!(live.len_bytes(), spare.len_bytes(), "both halves are equally long");
+        assert_eq!(live.is_on_device(), spare.is_on_device(), "both halves lie on the same side");
         Self { live, spare }
     }
 
@@ -41,6 +43,16 @@ impl Halves {
         (&self.live, &mut self.spare)
     }
 
+    /// Returns the length of the operand, wherever it lies.
+    pub fn len_bytes(&self) -> usize {
+        self.live.len_bytes()
+    }
+
+    /// Returns the operand and the memory for the result, if they lie on a GPU.
+    pub fn device_parts(&mut self) -> Option<(&mut dyn DeviceMemory, &mut dyn DeviceMemory)> {
+        Some((self.live.device()?, self.spare.device()?))
+    }
+
     // Whether it lies in memory of a transport, all of it.
     pub(super) fn is_of(&self, transport: &impl Transport) -> bool {
         self.spare.len() == self.live.len() && transport.owns(&self.live) && transport.owns(&self.spare)
@@ -53,7 +65,7 @@ impl Halves {
 
     /// Makes the result the operand of the next call. Without a result nothing changes.
     pub fn adopt(&mut self) {
-        if self.spare.len() == self.live.len() {
+        if self.spare.len_bytes() == self.live.len_bytes() {
             std::mem::swap(&mut self.live, &mut self.spare);
         }
     }

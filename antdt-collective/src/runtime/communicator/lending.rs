@@ -185,6 +185,7 @@ impl<E: Element> Merge for Total<'_, E> {
 #[cfg(test)]
 mod tests {
     use std::fmt::Debug;
+    use std::sync::Barrier;
 
     use half::{bf16, f16};
 
@@ -277,8 +278,11 @@ mod tests {
                     let faults = transports.into_iter().enumerate().map(|(rank, transport)| {
                         FaultTransport::new(transport, fault, if rank == 1 { 1 } else { u64::MAX })
                     });
+                    // An abort in the second call would break off the first one of a slower member.
+                    let between = Barrier::new(world as usize);
                     std::thread::scope(|scope| {
                         for (me, transport) in faults.enumerate() {
+                            let between = &between;
                             scope.spawn(move || {
                                 let mut communicator =
                                     ScheduledCommunicator::new(transport, CommunicatorConfig::default());
@@ -289,6 +293,7 @@ mod tests {
                                 let mut heap = operand.clone();
                                 // The first one comes off, the second one does not.
                                 communicator.all_reduce_buffer(&mut data, ReduceOp::Sum).unwrap();
+                                between.wait();
                                 data.copy_from_slice(&operand);
                                 if in_buffer {
                                     communicator.all_reduce_buffer(&mut data, ReduceOp::Sum).unwrap_err();

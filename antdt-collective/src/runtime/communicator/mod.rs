@@ -71,6 +71,8 @@ pub struct ScheduledCommunicator<T> {
     patience: Patience,
     // Where calls in place keep what was there, or make what will be.
     target: Option<Region>,
+    // Where what lies on a GPU is reduced.
+    staged: Option<Halves>,
     // Every member's block of the shortest calls; 8-byte aligned.
     blocks: Vec<u64>,
     // Messages that wait to be folded; 8-byte aligned.
@@ -112,6 +114,7 @@ impl<T: Transport> ScheduledCommunicator<T> {
             sequence: 0,
             patience: Patience::new(config.patience),
             target: None,
+            staged: None,
             blocks: Vec::new(),
             apart: Vec::new(),
             committed: 0,
@@ -344,6 +347,9 @@ impl<T: Transport> ScheduledCommunicator<T> {
         halves: &mut Halves,
         op: ReduceOp,
     ) -> Result<(), CollectiveError> {
+        if halves.device_parts().is_some() {
+            return self.reduce_staged::<E>(halves, op);
+        }
         if !halves.is_of(&self.transport) {
             let len_bytes = halves.parts().0.len();
             let mut moved = self.halves(len_bytes).map_err(|error| self.transport.fail(error))?;
@@ -364,6 +370,40 @@ impl<T: Transport> ScheduledCommunicator<T> {
             self.reduce_into(data, into, op)?;
         }
         halves.adopt();
+        Ok(())
+    }
+
+    // What lies on a GPU, through memory of the transport.
+    fn reduce_staged<E: Element>(
+        &mut self,
+        halves: &mut Halves,
+        op: ReduceOp,
+    ) -> Result<(), CollectiveError> {
+        let len_bytes = halves.len_bytes();
+        let kept = self.staged.take().filter(|staged| staged.len_bytes() == len_bytes);
+        let staged = match kept {
+            Some(staged) if staged.is_of(&self.transport) => Ok(staged),
+            _ => self.halves(len_bytes),
+        };
+        let mut staged = staged.map_err(|error| self.transport.fail(error))?;
+        let copied = match halves.device_parts() {
+            Some((live, _)) => live.read(staged.live_mut()),
+            None => Ok(()),
+        };
+        copied.map_err(|error| self.transport.fail(error))?;
+        let reduced = self.reduce_halves::<E>(&mut staged, op);
+        // The result of a call whose outcome is open is kept where it would be taken over from.
+        let result = match &reduced {
+            Ok(()) => Some(staged.live()),
+            Err(_) if self.open => Some(&*staged.parts().1),
+            Err(_) => None,
+        };
+        if let (Some(result), Some((_, spare))) = (result, halves.device_parts()) {
+            spare.write(result).map_err(|error| self.transport.fail(error))?;
+        }
+        reduced?;
+        halves.adopt();
+        self.staged = Some(staged);
         Ok(())
     }
 

@@ -1,7 +1,8 @@
 use std::time::Duration;
 
 use super::*;
-use crate::runtime::testing::{mem_members, on_all};
+use crate::runtime::region::{DeviceMemory, DevicePlace};
+use crate::runtime::testing::{self, mem_members, on_all, shm_members};
 
 const PATIENT: Duration = Duration::from_secs(60);
 
@@ -19,6 +20,77 @@ fn a_wrong_weight_or_root_fails_on_all_members_and_changes_nothing() {
     let results =
         on_all(mem_members(2).0, PATIENT, |_, communicator| communicator.broadcast(Rank(2), &mut Vec::new()));
     assert!(results.iter().all(Result::is_err));
+}
+
+/// Memory that the host does not address, as that of a GPU is.
+#[derive(Debug)]
+struct Elsewhere {
+    bytes: Vec<u8>,
+    breaks: bool,
+}
+
+impl DeviceMemory for Elsewhere {
+    fn len_bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
+    fn place(&self) -> DevicePlace {
+        DevicePlace { gpu: 7, address: 1 << 40, stream: 0 }
+    }
+
+    fn read(&mut self, into: &mut [u8]) -> Result<(), CollectiveError> {
+        if self.breaks {
+            let kind = std::io::ErrorKind::Other;
+            return Err(CollectiveError::Io { what: "an uncorrectable error of memory".to_owned(), kind });
+        }
+        into.copy_from_slice(&self.bytes);
+        Ok(())
+    }
+
+    fn write(&mut self, from: &[u8]) -> Result<(), CollectiveError> {
+        self.bytes.copy_from_slice(from);
+        Ok(())
+    }
+}
+
+fn elsewhere(values: &[f32], breaks: bool) -> Halves {
+    let memory = |bytes| Region::on_device(Box::new(Elsewhere { bytes, breaks }));
+    let bytes: Vec<u8> = bytemuck::cast_slice(values).to_vec();
+    Halves::new(memory(bytes.clone()), memory(vec![0; bytes.len()]))
+}
+
+fn values_of(halves: &mut Halves) -> Vec<f32> {
+    let mut bytes = vec![0; halves.len_bytes()];
+    halves.device_parts().unwrap().0.read(&mut bytes).unwrap();
+    bytemuck::pod_collect_to_vec(&bytes)
+}
+
+#[test]
+fn memory_of_a_gpu_is_reduced_through_memory_of_the_transport() {
+    for unanimous in [false, true] {
+        for len in [3, 40_000] {
+            let config = CommunicatorConfig { unanimous, ..CommunicatorConfig::default() };
+            let results = testing::on_all_with(shm_members(3).0, config, |me, communicator| {
+                let mut halves = elsewhere(&vec![me.0 as f32; len], false);
+                assert!(halves.live().is_empty());
+                for op in [ReduceOp::Sum, ReduceOp::Mean, ReduceOp::Max] {
+                    communicator.all_reduce_halves(&mut halves, ElementType::F32, op).unwrap();
+                }
+                values_of(&mut halves)
+            });
+            assert!(results.iter().all(|values| *values == vec![3.0; len]), "{unanimous}, {len}");
+        }
+    }
+}
+
+#[test]
+fn a_gpu_that_fails_ends_the_call_on_all_members() {
+    let results = on_all(mem_members(3).0, PATIENT, |me, communicator| {
+        let mut halves = elsewhere(&[1.0; 5], me.0 == 1);
+        communicator.all_reduce_halves(&mut halves, ElementType::F32, ReduceOp::Sum)
+    });
+    assert!(results.iter().all(Result::is_err), "{results:?}");
+    assert!(results[1].as_ref().unwrap_err().to_string().contains("an uncorrectable error"), "{results:?}");
 }
 
 #[test]

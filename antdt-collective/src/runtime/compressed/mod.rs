@@ -164,6 +164,7 @@ enum Form {
     TopK = 2,
 }
 
+/// Returns the bytes before compressed values. By hand, since they are only compared, as bytes.
 fn header(form: Form, len: usize) -> Vec<u8> {
     [form as u64, len as u64].into_iter().flat_map(u64::to_le_bytes).collect()
 }

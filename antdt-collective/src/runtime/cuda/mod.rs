@@ -7,6 +7,15 @@
     reason = "asks whether the driver's library can be loaded, and how much memory a GPU has"
 )]
 
+pub(in crate::runtime) mod context;
+pub(in crate::runtime) mod kernels;
+pub(in crate::runtime) mod lane;
+mod memory;
+pub(in crate::runtime) mod nvrtc;
+
+pub use memory::memory;
+pub use nvrtc::CompilerError;
+
 use cudarc::driver::{DriverError, result, sys};
 
 /// A GPU that this process can use.

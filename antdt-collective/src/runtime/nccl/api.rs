@@ -11,16 +11,17 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use cudarc::nccl::sys::{ncclComm_t, ncclConfig_t, ncclUniqueId};
 use libloading::Library;
 
-use super::bulk::BulkError;
 use super::error::NcclError;
+use crate::device::Abilities;
 use crate::element::ElementType;
-use crate::nccl::Abilities;
 use crate::op::ReduceOp;
+use crate::runtime::device::bulk::BulkError;
 
 /// Names of the library, most specific first: packages for development add the second.
 const NAMES: [&str; 2] = ["libnccl.so.2", "libnccl.so"];
 
-/// The oldest library that is used: it has communicators whose calls do not block, and can split them off its parents.
+/// The oldest library that is used: it has communicators whose calls do not block, and settings for those that are made of
+/// others.
 const VERSION_MIN: c_int = 21_800;
 
 /// Number of a result (`ncclResult_t`).
@@ -31,6 +32,9 @@ const IN_PROGRESS: Status = 7;
 
 /// Of an argument of a configuration that is not given (`NCCL_CONFIG_UNDEF_INT`).
 const UNDEFINED: c_int = c_int::MIN;
+
+/// Of a member that is in no part (`NCCL_SPLIT_NOCOLOR`).
+const NO_PART: c_int = -1;
 
 /// A stream of the CUDA driver.
 pub(super) type Stream = *mut c_void;
@@ -101,6 +105,7 @@ functions! {
         shrink = "ncclCommShrink": (ncclComm_t, *mut c_int, c_int, *mut ncclComm_t, *mut ncclConfig_t, c_int);
         revoke = "ncclCommRevoke": (ncclComm_t, c_int);
         grow = "ncclCommGrow": (ncclComm_t, c_int, *const ncclUniqueId, c_int, *mut ncclComm_t, *mut ncclConfig_t);
+        split = "ncclCommSplit": (ncclComm_t, c_int, c_int, *mut ncclComm_t, *mut ncclConfig_t);
         grow_id = "ncclCommGetUniqueId": (ncclComm_t, *mut ncclUniqueId);
     }
 }
@@ -196,6 +201,7 @@ impl Api {
             shrink: self.shrink.is_some(),
             grow: self.grow.is_some() && self.grow_id.is_some(),
             revoke: self.revoke.is_some(),
+            split: self.split.is_some(),
         }
     }
 
@@ -266,6 +272,18 @@ impl Api {
         // SAFETY: the communicator lives, the list has so many ranks, and the place of the child lives forever.
         let status = unsafe { shrink(comm.0, list.as_mut_ptr(), count, child.0, config, c_int::from(abort)) };
         self.done("ncclCommShrink", status)?;
+        Ok(child)
+    }
+
+    /// Begins to cut a communicator in parts. It says itself when they are made; a member that is in none gets none.
+    pub(super) fn begin_split(&self, comm: Raw, part: Option<u32>, me: u32) -> Result<Child, BulkError> {
+        let split = self.split.ok_or_else(|| lacks("ncclCommSplit"))?;
+        let child = Child::new();
+        // Without a configuration they inherit that of the other one.
+        let config = std::ptr::null_mut();
+        // SAFETY: the communicator lives, and the place of the child lives forever.
+        let status = unsafe { split(comm.0, part.map_or(NO_PART, number), number(me), child.0, config) };
+        self.done("ncclCommSplit", status)?;
         Ok(child)
     }
 
@@ -429,13 +447,14 @@ const fn type_of(element: ElementType) -> c_uint {
     }
 }
 
-/// Number of a reduction (`ncclRedOp_t`). A mean is a sum that members divide themselves.
+/// Number of a reduction (`ncclRedOp_t`). A mean of what lies on the host is a sum that members divide themselves.
 const fn op_of(op: ReduceOp) -> c_uint {
     match op {
-        ReduceOp::Sum | ReduceOp::Mean => 0,
+        ReduceOp::Sum => 0,
         ReduceOp::Prod => 1,
         ReduceOp::Max => 2,
         ReduceOp::Min => 3,
+        ReduceOp::Mean => 4,
     }
 }
 
@@ -463,6 +482,7 @@ mod tests {
             (ReduceOp::Prod, ncclRedOp_t::ncclProd),
             (ReduceOp::Max, ncclRedOp_t::ncclMax),
             (ReduceOp::Min, ncclRedOp_t::ncclMin),
+            (ReduceOp::Mean, ncclRedOp_t::ncclAvg),
         ] {
             assert_eq!(op_of(ours), theirs as c_uint);
         }

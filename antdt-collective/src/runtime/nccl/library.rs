@@ -1,191 +1,25 @@
 //! NCCL on one GPU of this process. Host memory goes through pinned buffers and buffers on the GPU.
-#![allow(unsafe_code, reason = "calls the driver of the GPU")]
 
-use std::ffi::c_void;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
-use std::time::{Duration, Instant};
-
-use cudarc::driver::{DriverError, result, sys};
 
 use super::api::{Api, Call, Place, Raw};
-use super::bulk::{Bulk, BulkError, Job, Library, Patience, size_of_element};
 use super::error::NcclError;
-use crate::nccl::{Statement, Stop, pause};
-use crate::runtime::cuda::{self, CudaError};
+use crate::device::{Statement, Stop, Terms};
+use crate::element::ElementType;
+use crate::op::ReduceOp;
+use crate::runtime::cuda::context::Context;
+use crate::runtime::cuda::lane::{ALIGNMENT, END, Lane};
+use crate::runtime::device::bulk::{Bulk, BulkError, Job, Library, Patience, size_of_element};
+use crate::runtime::process_group::ProcessGroup;
+use crate::runtime::region::DevicePlace;
 use crate::schedule::Span;
-
-/// How long the end of a communicator is waited for. What takes longer, a defect of the driver or a peer's, is left alone,
-/// with its memory.
-const END: Duration = Duration::from_secs(5);
-
-/// Buffers begin at multiples of this: what copies of a GPU are fastest with.
-const ALIGNMENT: usize = 256;
+use crate::weighted;
 
 /// The library and the GPU.
 pub(super) struct Nccl {
     api: Arc<Api>,
-    gpu: Arc<Gpu>,
-}
-
-/// A GPU with the context that all users in this process share.
-struct Gpu {
-    device: sys::CUdevice,
-    context: sys::CUcontext,
-    identity: u128,
-}
-
-// SAFETY: a context may be made current on any thread.
-unsafe impl Send for Gpu {}
-// SAFETY: as above, also on several at once.
-unsafe impl Sync for Gpu {}
-
-impl Gpu {
-    fn open(index: u32) -> Result<Self, CudaError> {
-        let count = cuda::gpus()?.len();
-        if index as usize >= count {
-            let why = format!("there are {count}, and none with the index {index}");
-            return Err(CudaError::Driver { call: "a GPU", why });
-        }
-        let failed =
-            |call| move |DriverError(code): DriverError| CudaError::Driver { call, why: format!("{code:?}") };
-        let device = result::device::get(index.cast_signed()).map_err(failed("a GPU"))?;
-        let uuid = result::device::get_uuid(device).map_err(failed("the identity of a GPU"))?;
-        let identity = u128::from_le_bytes(uuid.bytes.map(|byte| byte.to_le_bytes()[0]));
-        // SAFETY: the device is one that the driver has just given.
-        let context = unsafe { result::primary_ctx::retain(device) }.map_err(failed("a context"))?;
-        Ok(Self { device, context, identity })
-    }
-
-    fn make_current(&self) -> Result<(), BulkError> {
-        // SAFETY: the context is retained as long as this lives.
-        unsafe { result::ctx::set_current(self.context) }.map_err(refused("a context"))
-    }
-}
-
-impl Drop for Gpu {
-    fn drop(&mut self) {
-        // SAFETY: retained once, when it was opened. Nothing can be done about an error.
-        let _ = unsafe { result::primary_ctx::release(self.device) };
-    }
-}
-
-fn refused(call: &'static str) -> impl Fn(DriverError) -> BulkError {
-    move |DriverError(code)| BulkError::Failed(format!("the CUDA driver refused {call}: {code:?}"))
-}
-
-/// A stream with the memory that is used on it.
-struct Lane {
-    gpu: Arc<Gpu>,
-    stream: sys::CUstream,
-    // Of equal length: what is sent, then what is received.
-    host: *mut c_void,
-    device: sys::CUdeviceptr,
-    len: usize,
-}
-
-// SAFETY: stream and memory are bound to the context, not to a thread.
-unsafe impl Send for Lane {}
-
-impl Lane {
-    fn new(gpu: &Arc<Gpu>) -> Result<Self, BulkError> {
-        gpu.make_current()?;
-        let stream =
-            result::stream::create(result::stream::StreamKind::NonBlocking).map_err(refused("a stream"))?;
-        Ok(Self { gpu: Arc::clone(gpu), stream, host: std::ptr::null_mut(), device: 0, len: 0 })
-    }
-
-    // Makes room for so many bytes; nothing is under way.
-    fn reserve(&mut self, len: usize) -> Result<(), BulkError> {
-        if len <= self.len {
-            return Ok(());
-        }
-        self.release();
-        // SAFETY: what is allocated is written before it is read: the part that is sent by us, the other by the GPU.
-        self.host = unsafe { result::malloc_host(len, 0) }.map_err(refused("pinned memory"))?;
-        // SAFETY: as above.
-        self.device = unsafe { result::malloc_sync(len) }.map_err(refused("memory of the GPU"))?;
-        self.len = len;
-        Ok(())
-    }
-
-    fn release(&mut self) {
-        self.len = 0;
-        if !self.host.is_null() {
-            // SAFETY: it was allocated by `reserve` and nothing is under way.
-            let _ = unsafe { result::free_host(self.host) };
-            self.host = std::ptr::null_mut();
-        }
-        if self.device != 0 {
-            // SAFETY: as above.
-            let _ = unsafe { result::free_sync(self.device) };
-            self.device = 0;
-        }
-    }
-
-    fn host(&mut self) -> &mut [u8] {
-        if self.host.is_null() {
-            return &mut [];
-        }
-        // SAFETY: so many bytes were allocated, and no copy is under way while the slice lives: `run` waits for its own.
-        unsafe { std::slice::from_raw_parts_mut(self.host.cast(), self.len) }
-    }
-
-    fn place(&self, at: usize) -> Place {
-        Place(self.device + at as u64)
-    }
-
-    // Begins to copy so many bytes to the GPU.
-    fn send_up(&mut self, len: usize) -> Result<(), BulkError> {
-        let (device, stream) = (self.device, self.stream);
-        // SAFETY: both are so long, and the pinned part is not written before the stream is done.
-        unsafe { result::memcpy_htod_async(device, &self.host()[..len], stream) }
-            .map_err(refused("a copy to the GPU"))
-    }
-
-    // Begins to copy so many bytes from the GPU.
-    fn send_down(&mut self, at: usize, len: usize) -> Result<(), BulkError> {
-        let (device, stream) = (self.device + at as u64, self.stream);
-        // SAFETY: both are so long, and the pinned part is not read before the stream is done.
-        unsafe { result::memcpy_dtoh_async(&mut self.host()[at..at + len], device, stream) }
-            .map_err(refused("a copy from the GPU"))
-    }
-
-    fn is_idle(&self) -> Result<bool, BulkError> {
-        // SAFETY: the stream lives.
-        match unsafe { sys::cuStreamQuery(self.stream) } {
-            sys::CUresult::CUDA_SUCCESS => Ok(true),
-            sys::CUresult::CUDA_ERROR_NOT_READY => Ok(false),
-            code => Err(refused("what was under way")(DriverError(code))),
-        }
-    }
-
-    /// Waits for what is under way, not forever. `false`: it may still read and write the memory.
-    fn settle(&self) -> bool {
-        let deadline = Instant::now() + END;
-        for asked in 0_u32.. {
-            if self.is_idle() == Ok(true) {
-                return true;
-            }
-            let now = Instant::now();
-            if now >= deadline {
-                break;
-            }
-            std::thread::sleep(pause(asked, deadline - now));
-        }
-        false
-    }
-}
-
-impl Drop for Lane {
-    fn drop(&mut self) {
-        // Memory that something may still write is never given back.
-        if self.gpu.make_current().is_ok() && self.settle() {
-            self.release();
-            // SAFETY: the stream is done and has no other owner.
-            let _ = unsafe { result::stream::destroy(self.stream) };
-        }
-    }
+    gpu: Arc<Context>,
 }
 
 /// A communicator of NCCL.
@@ -221,7 +55,7 @@ impl Nccl {
     /// # Errors
     /// If this host lacks the driver, the GPU or the library.
     pub(super) fn open(index: u32) -> Result<Self, NcclError> {
-        let gpu = Arc::new(Gpu::open(index)?);
+        let gpu = Arc::new(Context::open(index)?);
         Ok(Self { api: Arc::new(Api::load()?), gpu })
     }
 
@@ -237,28 +71,27 @@ impl Nccl {
 impl Library for Nccl {
     type Comm = NcclComm;
 
+    const TERMS: Terms = Terms::NCCL;
+
     fn statement(&self) -> Statement {
         Statement {
             gpu: Some(self.gpu.identity),
+            // It reaches all hosts.
+            host: 0,
             version: self.api.version,
             abilities: self.api.abilities(),
             last: None,
         }
     }
 
-    fn identity(&mut self) -> Result<Vec<u8>, BulkError> {
-        self.api.identity()
+    // Of rank 0 its identity, of the others nothing.
+    fn offer(&mut self, me: u32) -> Result<Vec<u8>, BulkError> {
+        if me == 0 { self.api.identity() } else { Ok(Vec::new()) }
     }
 
-    fn init(
-        &mut self,
-        identity: &[u8],
-        world: u32,
-        rank: u32,
-        patience: &Patience,
-    ) -> Result<NcclComm, BulkError> {
+    fn init(&mut self, offers: &[Vec<u8>], me: u32, patience: &Patience) -> Result<NcclComm, BulkError> {
         let lane = Lane::new(&self.gpu)?;
-        let raw = self.own(self.api.begin(identity, world, rank)?);
+        let raw = self.own(self.api.begin(&offers[0], world_of(offers), me)?);
         self.wait(raw.raw, patience)?;
         Ok(NcclComm { api: Arc::clone(&self.api), raw, lane })
     }
@@ -284,21 +117,42 @@ impl Library for Nccl {
         Ok(NcclComm { api, raw, lane })
     }
 
-    fn identity_to_grow(&mut self, comm: &mut NcclComm) -> Result<Vec<u8>, BulkError> {
-        self.api.identity_to_grow(comm.raw.raw)
+    fn split(
+        &mut self,
+        comm: &mut NcclComm,
+        part: Option<u32>,
+        me: u32,
+        patience: &Patience,
+    ) -> Result<Option<NcclComm>, BulkError> {
+        let lane = Lane::new(&self.gpu)?;
+        let parent = comm.raw.raw;
+        let child = self.api.begin_split(parent, part, me)?;
+        self.wait(parent, patience)?;
+        if part.is_none() {
+            return Ok(None);
+        }
+        let raw = self.own(child.made()?);
+        self.wait(raw.raw, patience)?;
+        Ok(Some(NcclComm { api: Arc::clone(&self.api), raw, lane }))
+    }
+
+    fn offer_to_grow(&mut self, comm: Option<&mut NcclComm>, me: u32) -> Result<Vec<u8>, BulkError> {
+        match comm {
+            Some(comm) if me == 0 => self.api.identity_to_grow(comm.raw.raw),
+            _ => Ok(Vec::new()),
+        }
     }
 
     fn grow(
         &mut self,
         comm: Option<NcclComm>,
-        identity: &[u8],
-        world: u32,
-        rank: u32,
+        offers: &[Vec<u8>],
+        me: u32,
         patience: &Patience,
     ) -> Result<NcclComm, BulkError> {
         self.gpu.make_current()?;
         let parent = comm.as_ref().map(|comm| comm.raw.raw);
-        let child = self.api.begin_grow(parent, identity, world, rank)?;
+        let child = self.api.begin_grow(parent, &offers[0], world_of(offers), me)?;
         if let Some(parent) = parent {
             self.wait(parent, patience)?;
         }
@@ -309,8 +163,24 @@ impl Library for Nccl {
     }
 }
 
+/// Members of a group of which each has made an offer.
+fn world_of(offers: &[Vec<u8>]) -> u32 {
+    u32::try_from(offers.len()).unwrap_or(u32::MAX)
+}
+
 impl Bulk for NcclComm {
-    fn run(&mut self, job: &Job<'_>, patience: &Patience) -> Result<&[u8], BulkError> {
+    const MOVES: bool = true;
+
+    fn reaches(&mut self, place: &DevicePlace) -> bool {
+        place.gpu == self.lane.gpu.identity
+    }
+
+    fn run(
+        &mut self,
+        job: &Job<'_>,
+        _: &mut dyn ProcessGroup,
+        patience: &Patience,
+    ) -> Result<&[u8], BulkError> {
         let Self { api, raw, lane } = self;
         lane.gpu.make_current()?;
         let (sent, received) = lens(job);
@@ -319,6 +189,10 @@ impl Bulk for NcclComm {
         write_sent(job, lane.host());
         if sent > 0 {
             lane.send_up(sent)?;
+        }
+        if let Job::OnDevice { from, into, .. } = job {
+            lane.follow(from.stream)?;
+            lane.follow(into.stream)?;
         }
         api.submit(raw.raw, lane.stream.cast(), &calls(job, lane, at))?;
         patience.poll(|| Ok(api.is_done(raw.raw)?.then_some(())))?;
@@ -330,7 +204,11 @@ impl Bulk for NcclComm {
             // A peer's failure shows only here.
             false => api.is_done(raw.raw).map(|_| None),
         })?;
-        Ok(&lane.host()[at..at + received])
+        let result = &mut lane.host()[at..at + received];
+        if let Job::Weighted { total, .. } = job {
+            weighted::unweigh(bytemuck::cast_slice_mut(result), *total);
+        }
+        Ok(result)
     }
 }
 
@@ -338,6 +216,8 @@ impl Bulk for NcclComm {
 fn lens(job: &Job<'_>) -> (usize, usize) {
     match job {
         Job::AllReduce { data, .. } => (data.len(), data.len()),
+        Job::Weighted { data, .. } => (size_of_val(*data), size_of_val(*data)),
+        Job::OnDevice { .. } => (0, 0),
         Job::ReduceScatter { element, data, spans, me, .. } => {
             (data.len(), spans[*me].len * size_of_element(*element))
         }
@@ -353,6 +233,12 @@ fn write_sent(job: &Job<'_>, host: &mut [u8]) {
         Job::AllReduce { data, .. } | Job::ReduceScatter { data, .. } | Job::Broadcast { data, .. } => {
             host[..data.len()].copy_from_slice(data);
         }
+        Job::OnDevice { .. } => {}
+        Job::Weighted { data, weights, me, .. } => {
+            let weighed: &mut [f32] = bytemuck::cast_slice_mut(&mut host[..size_of_val(*data)]);
+            weighed.copy_from_slice(data);
+            weighted::weigh(weighed, weights[*me]);
+        }
         Job::Exchange { sends, .. } => {
             let mut at = 0;
             for (_, bytes) in *sends {
@@ -363,30 +249,41 @@ fn write_sent(job: &Job<'_>, host: &mut [u8]) {
     }
 }
 
+fn place(lane: &Lane, at: usize) -> Place {
+    Place(lane.address() + at as u64)
+}
+
 /// What the library is to do; the part that is received begins at `at`.
 fn calls(job: &Job<'_>, lane: &Lane, at: usize) -> Vec<Call> {
-    let (from, into) = (lane.place(0), lane.place(at));
+    let (from, into) = (place(lane, 0), place(lane, at));
     match job {
         Job::AllReduce { element, op, data } => {
             let len = data.len() / size_of_element(*element);
             vec![Call::AllReduce(from, into, len, *element, *op)]
         }
+        Job::OnDevice { element, op, from, into, len_bytes } => {
+            let len = len_bytes / size_of_element(*element);
+            vec![Call::AllReduce(Place(from.address), Place(into.address), len, *element, *op)]
+        }
+        Job::Weighted { data, .. } => {
+            vec![Call::AllReduce(from, into, data.len(), ElementType::F32, ReduceOp::Sum)]
+        }
         // Parts may differ in length by an element, which the library's own reduce-scatter does not allow.
         Job::ReduceScatter { element, op, spans, .. } => {
             let bytes = size_of_element(*element);
             let call = |(root, span): (u32, &Span)| {
-                Call::Reduce(lane.place(span.start * bytes), into, span.len, *element, *op, root)
+                Call::Reduce(place(lane, span.start * bytes), into, span.len, *element, *op, root)
             };
             (0..).zip(*spans).map(call).collect()
         }
         Job::Exchange { sends, receives } => {
             let (mut out, mut back, mut calls) = (0, at, Vec::new());
             for (rank, bytes) in *sends {
-                calls.push(Call::Send(lane.place(out), bytes.len(), *rank));
+                calls.push(Call::Send(place(lane, out), bytes.len(), *rank));
                 out += bytes.len();
             }
             for (rank, len) in *receives {
-                calls.push(Call::Receive(lane.place(back), *len, *rank));
+                calls.push(Call::Receive(place(lane, back), *len, *rank));
                 back += len;
             }
             // A message without bytes is none.

@@ -1,368 +1,37 @@
-//! Groups over a library of threads that stands in for NCCL: what the group makes of it, whatever it does. What NCCL itself
-//! does is not tested here.
+//! What this host has of NCCL. How a group goes on over a library is tested with one of threads, in `runtime::device`.
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
-use std::time::Duration;
 
 use antdt_core::{MembershipVersion, Rank};
 
-use super::backend::DeviceBackend;
-use super::bulk::{Bulk, BulkError, Job, Library, Patience};
-use super::group::BULK_MIN_BYTES;
 use super::*;
-use crate::elements::{ElementsMut, with_type};
-use crate::group::Member;
-use crate::kernel;
-use crate::nccl::{Abilities, Statement, Stop};
-use crate::op::ReduceOp;
-use crate::runtime::testing::{PATIENT, abort_handles, at_once, holder, loopback_listener};
+use crate::group::{Group, Member};
+use crate::runtime::TransportBackend;
+use crate::runtime::device::tests::{config, every_collective};
+use crate::runtime::testing::{abort_handles, at_once, holder, loopback_listener};
 use crate::runtime::transport::REGISTRY;
-use crate::runtime::{Communicator, TransportBackend};
-use crate::schedule::split_even;
-use crate::weighted::WeightedMean;
-
-/// Elements of a call that goes over the library.
-const LONG: usize = BULK_MIN_BYTES / 4;
-
-/// What the members of one communicator have put there: by call and rank, its messages by receiver.
-type Table = BTreeMap<(u64, u32), BTreeMap<u32, Vec<u8>>>;
-
-/// Where the threads that stand in for GPUs meet.
-#[derive(Default)]
-struct Meeting {
-    tables: Mutex<BTreeMap<u64, Table>>,
-    put: Condvar,
-    identities: AtomicU64,
-    // Ways of regrouping that were taken, as every member took them.
-    taken: Mutex<Vec<String>>,
-}
-
-/// What goes wrong at a member.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fault {
-    Nothing,
-    /// The first call fails at once.
-    Fails,
-    /// Its process dies within the first call.
-    Dies,
-    /// It cannot join a new communicator.
-    CannotInit,
-}
-
-struct Threads {
-    meeting: Arc<Meeting>,
-    gpu: u128,
-    abilities: Abilities,
-    fault: Fault,
-}
-
-struct ThreadComm {
-    meeting: Arc<Meeting>,
-    identity: u64,
-    world: u32,
-    rank: u32,
-    call: u64,
-    fault: Fault,
-    result: Vec<u64>,
-    len: usize,
-}
-
-impl Threads {
-    fn comm(&self, identity: u64, world: u32, rank: u32) -> ThreadComm {
-        let (meeting, fault) = (Arc::clone(&self.meeting), self.fault);
-        ThreadComm { meeting, identity, world, rank, call: 0, fault, result: Vec::new(), len: 0 }
-    }
-
-    fn took(&self, what: String) {
-        self.meeting.taken.lock().unwrap().push(what);
-    }
-}
-
-impl Library for Threads {
-    type Comm = ThreadComm;
-
-    fn statement(&self) -> Statement {
-        Statement { gpu: Some(self.gpu), version: 23_003, abilities: self.abilities, last: None }
-    }
-
-    fn identity(&mut self) -> Result<Vec<u8>, BulkError> {
-        Ok(self.meeting.identities.fetch_add(1, Ordering::Relaxed).to_le_bytes().to_vec())
-    }
-
-    fn init(
-        &mut self,
-        identity: &[u8],
-        world: u32,
-        rank: u32,
-        _: &Patience,
-    ) -> Result<ThreadComm, BulkError> {
-        if self.fault == Fault::CannotInit {
-            return Err(BulkError::Failed("no more channels".to_owned()));
-        }
-        self.took("init".to_owned());
-        Ok(self.comm(u64::from_le_bytes(identity.try_into().unwrap()), world, rank))
-    }
-
-    fn shrink(
-        &mut self,
-        comm: ThreadComm,
-        excluded: &[u32],
-        stop: Stop,
-        _: &Patience,
-    ) -> Result<ThreadComm, BulkError> {
-        self.took(format!("shrink without {excluded:?}, {stop:?}"));
-        let gone = excluded.iter().filter(|rank| **rank < comm.rank).count() as u32;
-        // The same for all who stay, and new.
-        let identity = 1000 + comm.identity;
-        Ok(self.comm(identity, comm.world - excluded.len() as u32, comm.rank - gone))
-    }
-
-    fn identity_to_grow(&mut self, comm: &mut ThreadComm) -> Result<Vec<u8>, BulkError> {
-        Ok((2000 + comm.identity).to_le_bytes().to_vec())
-    }
-
-    fn grow(
-        &mut self,
-        comm: Option<ThreadComm>,
-        identity: &[u8],
-        world: u32,
-        rank: u32,
-        _: &Patience,
-    ) -> Result<ThreadComm, BulkError> {
-        self.took(format!("grow, {}", if comm.is_some() { "there before" } else { "new" }));
-        Ok(self.comm(u64::from_le_bytes(identity.try_into().unwrap()), world, rank))
-    }
-}
-
-impl ThreadComm {
-    // Puts this member's messages on the table, and takes what `from` put there for it.
-    fn exchange(
-        &mut self,
-        messages: BTreeMap<u32, Vec<u8>>,
-        from: &[u32],
-        patience: &Patience,
-    ) -> Result<Vec<Vec<u8>>, BulkError> {
-        let key = (self.call, self.rank);
-        let mut tables = self.meeting.tables.lock().unwrap();
-        tables.entry(self.identity).or_default().insert(key, messages);
-        self.meeting.put.notify_all();
-        loop {
-            let table = tables.entry(self.identity).or_default();
-            let mine = |rank: &u32| table.get(&(self.call, *rank))?.get(&self.rank).cloned();
-            if let Some(received) = from.iter().map(mine).collect() {
-                return Ok(received);
-            }
-            if patience.abort.reason().is_some() {
-                return Err(BulkError::Aborted);
-            }
-            if std::time::Instant::now() >= patience.deadline {
-                return Err(BulkError::Late);
-            }
-            tables = self.meeting.put.wait_timeout(tables, Duration::from_millis(5)).unwrap().0;
-        }
-    }
-
-    fn all(&self, data: &[u8]) -> BTreeMap<u32, Vec<u8>> {
-        (0..self.world).map(|rank| (rank, data.to_vec())).collect()
-    }
-
-    fn keep(&mut self, bytes: &[u8]) {
-        self.result = vec![0; bytes.len().div_ceil(8)];
-        self.len = bytes.len();
-        bytemuck::cast_slice_mut::<u64, u8>(&mut self.result)[..bytes.len()].copy_from_slice(bytes);
-    }
-}
-
-impl Bulk for ThreadComm {
-    fn run(&mut self, job: &Job<'_>, patience: &Patience) -> Result<&[u8], BulkError> {
-        if self.fault == Fault::Fails {
-            return Err(BulkError::Failed("an illegal memory access".to_owned()));
-        }
-        assert!(self.fault != Fault::Dies, "the process dies here");
-        self.call += 1;
-        let everyone: Vec<u32> = (0..self.world).collect();
-        match job {
-            Job::AllReduce { element, op, data } | Job::ReduceScatter { element, op, data, .. } => {
-                assert_ne!(*op, ReduceOp::Mean, "a mean is a sum for the library");
-                let blocks = self.exchange(self.all(data), &everyone, patience)?;
-                self.keep(&blocks[0]);
-                let result = &mut bytemuck::cast_slice_mut::<u64, u8>(&mut self.result)[..data.len()];
-                with_type!(*element, E => {
-                    for block in &blocks[1..] {
-                        let mut aligned = vec![E::default(); block.len() / size_of::<E>()];
-                        bytemuck::cast_slice_mut(&mut aligned).copy_from_slice(block);
-                        kernel::reduce::<E>(*op, bytemuck::cast_slice_mut(result), &aligned);
-                    }
-                    if let Job::ReduceScatter { spans, me, .. } = job {
-                        let whole: Vec<u8> = result.to_vec();
-                        let (size, span) = (size_of::<E>(), spans[*me]);
-                        self.keep(&whole[span.start * size..][..span.len * size]);
-                    }
-                });
-            }
-            Job::Exchange { sends, receives } => {
-                let messages = sends.iter().map(|(rank, bytes)| (*rank, bytes.to_vec())).collect();
-                let from: Vec<u32> = receives.iter().map(|(rank, _)| *rank).collect();
-                let received = self.exchange(messages, &from, patience)?;
-                assert!(received.iter().zip(*receives).all(|(bytes, (_, len))| bytes.len() == *len));
-                self.keep(&received.concat());
-            }
-            Job::Broadcast { root, data, len } => {
-                let messages = if self.rank == *root { self.all(data) } else { BTreeMap::new() };
-                let received = self.exchange(messages, &[*root], patience)?;
-                assert_eq!(received[0].len(), *len);
-                self.keep(&received[0]);
-            }
-        }
-        Ok(&bytemuck::cast_slice::<u64, u8>(&self.result)[..self.len])
-    }
-}
-
-struct Process {
-    me: u32,
-    listener: Listener,
-    backend: DeviceBackend<Threads>,
-}
-
-const ABLE: Abilities = Abilities { shrink: true, grow: true, revoke: true };
-
-fn process(meeting: &Arc<Meeting>, me: u32, abilities: Abilities, fault: Fault) -> Process {
-    let library = Threads { meeting: Arc::clone(meeting), gpu: u128::from(me), abilities, fault };
-    let below = TransportBackend::new(REGISTRY.by_name("auto").unwrap());
-    let backend = DeviceBackend::new(Ok(library), Box::new(below));
-    Process { me, listener: loopback_listener(), backend }
-}
-
-fn processes(count: u32) -> (Arc<Meeting>, Vec<Process>) {
-    let meeting = Arc::<Meeting>::default();
-    let all = (0..count).map(|me| process(&meeting, me, ABLE, Fault::Nothing)).collect();
-    (meeting, all)
-}
-
-fn addresses(processes: &[Process]) -> Vec<SocketAddr> {
-    processes.iter().map(|process| process.listener.local_address()).collect()
-}
-
-fn config() -> CommunicatorConfig {
-    CommunicatorConfig { timeout: PATIENT, ..CommunicatorConfig::default() }
-}
-
-impl Process {
-    fn join(
-        &mut self,
-        membership: u64,
-        members: &[u32],
-        addresses: &[SocketAddr],
-        config: CommunicatorConfig,
-    ) -> (Box<dyn ProcessGroup>, Resolution, AbortHandle) {
-        let rank = members.iter().position(|index| *index == self.me).unwrap() as u32;
-        let member = |index: &u32| Member { holder: holder(*index), address: addresses[*index as usize] };
-        let members = members.iter().map(member).collect();
-        let group = Group::new(MembershipVersion(membership), members, Rank(rank)).unwrap();
-        let abort = abort_handles(1).remove(0);
-        let (group, resolution) = self.backend.join(&self.listener, &group, config, &abort).unwrap();
-        (group, resolution, abort)
-    }
-}
-
-// A long all-reduce over whoever is there.
-fn assert_sums(group: &mut Box<dyn ProcessGroup>, members: &[u32], me: u32) {
-    let mut values = vec![me as f32 + 1.0; LONG];
-    group.all_reduce(&mut values, ReduceOp::Sum).unwrap();
-    let sum: u32 = members.iter().map(|member| member + 1).sum();
-    assert_eq!(values, vec![sum as f32; LONG]);
-}
-
-// Every collective, long and short, in a group of so many.
-fn every_collective(group: &mut Box<dyn ProcessGroup>) {
-    let (me, world) = (group.group().me().0 as usize, group.group().world() as usize);
-    // A length that few numbers of parts divide.
-    let len = 2 * LONG + 5;
-    let mine: Vec<f32> = (0..len).map(|at| (at % 7) as f32 + me as f32).collect();
-    let ranks: usize = (0..world).sum();
-    let sum: Vec<f32> = (0..len).map(|at| (at % 7 * world + ranks) as f32).collect();
-    let mean: Vec<f32> = sum.iter().map(|value| value / world as f32).collect();
-    let mut values = mine.clone();
-    group.all_reduce(&mut values, ReduceOp::Sum).unwrap();
-    assert_eq!(values, sum);
-    let mut into = vec![0.0; len];
-    group.all_reduce_into(&mine, &mut into, ReduceOp::Mean).unwrap();
-    assert_eq!(into, mean);
-    let mut buffer = group.buffer::<f32>(len).unwrap();
-    buffer.copy_from_slice(&mine);
-    group.all_reduce_buffer(&mut buffer, ReduceOp::Sum).unwrap();
-    assert_eq!(*buffer, sum[..]);
-    let part = group.reduce_scatter(&mine, ReduceOp::Mean).unwrap();
-    assert_eq!(part, mean[split_even(len, world)[me].range()]);
-    // All weight is with two of them.
-    let mut weighed = mine.clone();
-    let weight = if me == 0 {
-        1.0
-    } else if me == world - 1 {
-        3.0
-    } else {
-        0.0
-    };
-    let averaged = group.weighted_mean(&mut weighed, weight).unwrap();
-    assert_eq!(averaged, WeightedMean::Averaged { total: 4.0 });
-    let share = 0.75 * (world - 1) as f32;
-    assert!(weighed.iter().enumerate().all(|(at, value)| *value == (at % 7) as f32 + share));
-    assert_eq!(group.weighted_mean(&mut weighed, 0.0).unwrap(), WeightedMean::NoWeight);
-    let mut most = vec![me as i64; len];
-    group.all_reduce(&mut most, ReduceOp::Max).unwrap();
-    assert_eq!(most, vec![world as i64 - 1; len]);
-    // Floats that are compared keep a NaN, which the library's would not.
-    let mut nan = vec![if me == 1 { f32::NAN } else { 1.0 }; len];
-    group.all_reduce(&mut nan, ReduceOp::Max).unwrap();
-    assert!(nan.iter().all(|value| value.is_nan()));
-
-    let block = |of: usize, to: usize| vec![(10 * of + to) as u8; BULK_MIN_BYTES + 100 * of + to];
-    let root = Rank(world as u32 - 1);
-    let gathered = group.all_gather_v(&block(me, 0)).unwrap();
-    assert!(gathered.iter().enumerate().all(|(of, bytes)| *bytes == block(of, 0)));
-    let gathered = group.gather_v(Rank(1), &block(me, 1)).unwrap();
-    assert_eq!(gathered.len(), if me == 1 { world } else { 0 });
-    assert!(gathered.iter().enumerate().all(|(of, bytes)| *bytes == block(of, 1)));
-    let blocks: Vec<Vec<u8>> = (0..world).map(|to| block(me, to)).collect();
-    let scattered = group.scatter_v(root, if me == world - 1 { &blocks } else { &[] }).unwrap();
-    assert_eq!(scattered, block(world - 1, me));
-    let turned = group.all_to_all_v(&blocks).unwrap();
-    assert!(turned.iter().enumerate().all(|(of, bytes)| *bytes == block(of, me)));
-    let mut told = if me == 0 { block(0, 9) } else { Vec::new() };
-    group.broadcast(Rank(0), &mut told).unwrap();
-    assert_eq!(told, block(0, 9));
-    // What is short, and what has no bytes.
-    let ranks: Vec<Vec<u8>> = (0..world).map(|rank| vec![rank as u8]).collect();
-    assert_eq!(group.all_gather_v(&[me as u8]).unwrap(), ranks);
-    assert_eq!(group.all_to_all_v(&vec![Vec::new(); world]).unwrap(), vec![Vec::<u8>::new(); world]);
-    group.barrier().unwrap();
-}
-
-#[test]
-fn every_collective_gives_over_the_library_what_it_gives_over_messages() {
-    let (meeting, all) = processes(3);
-    let addresses = addresses(&all);
-    at_once(all, |mut process| {
-        let (mut group, _, _) = process.join(1, &[0, 1, 2], &addresses, config());
-        every_collective(&mut group);
-        group.leave();
-    });
-    // Eleven calls over the library, in each of which every member put something.
-    let tables = meeting.tables.lock().unwrap();
-    assert_eq!(tables[&0].len(), 3 * 11, "{:?}", tables[&0].keys());
-}
 
 #[test]
 fn every_collective_holds_over_nccl_where_this_host_has_a_gpu_for_each_of_two_ranks() {
+    in_groups_of_two(&[([0, 1], "initialised anew: there was none"), ([0, 1], "the communicator is kept")]);
+}
+
+#[test]
+fn a_split_puts_two_ranks_in_another_order_where_this_host_has_a_gpu_for_each() {
+    in_groups_of_two(&[
+        ([0, 1], "initialised anew: there was none"),
+        ([1, 0], "ncclCommSplit: the same members in another order"),
+        ([1, 0], "the communicator is kept"),
+    ]);
+}
+
+// One group after the other: its members in order of rank, and how it comes to its communicator.
+fn in_groups_of_two(groups: &[([u32; 2], &str)]) {
     let lacking = match crate::runtime::cuda::gpus() {
         Ok(gpus) if gpus.len() < 2 => {
             Some("this host has one GPU, and NCCL wants one for each rank".to_owned())
         }
-        Ok(_) => NcclBackend::check(0).err().map(|error| error.to_string()),
+        Ok(_) => check(0).err().map(|error| error.to_string()),
         Err(error) => Some(error.to_string()),
     };
     if let Some(lacking) = lacking {
@@ -370,19 +39,19 @@ fn every_collective_holds_over_nccl_where_this_host_has_a_gpu_for_each_of_two_ra
         return;
     }
     let below = || Box::new(TransportBackend::new(REGISTRY.by_name("auto").unwrap()));
-    let processes: Vec<_> =
-        (0..2).map(|me| (me, loopback_listener(), NcclBackend::new(Some(me), below()))).collect();
+    let processes: Vec<_> = (0..2).map(|me| (me, loopback_listener(), over(Some(me), below()))).collect();
     let addresses: Vec<SocketAddr> =
         processes.iter().map(|(_, listener, _)| listener.local_address()).collect();
     at_once(processes, |(me, listener, mut backend)| {
-        for (membership, way) in [(1, "initialised anew: there was none"), (2, "the communicator is kept")] {
+        for (membership, (members, way)) in (1..).zip(groups) {
+            let rank = if members[0] == me { Rank(0) } else { Rank(1) };
             let member = |index: u32| Member { holder: holder(index), address: addresses[index as usize] };
-            let members = (0..2).map(member).collect();
-            let group = Group::new(MembershipVersion(membership), members, Rank(me)).unwrap();
+            let members = members.map(member).to_vec();
+            let group = Group::new(MembershipVersion(membership), members, rank).unwrap();
             let abort = abort_handles(1).remove(0);
             let (mut group, _) = backend.join(&listener, &group, config(), &abort).unwrap();
             // Over NCCL indeed.
-            assert_eq!(backend.0.told.as_deref(), Some(way));
+            assert_eq!(backend.told.as_deref(), Some(*way));
             every_collective(&mut group);
             group.leave();
         }
@@ -390,158 +59,8 @@ fn every_collective_holds_over_nccl_where_this_host_has_a_gpu_for_each_of_two_ra
 }
 
 #[test]
-fn a_communicator_follows_its_group_by_keeping_shrinking_and_growing() {
-    let (meeting, all) = processes(4);
-    let addresses = addresses(&all);
-    let steps: [&[u32]; 5] = [&[0, 1, 2], &[0, 2], &[0, 2], &[0, 2, 3], &[3, 0]];
-    at_once(all, |mut process| {
-        for (membership, members) in (1..).zip(steps) {
-            if !members.contains(&process.me) {
-                continue;
-            }
-            let (mut group, _, _) = process.join(membership, members, &addresses, config());
-            assert_sums(&mut group, members, process.me);
-            group.leave();
-        }
-    });
-    let mut taken = meeting.taken.lock().unwrap().clone();
-    taken.sort();
-    let shrunk = "shrink without [1], Not";
-    let grown = ["grow, new", "grow, there before", "grow, there before"];
-    // Three at first, and two whose order changed.
-    assert_eq!(taken, [&grown[..], &["init"; 5], &[shrunk; 2]].concat());
-}
-
-#[test]
-fn a_library_that_cannot_regroup_is_initialised_anew() {
-    let meeting = Arc::<Meeting>::default();
-    let all: Vec<Process> =
-        (0..3).map(|me| process(&meeting, me, Abilities::default(), Fault::Nothing)).collect();
-    let addresses = addresses(&all);
-    at_once(all, |mut process| {
-        for (membership, members) in [(1, &[0, 1, 2][..]), (2, &[0, 2])] {
-            if members.contains(&process.me) {
-                let (mut group, _, _) = process.join(membership, members, &addresses, config());
-                assert_sums(&mut group, members, process.me);
-                group.leave();
-            }
-        }
-    });
-    assert_eq!(*meeting.taken.lock().unwrap(), ["init"; 5]);
-}
-
-#[test]
-fn where_one_member_has_no_library_or_cannot_join_the_group_goes_over_messages() {
-    for lacking in [true, false] {
-        let meeting = Arc::<Meeting>::default();
-        let mut all: Vec<Process> = (0..2).map(|me| process(&meeting, me, ABLE, Fault::Nothing)).collect();
-        let mut odd = process(&meeting, 2, ABLE, Fault::CannotInit);
-        if lacking {
-            let below = TransportBackend::new(REGISTRY.by_name("auto").unwrap());
-            odd.backend = DeviceBackend::new(Err("no GPU".to_owned()), Box::new(below));
-        }
-        all.push(odd);
-        let addresses = addresses(&all);
-        at_once(all, |mut process| {
-            let (mut group, _, _) = process.join(1, &[0, 1, 2], &addresses, config());
-            assert_sums(&mut group, &[0, 1, 2], process.me);
-            assert_eq!(group.all_gather_v(&[process.me as u8]).unwrap(), [[0], [1], [2]]);
-            group.leave();
-        });
-        assert!(meeting.tables.lock().unwrap().is_empty());
-    }
-}
-
-#[test]
-fn a_call_that_fails_changes_no_operand_and_the_next_group_goes_on() {
-    let meeting = Arc::<Meeting>::default();
-    let mut all: Vec<Process> = (0..2).map(|me| process(&meeting, me, ABLE, Fault::Nothing)).collect();
-    all.push(process(&meeting, 2, ABLE, Fault::Fails));
-    let addresses = addresses(&all);
-    // Long enough for a member to come to the verdict on a busy machine; the deadline passes for two of the three.
-    let short = CommunicatorConfig { timeout: Duration::from_secs(4), ..config() };
-    at_once(all, |mut process| {
-        let (mut group, _, _) = process.join(1, &[0, 1, 2], &addresses, short);
-        let mut values = vec![1.0_f32; LONG];
-        let error = group.all_reduce(&mut values, ReduceOp::Sum).unwrap_err();
-        assert_eq!(values, vec![1.0; LONG]);
-        // All are alive, and nobody is named.
-        assert_eq!(error.culprit(), None, "{error}");
-        let what = if process.me == 2 { "an illegal memory access" } else { "not done at the deadline" };
-        assert!(error.to_string().contains(what), "{error}");
-        assert_eq!(group.barrier().unwrap_err(), error);
-        group.leave();
-        if process.me < 2 {
-            let (mut group, _, _) = process.join(2, &[0, 1], &addresses, config());
-            assert_sums(&mut group, &[0, 1], process.me);
-            group.leave();
-        }
-    });
-    let taken = meeting.taken.lock().unwrap();
-    assert_eq!(taken[3..], ["shrink without [2], Revoke"; 2]);
-}
-
-#[test]
-fn a_member_that_dies_within_a_call_is_named_by_the_others() {
-    let meeting = Arc::<Meeting>::default();
-    let mut all: Vec<Process> = (0..2).map(|me| process(&meeting, me, ABLE, Fault::Nothing)).collect();
-    all.push(process(&meeting, 2, ABLE, Fault::Dies));
-    let addresses = addresses(&all);
-    let short = CommunicatorConfig { timeout: Duration::from_secs(4), ..config() };
-    at_once(all, |mut process| {
-        let (mut group, _, _) = process.join(1, &[0, 1, 2], &addresses, short);
-        let mut values = vec![1.0_f32; LONG];
-        if process.me == 2 {
-            let died = catch_unwind(AssertUnwindSafe(|| group.all_reduce(&mut values, ReduceOp::Sum)));
-            assert!(died.is_err());
-            return;
-        }
-        let error = group.all_reduce(&mut values, ReduceOp::Sum).unwrap_err();
-        assert_eq!(error.culprit(), Some(holder(2)), "{error}");
-        assert_eq!(values, vec![1.0; LONG]);
-    });
-}
-
-#[test]
-fn members_that_make_different_calls_all_find_out() {
-    let (_, all) = processes(2);
-    let addresses = addresses(&all);
-    at_once(all, |mut process| {
-        let (mut group, _, _) = process.join(1, &[0, 1], &addresses, config());
-        let mut values = vec![1.0_f32; LONG + process.me as usize];
-        let error = group.all_reduce(&mut values, ReduceOp::Sum).unwrap_err();
-        assert!(matches!(error, CollectiveError::Mismatch { .. }), "{error}");
-        assert_eq!(error.culprit(), Some(holder(1 - process.me)));
-    });
-}
-
-#[test]
-fn an_abort_ends_a_call_at_once_and_a_unanimous_call_counts_for_all_or_none() {
-    let (_, all) = processes(2);
-    let addresses = addresses(&all);
-    let unanimous = CommunicatorConfig { unanimous: true, ..config() };
-    at_once(all, |mut process| {
-        let (mut group, _, abort) = process.join(1, &[0, 1], &addresses, unanimous);
-        assert_sums(&mut group, &[0, 1], process.me);
-        abort.abort("the group ends here");
-        let mut values = vec![1.0_f32; LONG];
-        let error = group.all_reduce(&mut values, ReduceOp::Sum).unwrap_err();
-        assert!(error.to_string().contains("the group ends here"), "{error}");
-        assert_eq!(values, vec![1.0; LONG]);
-        group.leave();
-        let (mut group, resolution, _) = process.join(2, &[0, 1], &addresses, unanimous);
-        assert_eq!(resolution, Resolution::Level);
-        assert!(
-            group.adopt(ElementsMut::of(&mut values)).unwrap_err().to_string().contains("call adopt once")
-        );
-        assert_sums(&mut group, &[0, 1], process.me);
-        group.leave();
-    });
-}
-
-#[test]
 fn a_host_without_a_gpu_or_without_the_library_gets_a_typed_error_and_no_panic() {
-    match NcclBackend::check(0) {
+    match check(0) {
         Ok(()) => println!("NCCL is here"),
         Err(error) => {
             let text = error.to_string();
@@ -554,5 +73,5 @@ fn a_host_without_a_gpu_or_without_the_library_gets_a_typed_error_and_no_panic()
         }
     }
     let below = || Box::new(TransportBackend::new(REGISTRY.by_name("tcp").unwrap()));
-    assert!(format!("{:?}", NcclBackend::new(None, below())).contains("computes on no GPU"));
+    assert!(format!("{:?}", over(None, below())).contains("computes on no GPU"));
 }

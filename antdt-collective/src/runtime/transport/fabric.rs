@@ -9,6 +9,16 @@ use crate::error::CollectiveError;
 use crate::group::{Group, JobToken};
 use crate::runtime::abort::AbortHandle;
 
+/// A library of collectives between GPUs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GpuLibrary {
+    /// NCCL: a GPU for each rank.
+    Nccl,
+    /// CUDA IPC: kernels that reduce in GPU memory which the processes of one host open to each other.
+    /// Several ranks may share a GPU.
+    CudaIpc,
+}
+
 /// A way in which processes reach each other, known by name in the [registry](super::registry). It makes the
 /// transports of groups, and channels between two processes. One object serves a process for all its groups.
 pub trait Fabric: Debug + Send + Sync {
@@ -25,10 +35,10 @@ pub trait Fabric: Debug + Send + Sync {
         abort: &AbortHandle,
     ) -> Result<Box<dyn Regroup>, CollectiveError>;
 
-    /// Returns whether groups over this fabric are to move their long messages between GPUs, by NCCL
-    /// (`NcclBackend`).
-    fn wants_nccl(&self) -> bool {
-        false
+    /// Returns the library by which groups over this fabric are to move or reduce between GPUs what is long, if any:
+    /// `nccl::backend` or `ipc::backend`.
+    fn library(&self) -> Option<GpuLibrary> {
+        None
     }
 
     /// Connects to a process outside of groups, which listens for TCP connections at `address` and

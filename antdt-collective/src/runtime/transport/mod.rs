@@ -3,10 +3,14 @@
 pub mod fabric;
 pub mod registry;
 
+#[cfg(feature = "cuda")]
+mod cuda_ipc;
 pub mod mem;
 pub mod mixed;
 #[cfg(feature = "nccl")]
 mod nccl;
+#[cfg(feature = "cuda")]
+mod over;
 pub mod paced;
 #[cfg(feature = "rdma")]
 pub mod rdma;
@@ -23,12 +27,12 @@ use std::time::{Duration, Instant};
 use antdt_core::Rank;
 
 pub use channel::{Channel, ChannelError};
-pub use fabric::{Fabric, Regroup};
+pub use fabric::{Fabric, GpuLibrary, Regroup};
 pub use mem::MemTransport;
 pub use mixed::{MixedConfig, MixedTransport};
 pub use paced::PacedFabric;
 #[cfg(feature = "rdma")]
-pub use rdma::{RdmaConfig, RdmaTransport};
+pub use rdma::{RdmaConfig, RdmaSetup, RdmaTransport};
 pub use registry::{DEFAULT, Entry, REGISTRY};
 pub use tcp::{Listener, TcpChannel, TcpTransport};
 

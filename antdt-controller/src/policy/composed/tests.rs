@@ -1,6 +1,7 @@
 use antdt_core::{Capabilities, Seed};
 
 use super::*;
+use crate::action::KillRestart;
 use crate::policy::FromFn;
 use crate::testing::{check_policy, quiet_view};
 use crate::validate::validate;
@@ -44,11 +45,8 @@ fn names_that_make_no_whole_are_refused_by_name() {
 #[test]
 fn an_action_belongs_to_the_last_policy_that_takes_it() {
     let policy = Composed::new(vec![named("nd").unwrap(), named("dd").unwrap()]).unwrap();
-    assert_eq!(
-        [ActionKind::Batches, ActionKind::Restarts].map(|kind| policy.owner(kind)),
-        [Some(1), Some(0)]
-    );
-    assert_eq!(policy.owner(ActionKind::Backups), None);
+    assert_eq!([AdjustBs::NAME, KillRestart::NAME].map(|action| policy.owner(action)), [Some(1), Some(0)]);
+    assert_eq!(policy.owner(action::BackupWorkers::NAME), None);
 }
 
 #[test]
@@ -77,8 +75,8 @@ fn two_plans_are_one_decision_without_a_forecast() {
         fn name(&self) -> &str {
             "only"
         }
-        fn actions(&self) -> &'static [ActionKind] {
-            &[ActionKind::Backups]
+        fn actions(&self) -> Vec<&'static str> {
+            vec![action::BackupWorkers::NAME]
         }
         fn decide(&mut self, now: JobTime, view: &ClusterView, budget: &RestartBudget) -> Decision {
             self.0.decide(now, view, budget)

@@ -21,7 +21,7 @@ impl Cluster {
         view.global_batch_size = total;
         view.plan = PlanVersion(0);
         for (worker, (class, _, _, most)) in view.workers.iter_mut().zip(devices) {
-            worker.device = DeviceClass((*class).to_owned());
+            worker.device = DeviceClass((*class).into());
             worker.batch_size_max = *most;
         }
         let mut cluster =

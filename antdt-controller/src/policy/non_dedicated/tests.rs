@@ -228,7 +228,7 @@ fn restarts_keep_to_the_budget() {
 fn slow_hardware_is_never_restarted() {
     let mut view = quiet_view(Capabilities::REPLICAS_IN_STEP, &[1000, 1000, 4000, 4000]);
     for worker in &mut view.workers[2..] {
-        worker.device = DeviceClass("old".to_owned());
+        worker.device = DeviceClass("old".into());
         worker.pace = Pace::Straggler(StragglerKind::Deterministic);
     }
     let decision = decide(&view);

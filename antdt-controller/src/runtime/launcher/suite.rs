@@ -1,5 +1,6 @@
 //! A conformance suite for launchers: run [`check_launcher`] over yours.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -37,7 +38,7 @@ const LOOK: Duration = Duration::from_millis(2);
 /// * *polite*: a node that is ended with a grace may use it;
 /// * *precise*: no other life is touched, and a life that is unknown or gone cannot be ended;
 /// * *fenced*: a life is launched once, not even again after its end; the next life of the node is another one;
-/// * *placed*: a node has a host, and the same one when asked again;
+/// * *placed*: a node has a host, and the same one when asked again; where there are several, it is one of them, and none that is to be avoided;
 /// * *honest*: a program that cannot be run is refused or ends in a failure.
 ///
 /// The machine needs `/bin/sh` where the nodes run. Every wait ends after `limit`. The calling thread is blocked: within
@@ -301,7 +302,24 @@ fn placed(bench: &mut Bench) -> Checked {
         let again = bench.launcher.place(node);
         ensure("placed", host == again, &format!("{node} is on `{host}`, and on `{again}`"))?;
     }
-    Ok(())
+    let hosts = bench.launcher.hosts();
+    if hosts.len() < 2 {
+        return Ok(());
+    }
+    let node = NodeId::worker(0);
+    let host = bench.launcher.place(node);
+    ensure("placed", hosts.contains(&host), &format!("{node} is on `{host}`, which is none of {hosts:?}"))?;
+    bench.launcher.avoid(&BTreeSet::from([host.clone()]));
+    let other = bench.launcher.place(node);
+    let kept = other != host && hosts.contains(&other);
+    ensure("placed", kept, &format!("{node} is to avoid `{host}`, and is placed on `{other}`"))?;
+    bench.launcher.avoid(&BTreeSet::new());
+    let anywhere = bench.launcher.place(node);
+    ensure(
+        "placed",
+        hosts.contains(&anywhere),
+        &format!("{node} is on `{anywhere}`, which is none of {hosts:?}"),
+    )
 }
 
 fn honest(bench: &mut Bench) -> Checked {
@@ -347,6 +365,7 @@ mod tests {
         LaunchesTwice,
         ForgetsTheEnvironment,
         MovesAbout,
+        StaysWhereItShallNot,
         GoesBackToPending,
         /// None: a node waits for its turn before it runs, as in a queue.
         Queues,
@@ -358,6 +377,16 @@ mod tests {
             match self.defect {
                 Defect::MovesAbout => self.places.to_string(),
                 _ => self.inner.place(node),
+            }
+        }
+
+        fn hosts(&self) -> BTreeSet<String> {
+            match self.defect {
+                Defect::StaysWhereItShallNot => {
+                    let own = rustix::system::uname().nodename().to_string_lossy().into_owned();
+                    BTreeSet::from([own, "elsewhere".to_owned()])
+                }
+                _ => BTreeSet::new(),
             }
         }
 
@@ -414,6 +443,7 @@ mod tests {
             (Defect::LaunchesTwice, Some("fenced")),
             (Defect::ForgetsTheEnvironment, Some("faithful")),
             (Defect::MovesAbout, Some("placed")),
+            (Defect::StaysWhereItShallNot, Some("placed")),
             (Defect::GoesBackToPending, Some("orderly")),
             (Defect::Queues, None),
         ] {

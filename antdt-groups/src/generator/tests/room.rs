@@ -36,6 +36,7 @@ pub(super) struct Seen {
     fenced: usize,
     bridges: usize,
     lost: usize,
+    restarted: usize,
 }
 
 impl Seen {
@@ -48,9 +49,10 @@ impl Seen {
         self.fenced += other.fenced;
         self.bridges += other.bridges;
         self.lost += other.lost;
+        self.restarted += other.restarted;
     }
 
-    pub(super) fn counts(&self) -> [(&'static str, usize); 7] {
+    pub(super) fn counts(&self) -> [(&'static str, usize); 8] {
         [
             ("committed", self.committed),
             ("aborted", self.aborted),
@@ -59,6 +61,7 @@ impl Seen {
             ("fenced", self.fenced),
             ("bridges", self.bridges),
             ("lost", self.lost),
+            ("restarted", self.restarted),
         ]
     }
 }
@@ -91,6 +94,8 @@ pub(super) struct Room {
     /// Died, and nobody has told the generator.
     dead: Vec<Holder>,
     given_up: BTreeSet<Holder>,
+    /// Lives of whose end the generator knows.
+    ended: BTreeSet<Holder>,
     accounts: BTreeMap<GroupKey, Account>,
     executed: BTreeMap<Holder, Vec<GroupKey>>,
     seen: Seen,
@@ -138,6 +143,7 @@ impl Room {
             work: Vec::new(),
             dead: Vec::new(),
             given_up: BTreeSet::new(),
+            ended: BTreeSet::new(),
             accounts: BTreeMap::new(),
             executed: BTreeMap::new(),
             seen: Seen::default(),
@@ -206,6 +212,9 @@ impl Room {
         if self.chance(60) {
             self.fault();
         }
+        if self.chance(200) {
+            self.restart();
+        }
         let due: Vec<Holder> = self
             .members
             .iter()
@@ -269,6 +278,14 @@ impl Room {
         {
             self.packets.push(Packet::There(GeneratorEvent::Lost { holder: life }));
         }
+    }
+
+    /// The generator is started again from what it was told.
+    fn restart(&mut self) {
+        let (again, said) = self.told_again(1);
+        assert_eq!(said, self.said);
+        self.generator = again;
+        self.seen.restarted += 1;
     }
 
     fn work(&mut self, work: Work) {
@@ -369,6 +386,7 @@ impl Room {
         };
         if let Some((event, answer)) = answer {
             let life = event.holder();
+            self.check_heard(&event, &answer);
             match (event, answer) {
                 (GeneratorEvent::Lost { .. }, Ok(Taken::New)) => {
                     self.seen.lost += 1;
@@ -404,6 +422,25 @@ impl Room {
             self.check_made(initiator, &before);
         }
         self.check();
+    }
+
+    /// A life that is over changes nothing any more.
+    fn check_heard(&mut self, event: &GeneratorEvent, answer: &Result<Taken, GeneratorError>) {
+        let life = event.holder();
+        let heard = match event {
+            GeneratorEvent::Hello { .. } | GeneratorEvent::Request { .. } | GeneratorEvent::Done { .. } => {
+                !matches!(answer, Err(GeneratorError::Fenced { .. }))
+            }
+            // It may be told so once more.
+            GeneratorEvent::Bye { .. } | GeneratorEvent::Lost { .. } => *answer == Ok(Taken::New),
+        };
+        assert!(!(heard && self.ended.contains(&life)), "{life} is over, and {event:?} gets {answer:?}");
+        let through = match (event, answer) {
+            (GeneratorEvent::Lost { .. } | GeneratorEvent::Bye { .. }, Ok(_)) => life.incarnation.0 + 1,
+            (GeneratorEvent::Hello { .. }, Ok(_)) => life.incarnation.0,
+            _ => 0,
+        };
+        self.ended.extend((0..through).map(|older| Holder::new(life.node, Incarnation(older))));
     }
 
     /// I26.

@@ -27,7 +27,7 @@ use super::{Entry, HeadHalf, Mode, SyncMode, WorkerHalf};
 /// The line of this mode in the registry.
 pub const ENTRY: Entry = Entry {
     name: "d-psgd",
-    setting: Some("GRAPH"),
+    setting: Some("[GRAPH]"),
     about: "every worker trains a model of its own and averages it with fixed neighbours: ring (the default) or exp",
     example: "d-psgd=ring",
     parse,

@@ -20,7 +20,16 @@ pub(super) struct Head {
 /// The answer to a worker that asked for this step: it takes it, or looks at its orders and for data, and asks again.
 fn turn(step: u64, begins: bool) -> StepCommit {
     let contributors = BTreeMap::new().into();
-    StepCommit { step, contributors, samples: 0, apply: None, end: false, asked: step, counted: begins }
+    StepCommit {
+        step,
+        contributors,
+        samples: 0,
+        apply: None,
+        end: false,
+        asked: step,
+        counted: begins,
+        everyone: true,
+    }
 }
 
 impl Head {

@@ -2,7 +2,8 @@
 //!
 //! The schedule is [`StaticSchedule`]: in odd steps the workers of a host average with each other; in even steps one worker of
 //! each host, its head, averages with the heads of the other hosts, and the rest of a host in pairs. So one flow leaves each
-//! host, every second step. The groups of a step are a function of the step and of the members alone.
+//! host, every second step. Whom the schedule leaves alone averages with others all the same, if there are any. The groups of a
+//! step are a function of the step and of the members alone.
 //!
 //! Workers are on one host if their data addresses are. With a number, that many workers one after the other count as a host,
 //! wherever they are. When workers come or go, a new group is formed, and the schedule is that of the new ranks.
@@ -24,7 +25,7 @@ use super::{Entry, HeadHalf, Mode, SyncMode, WorkerHalf};
 /// The line of this mode in the registry.
 pub const ENTRY: Entry = Entry {
     name: "ripples-static",
-    setting: Some("WORKERS"),
+    setting: Some("[WORKERS]"),
     about: "every worker trains a model of its own and averages it in groups by a fixed schedule; WORKERS count as a host",
     example: "ripples-static=2",
     parse,
@@ -77,13 +78,57 @@ impl RipplesStatic {
     }
 }
 
+/// The groups of a step by the schedule, as places in the order host by host; each in order, and they in that of their firsts.
+fn groups(workers: &[u32], step: u64) -> Vec<Vec<usize>> {
+    let schedule = StaticSchedule::new(workers).expect("each host has a worker");
+    let mut groups: Vec<Vec<usize>> = Vec::new();
+    let mut is_placed = vec![false; schedule.world() as usize];
+    for place in 0..schedule.world() {
+        if !is_placed[place as usize] {
+            let group = schedule.group(Rank(place), step).into_iter().map(|rank| rank.0 as usize);
+            groups.push(group.inspect(|member| is_placed[*member] = true).collect());
+        }
+    }
+    groups
+}
+
+/// Gives each worker that the schedule leaves alone at least one partner: all members commit a step together, and the samples of a
+/// worker that averaged with no other would be lost if it died.
+///
+/// Lone workers of one host average with each other. A single lone worker of a host joins the first group that lies within that
+/// host; if there is none, it averages with the lone workers of other hosts.
+fn nobody_alone(workers: &[u32], groups: Vec<Vec<usize>>) -> Vec<Vec<usize>> {
+    let (alone, mut groups): (Vec<_>, Vec<_>) = groups.into_iter().partition(|group| group.len() == 1);
+    let mut strangers = Vec::new();
+    let mut first = 0;
+    for len in workers {
+        let host = first..first + *len as usize;
+        first = host.end;
+        let mut own: Vec<usize> =
+            alone.iter().flatten().copied().filter(|place| host.contains(place)).collect();
+        let of_host = groups.iter_mut().find(|group| group.iter().all(|place| host.contains(place)));
+        match (own.len(), of_host) {
+            (0, _) => {}
+            (1, Some(group)) => group.append(&mut own),
+            (1, None) => strangers.append(&mut own),
+            _ => groups.push(own),
+        }
+    }
+    match groups.first_mut() {
+        Some(group) if strangers.len() == 1 => group.append(&mut strangers),
+        _ if strangers.is_empty() => {}
+        _ => groups.push(strangers),
+    }
+    groups
+}
+
 impl Partners for RipplesStatic {
     fn of(&self, step: u64, me: Rank, members: &[(Holder, String)]) -> Vec<Rank> {
         let (order, workers) = self.hosts(members);
-        let schedule = StaticSchedule::new(&workers).expect("each host has a worker");
         let place = order.iter().position(|rank| *rank == me).expect("a member is on a host");
-        let group = schedule.group(Rank(u32::try_from(place).expect("fewer than 2^32")), step);
-        let mut ranks: Vec<Rank> = group.into_iter().map(|place| order[place.0 as usize]).collect();
+        let groups = nobody_alone(&workers, groups(&workers, step));
+        let own = groups.into_iter().find(|group| group.contains(&place)).expect("a member is in a group");
+        let mut ranks: Vec<Rank> = own.into_iter().map(|place| order[place]).collect();
         ranks.sort_unstable();
         ranks
     }
@@ -148,6 +193,23 @@ mod tests {
     }
 
     #[test]
+    fn nobody_averages_alone_who_has_company() {
+        for host in [None, Some(2), Some(3), Some(4)] {
+            let mode = RipplesStatic { host };
+            for world in 2..14_u32 {
+                for members in [mixing::one_host(world), mixing::hosts(world, 3), mixing::hosts(world, world)]
+                {
+                    for (step, me) in (0..8).flat_map(|step| (0..world).map(move |me| (step, Rank(me)))) {
+                        let own = mode.of(step, me, &members);
+                        assert!(own.len() > 1, "{mode:?}, {world} workers, step {step}: {me} with {own:?}");
+                    }
+                }
+            }
+        }
+        assert_eq!(RipplesStatic { host: None }.of(1, Rank(0), &mixing::one_host(1)), [Rank(0)]);
+    }
+
+    #[test]
     fn workers_of_a_host_average_in_odd_steps_and_heads_in_even_ones() {
         // Ranks 0, 3 on one host, 1, 4 on another, and 2 on a third one.
         let members = mixing::hosts(5, 3);
@@ -155,8 +217,8 @@ mod tests {
         let of = |mode: &RipplesStatic, step, me| -> Vec<u32> {
             mode.of(step, Rank(me), &members).iter().map(|rank| rank.0).collect()
         };
-        assert_eq!(of(&by_address, 1, 3), [0, 3]);
-        assert_eq!(of(&by_address, 1, 2), [2]);
+        assert_eq!(of(&by_address, 1, 4), [1, 4]);
+        assert_eq!(of(&by_address, 1, 2), [0, 2, 3], "alone on its host, it comes to the first group");
         assert_eq!(of(&by_address, 0, 0), [0, 1, 2], "the heads of the hosts");
         assert_eq!(of(&by_address, 2, 4), [3, 4], "the other worker of a host takes its turn");
         let by_number = RipplesStatic { host: Some(2) };

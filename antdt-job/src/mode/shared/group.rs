@@ -13,7 +13,7 @@ use crate::mode::{Departure, HeadHalf};
 #[derive(Debug, Default)]
 pub(crate) struct Group {
     /// What the members of the group in force were told.
-    formed: Option<Box<Joined>>,
+    formed: Option<Arc<Joined>>,
     /// A group without the model, which is told when the job has gone back to a checkpoint.
     held: Option<Formation>,
 }
@@ -81,14 +81,14 @@ impl Group {
             members.iter().map(|holder| (*holder, core.data_address(*holder))).collect();
         let text = format!("group {version} of {} workers takes step {next_step}", members.len());
         core.event(now, None, "membership", text);
-        let joined = Box::new(Joined {
+        let joined = Arc::new(Joined {
             commit_prepared: commit.is_some(),
             source,
             next_step,
             ..core.joined_reply(version, addresses)
         });
         for holder in living {
-            core.let_in(holder, joined.clone());
+            core.let_in(holder, Arc::clone(&joined));
         }
         self.formed = Some(joined);
     }

@@ -24,7 +24,8 @@ pub(crate) trait Partners: fmt::Debug + Send + Sync {
     /// group and their addresses, in order of rank.
     ///
     /// If `a` is a partner of `b`, then `b` is one of `a`; and the shares of each member's model in those of all add up to one:
-    /// then the mean of all models does not change.
+    /// then the mean of all models does not change. A member that is not alone in the group has another partner than itself: all commit
+    /// a step together, and what it trained in the step would be lost with it.
     fn of(&self, step: u64, me: Rank, members: &[(Holder, String)]) -> Vec<Rank>;
 }
 

@@ -18,13 +18,15 @@ pub(crate) fn hosts(world: u32, hosts: u32) -> Vec<(Holder, String)> {
     (0..world).map(member).collect()
 }
 
-/// Partners are mutual, in order and among the members, and the shares of each model in the averages add up to one.
+/// Asserts what all modes that mix models owe: each member is a partner of its partners; partners are members, in order of rank; a member
+/// of a group of several has another partner than itself; and the shares of each model in the averages add up to one.
 pub(crate) fn keeps_the_mean(partners: &impl Partners, step: u64, members: &[(Holder, String)]) {
     let ranks = || (0..).map(Rank).take(members.len());
     let of: Vec<Vec<Rank>> = ranks().map(|me| partners.of(step, me, members)).collect();
     for (me, own) in ranks().zip(&of) {
         let what = || format!("{partners:?}, step {step}, rank {me} of {}: {own:?}", members.len());
         assert!(own.contains(&me) && own.is_sorted_by(|a, b| a < b), "{}", what());
+        assert!(own.len() > 1 || members.len() == 1, "{}", what());
         assert!(own.iter().all(|peer| of[peer.0 as usize].contains(&me)), "{}", what());
         let share: f64 = own.iter().map(|peer| 1.0 / of[peer.0 as usize].len() as f64).sum();
         assert!((share - 1.0).abs() < 1e-9, "{}: {share}", what());

@@ -70,15 +70,16 @@ impl Entering {
         now: JobTime,
         core: &mut HeadCore,
         in_step: bool,
-        complete: impl Fn(Joined) -> Joined,
+        complete: impl FnOnce(Joined) -> Joined,
     ) {
         let version: MembershipVersion = core.membership().version();
+        let mut joined = complete(core.joined_reply(version, Arc::default()));
+        if !self.first && in_step {
+            joined.plan = Plan::new(PlanVersion(0), joined.membership, Default::default());
+        }
+        let joined = Arc::new(joined);
         for holder in self.holders {
-            let mut joined = complete(core.joined_reply(version, Arc::default()));
-            if !self.first && in_step {
-                joined.plan = Plan::new(PlanVersion(0), joined.membership, Default::default());
-            }
-            core.let_in(holder, Box::new(joined));
+            core.let_in(holder, Arc::clone(&joined));
         }
         if !self.first {
             core.membership_changes();

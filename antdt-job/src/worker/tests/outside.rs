@@ -204,6 +204,7 @@ impl Outside {
                     end: readiness.end_of_data && readiness.samples == 0,
                     asked: *step,
                     counted: readiness.samples > 0,
+                    everyone: true,
                 }))
             }
             Call::Stop(end) => panic!("it stopped: {end:?}"),

@@ -3,16 +3,15 @@
 //! `cargo xtask` compiles this file once more, so that what is wrong is refused before minutes of building.
 
 const USAGE: &str = "\
-antdt-chaos --seeds N [--from SEED]   run the random worlds of N seeds under all invariants: of each a job, and workers that
-                                      average in groups
-antdt-chaos --seed SEED [--trace FILE]    run those of one, and make small what fails and tell its story; their recordings go
-                                          to FILE (job) and beside it (groups: x.jsonl, x.groups.jsonl) and are replayed
+antdt-chaos --seeds N [--from SEED]       run the random jobs of N seeds under all invariants
+antdt-chaos --seed SEED [--trace FILE]    run that of one, and make small what fails and tell its story; its recording goes to
+                                          FILE and is replayed
 antdt-chaos --for SECONDS [--from SEED]   run until then";
 
 /// Which worlds are run.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Order<'a> {
-    /// Those of one seed, and where their recordings go.
+    /// That of one seed, and where its recording goes.
     One { seed: u64, trace: Option<&'a str> },
     /// Those of so many seeds, until so many seconds are over.
     Many { from: u64, count: u64, seconds: u64 },

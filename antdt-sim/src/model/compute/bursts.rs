@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use antdt_core::{DetRng, DeviceClass, Holder, InvalidValue, JobTime, NodeId, NodeMap};
 
-use crate::model::{Compute, at_least, scaled};
+use crate::model::{Compute, Host, at_least, scaled};
 
 /// Multiplies the times of another model in slow phases that come and go by chance, on each node independently.
 ///
@@ -69,6 +69,10 @@ impl<C: Compute> Compute for Bursts<C> {
 
     fn batch_size_max(&self, node: NodeId) -> Option<u32> {
         self.normally.batch_size_max(node)
+    }
+
+    fn moved(&mut self, node: NodeId, host: Host) {
+        self.normally.moved(node, host);
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use antdt_core::{DetRng, DeviceClass, Holder, JobTime, NodeId, Role};
 
-use crate::model::Compute;
+use crate::model::{Compute, Host};
 
 /// Compute model with one model for workers' gradients and one for the time that servers take for a request.
 #[derive(Debug, Clone)]
@@ -34,6 +34,13 @@ impl<W: Compute, S: Compute> Compute for ByRole<W, S> {
         match node.role {
             Role::Worker => self.workers.batch_size_max(node),
             Role::Server => None,
+        }
+    }
+
+    fn moved(&mut self, node: NodeId, host: Host) {
+        match node.role {
+            Role::Worker => self.workers.moved(node, host),
+            Role::Server => self.servers.moved(node, host),
         }
     }
 }

@@ -106,7 +106,7 @@ impl DeviceTable {
         }
         let find = |device: &str| {
             let found = times.devices.get(device).cloned();
-            let found = found.map(|times| Device { class: DeviceClass(device.to_owned()), times });
+            let found = found.map(|times| Device { class: DeviceClass(device.into()), times });
             found.ok_or_else(|| InvalidValue::new("devices", device, format!("one of {}", known())))
         };
         let workers = devices.iter().map(|device| find(device.as_ref())).collect::<Result<_, _>>()?;
@@ -188,7 +188,7 @@ mod tests {
         let mut table = DeviceTable::new(&times(), &["slow", "fast"]).unwrap();
         let mut of = |index| time_of(&mut table, worker(index, 0), 0, 16).as_millis();
         assert_eq!([of(0), of(1), of(2)], [1600, 100, 1600]);
-        let class = |node| table.device(node).0;
+        let class = |node| table.device(node).to_string();
         assert_eq!([0, 1, 2].map(|index| class(NodeId::worker(index))), ["slow", "fast", "slow"]);
         assert_eq!(table.device(NodeId::server(0)), DeviceClass::default());
         assert_eq!(table.batch_size_max(NodeId::worker(1)), None);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use antdt_core::{DetRng, DeviceClass, Holder, InvalidValue, JobTime, NodeId};
 
-use crate::model::{Compute, at_least, scaled};
+use crate::model::{Compute, Host, at_least, scaled};
 
 /// Multiplies the times of another model by a factor from a log-normal distribution with mean 1.
 #[derive(Debug, Clone)]
@@ -43,6 +43,10 @@ impl<C: Compute> Compute for LogNormal<C> {
 
     fn batch_size_max(&self, node: NodeId) -> Option<u32> {
         self.mean.batch_size_max(node)
+    }
+
+    fn moved(&mut self, node: NodeId, host: Host) {
+        self.mean.moved(node, host);
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use antdt_core::{DetRng, DeviceClass, Holder, InvalidValue, JobTime, NodeId};
 
-use crate::model::{Compute, scaled};
+use crate::model::{Compute, Host, scaled};
 
 /// Multiplies the times of another model by a factor from a normal distribution with mean 1.
 ///
@@ -40,6 +40,10 @@ impl<C: Compute> Compute for Normal<C> {
 
     fn batch_size_max(&self, node: NodeId) -> Option<u32> {
         self.mean.batch_size_max(node)
+    }
+
+    fn moved(&mut self, node: NodeId, host: Host) {
+        self.mean.moved(node, host);
     }
 }
 

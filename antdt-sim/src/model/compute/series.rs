@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use antdt_core::{DetRng, DeviceClass, Holder, InvalidValue, JobTime, NodeId, Role};
 
-use crate::model::{Compute, scaled};
+use crate::model::{Compute, Host, scaled};
 
 /// Slowness of each worker over time: each factor holds from its moment until the next one.
 #[derive(Debug, Clone, PartialEq)]
@@ -15,7 +15,8 @@ pub struct Slowdowns {
 }
 
 impl Slowdowns {
-    /// One list of moments and factors for each worker. `period` is when it all begins anew.
+    /// Returns the slowness of each worker from its list of moments and factors: how many times longer a
+    /// gradient takes from that moment on. The lists begin anew after each `period`.
     ///
     /// # Errors
     /// If there is no worker, or one without an entry, if moments do not ascend or reach the period, or if a factor is
@@ -115,6 +116,10 @@ impl<C: Compute> Compute for Series<C> {
 
     fn batch_size_max(&self, node: NodeId) -> Option<u32> {
         self.normally.batch_size_max(node)
+    }
+
+    fn moved(&mut self, node: NodeId, host: Host) {
+        self.normally.moved(node, host);
     }
 }
 

@@ -38,6 +38,8 @@ pub struct Slow<C> {
     hosts: Hosts,
     // By node, and by host, so that a job of many nodes with few stragglers pays for few.
     nodes: BTreeMap<NodeId, Vec<Straggler>>,
+    /// Hosts of nodes that are not where `hosts` says any more.
+    moved: BTreeMap<NodeId, Host>,
     shared: BTreeMap<Host, Vec<Straggler>>,
 }
 
@@ -68,13 +70,16 @@ impl<C: Compute> Slow<C> {
                 Who::Host(host) => shared.entry(host).or_default().push(straggler),
             }
         }
-        Ok(Self { normally, hosts, nodes, shared })
+        Ok(Self { normally, hosts, nodes, moved: BTreeMap::new(), shared })
     }
 
     fn factor(&self, at: JobTime, holder: Holder) -> f64 {
         let of_node = self.nodes.get(&holder.node);
         let of_host = (!self.shared.is_empty())
-            .then(|| self.shared.get(&self.hosts.of(Site::Node(holder.node))))
+            .then(|| {
+                let moved = self.moved.get(&holder.node).copied();
+                self.shared.get(&moved.unwrap_or_else(|| self.hosts.of(Site::Node(holder.node))))
+            })
             .flatten();
         let active = |straggler: &&Straggler| {
             straggler.from <= at
@@ -98,6 +103,11 @@ impl<C: Compute> Compute for Slow<C> {
 
     fn batch_size_max(&self, node: NodeId) -> Option<u32> {
         self.normally.batch_size_max(node)
+    }
+
+    fn moved(&mut self, node: NodeId, host: Host) {
+        self.moved.insert(node, host);
+        self.normally.moved(node, host);
     }
 }
 
@@ -146,6 +156,16 @@ mod tests {
         let mut slow = Slow::new(SECOND, Hosts::default(), [server]).unwrap();
         let holder = Holder { node: NodeId::server(0), ..worker(0, 0) };
         assert_eq!(time_of(&mut slow, holder, 15, 1).as_secs(), 4);
+    }
+
+    #[test]
+    fn who_has_moved_leaves_a_slow_host_behind_and_may_come_to_one() {
+        let host = Straggler { who: Who::Host(Host::Workers(0)), ..STRAGGLER };
+        let mut slow = Slow::new(SECOND, Hosts::new(2).unwrap(), [host]).unwrap();
+        slow.moved(NodeId::worker(1), Host::Workers(1));
+        slow.moved(NodeId::worker(2), Host::Workers(0));
+        let times = [0, 1, 2, 3].map(|index| time_of(&mut slow, worker(index, 1), 15, 1).as_secs());
+        assert_eq!(times, [4, 1, 4, 1]);
     }
 
     #[test]

@@ -7,7 +7,8 @@ use antdt_core::{DetRng, InvalidValue, JobTime, NodeId};
 use super::Listed;
 use crate::model::{Fault, scaled};
 
-/// Random faults of every kind, within limits.
+/// Random faults of every kind, within limits. [`draw`](Self::draw) knows those that were there first, [`draw_later`](Self::draw_later)
+/// and [`draw_masters`](Self::draw_masters) the others; [`draw_with`](Self::draw_with) is told.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Chaos {
     /// Nodes that faults hit; a node named twice is hit twice as often.
@@ -33,6 +34,25 @@ impl Chaos {
     /// # Errors
     /// If there are no nodes.
     pub fn draw(&self, rng: &mut DetRng) -> Result<Listed, InvalidValue> {
+        self.draw_with(rng, |rng, node, length, code| match rng.below(10) {
+            0..=2 => Fault::Crash(node),
+            3 => Fault::Exit(node, code),
+            4..=5 => Fault::Pause(node, length),
+            6 => Fault::PauseMaster(length),
+            7..=8 => Fault::Cut(node, length),
+            _ => Fault::RestartLedger,
+        })
+    }
+
+    /// The same, but that `fault` makes each fault, of the random parts that it needs.
+    ///
+    /// # Errors
+    /// If there are no nodes.
+    pub fn draw_with(
+        &self,
+        rng: &mut DetRng,
+        mut fault: impl FnMut(&mut DetRng, NodeId, Duration, i32) -> Fault,
+    ) -> Result<Listed, InvalidValue> {
         if self.nodes.is_empty() {
             return Err(InvalidValue::new("chaos.nodes", "(nothing)", "at least one node"));
         }
@@ -45,23 +65,50 @@ impl Chaos {
             let again = rng.below(4) == 0;
             let at = if again { before } else { JobTime(rng.below(self.until.0)) };
             before = at;
-            (at, self.fault(rng))
+            let node = self.nodes[rng.below(self.nodes.len() as u64) as usize];
+            let length = self.length(rng);
+            let code = self.codes[rng.below(self.codes.len() as u64) as usize];
+            (at, fault(rng, node, length, code))
         });
         Ok(Listed::new(faults.collect::<Vec<_>>()))
     }
 
-    fn fault(&self, rng: &mut DetRng) -> Fault {
-        let node = self.nodes[rng.below(self.nodes.len() as u64) as usize];
-        let length = scaled(self.longest, 10_f64.powf(-3.0 * rng.unit()));
-        let code = self.codes[rng.below(self.codes.len() as u64) as usize];
-        match rng.below(10) {
-            0..=2 => Fault::Crash(node),
-            3 => Fault::Exit(node, code),
-            4..=5 => Fault::Pause(node, length),
-            6 => Fault::PauseMaster(length),
-            7..=8 => Fault::Cut(node, length),
-            _ => Fault::RestartLedger,
+    /// Faults of the kinds that [`draw`](Self::draw) does not know, from one to four: what a seed is known for there stays as it was
+    /// when a kind is added here.
+    ///
+    /// # Errors
+    /// If there are no nodes.
+    pub fn draw_later(&self, rng: &mut DetRng) -> Result<Listed, InvalidValue> {
+        if self.nodes.is_empty() {
+            return Err(InvalidValue::new("chaos.nodes", "(nothing)", "at least one node"));
         }
+        let fault = |rng: &mut DetRng| {
+            let node = self.nodes[rng.below(self.nodes.len() as u64) as usize];
+            let length = self.length(rng);
+            match rng.below(3) {
+                0 => Fault::Preempt(node, length),
+                1 => Fault::Hang(node, length),
+                _ => Fault::Duplicate(node, length),
+            }
+        };
+        let count = 1 + rng.below(4);
+        let faults = (0..count).map(|_| (JobTime(rng.below(self.until.0)), fault(rng)));
+        Ok(Listed::new(faults.collect::<Vec<_>>()))
+    }
+
+    /// Ends of the master, from one to four, each with the time until another one goes on.
+    pub fn draw_masters(&self, rng: &mut DetRng) -> Listed {
+        let count = 1 + rng.below(4);
+        let end = |_| {
+            let (at, length) = (JobTime(rng.below(self.until.0)), self.length(rng));
+            let effects = (rng.below(2) == 0).then(|| rng.below(4) as u32);
+            (at, Fault::RestartMaster(length, effects))
+        };
+        Listed::new((0..count).map(end).collect::<Vec<_>>())
+    }
+
+    fn length(&self, rng: &mut DetRng) -> Duration {
+        scaled(self.longest, 10_f64.powf(-3.0 * rng.unit()))
     }
 }
 
@@ -91,7 +138,10 @@ mod tests {
             let list: Vec<_> = chaos().draw(&mut Seed(seed).rng()).unwrap().left().copied().collect();
             most = most.max(list.len());
             together += list.windows(2).filter(|pair| pair[0].0 == pair[1].0).count();
-            for (at, fault) in list {
+            let later = chaos().draw_later(&mut Seed(seed).rng()).unwrap();
+            let masters = chaos().draw_masters(&mut Seed(seed).rng());
+            let others = later.left().chain(masters.left()).copied();
+            for (at, fault) in list.into_iter().chain(others) {
                 assert!(at < JobTime(1_000_000));
                 let (kind, length) = match fault {
                     Fault::Crash(_) => (0, None),
@@ -100,13 +150,17 @@ mod tests {
                     Fault::PauseMaster(length) => (3, Some(length)),
                     Fault::Cut(_, length) => (4, Some(length)),
                     Fault::RestartLedger => (5, None),
+                    Fault::Preempt(_, length) => (6, Some(length)),
+                    Fault::Hang(_, length) => (7, Some(length)),
+                    Fault::Duplicate(_, length) => (8, Some(length)),
+                    Fault::RestartMaster(length, _) => (9, Some(length)),
                 };
                 kinds.insert(kind);
                 let bounds = Duration::from_millis(20)..=Duration::from_secs(20);
                 assert!(length.is_none_or(|length| bounds.contains(&length)), "{length:?}");
             }
         }
-        assert_eq!((kinds.len(), most), (6, 8));
+        assert_eq!((kinds.len(), most), (10, 8));
         assert!(together > 200, "{together}");
     }
 
@@ -120,6 +174,7 @@ mod tests {
     #[test]
     fn chaos_without_nodes_is_refused_and_without_time_is_at_the_start() {
         assert!(Chaos { nodes: vec![], ..chaos() }.draw(&mut Seed(0).rng()).is_err());
+        assert!(Chaos { nodes: vec![], ..chaos() }.draw_later(&mut Seed(0).rng()).is_err());
         assert!(Chaos { codes: vec![], ..chaos() }.draw(&mut Seed(0).rng()).is_err());
         let list = Chaos { until: JobTime::ZERO, ..chaos() }.draw(&mut Seed(0).rng()).unwrap();
         assert!(list.left().all(|(at, _)| *at == JobTime::ZERO));

@@ -1,9 +1,10 @@
 //! What `antdt config` prints.
 
+use antdt_job::SyncMode;
 use serde_json::{Value as Json, json};
 
 use crate::cli::{Command, parse};
-use crate::job::JobSpec;
+use crate::job::{JobSpec, SyncSpec};
 
 fn printed(line: &str, env: &[(&str, &str)]) -> String {
     let get = |name: &str| env.iter().find(|(known, _)| *known == name).map(|(_, text)| (*text).to_owned());
@@ -42,6 +43,32 @@ fn every_value_says_where_it_comes_from() {
         let json: Json = serde_json::from_str(&json).unwrap();
         assert_eq!(json["seed"], json!({ "value": 3, "origin": "variable ANTDT_SEED" }));
         assert_eq!(json["servers"]["origin"], "default");
+    });
+}
+
+#[test]
+fn every_setting_of_a_part_says_where_it_comes_from() {
+    let job = "seed = 2\n[policy.nd]\ndrain = \"10s\"\n\n\
+               [policy]\nname = \"none\"\n[optimizer]\nadam = { beta1 = 0.8,\n beta2 = 0.99 }\n";
+    with_job_file(job, |file| {
+        let shown = |flags: &str| printed(&format!("config show --origin --job {file} {flags}"), &[]);
+        let text = shown("");
+        for table in [
+            format!("\n[policy]\nname = \"none\"  # {file}:6\n"),
+            format!("\n[policy.nd]\ndrain = \"10s\"  # {file}:3\n"),
+            format!("\n[optimizer]\n\n[optimizer.adam]\nbeta1 = 0.8  # {file}:8\nbeta2 = 0.99  # {file}:9\n"),
+        ] {
+            assert!(text.contains(&table), "{table} in {text}");
+        }
+        let text = shown("--policy dd");
+        assert!(text.contains("\n[policy]\nname = \"dd\"  # flag --policy\n"), "{text}");
+        assert!(text.contains(&format!("\n[policy.nd]\ndrain = \"10s\"  # {file}:3\n")), "{text}");
+        let json: Json = serde_json::from_str(&shown("--json --policy dd")).unwrap();
+        let policy = json!({
+            "name": { "value": "dd", "origin": "flag --policy" },
+            "nd": { "drain": { "value": "10s", "origin": format!("{file}:3") } },
+        });
+        assert_eq!(json["policy"], policy);
     });
 }
 
@@ -102,9 +129,8 @@ fn accepts(schema: &Json, value: &Json) -> bool {
         },
         "const" => rule == value,
         "pattern" => {
-            let start = rule.as_str().and_then(|rule| rule.strip_prefix('^')?.strip_suffix(".+$"));
-            let start = start.expect("our patterns are a beginning and at least one letter");
-            value.as_str().is_none_or(|text| text.strip_prefix(start).is_some_and(|rest| !rest.is_empty()))
+            let pattern = regex::Regex::new(rule.as_str().unwrap()).unwrap();
+            value.as_str().is_none_or(|text| pattern.is_match(text))
         }
         "enum" => rule.as_array().unwrap().contains(value),
         "minimum" => value.as_f64().is_none_or(|value| value >= rule.as_f64().unwrap()),
@@ -144,16 +170,33 @@ fn the_schema_accepts_job_files_and_refuses_what_they_refuse() {
     ] {
         assert!(file(&printed(&line.replacen("run", "config show", 1), &[])), "{line}");
     }
-    for good in
-        [JOB, "program = [\"x\"]", "policy = \"none\"", "[policy.nd]\nwindow = 3", "[policy]\nname = \"nd\""]
-    {
+    for good in [
+        JOB,
+        "program = [\"x\"]",
+        "policy = \"none\"",
+        "policy = \"nd+backup\"",
+        "[policy.nd]\nwindow = 3",
+        "[policy]\nname = \"nd\"",
+        "[policy]\nname = \"nd+dd\"\n[policy.nd]\nwindow = 3",
+        "device = \"cpu\"",
+        "nproc-per-node = \"gpu\"",
+    ] {
         assert!(file(good), "{good}");
+    }
+    for sync in SyncMode::examples().iter().map(ToString::to_string) {
+        let bare = sync.split_once('=').map_or(&sync[..], |(name, _)| name);
+        for text in [&sync[..], bare, "auto", "auto=allreduce,ps-bsp"] {
+            let is_read = text.parse::<SyncSpec>().is_ok();
+            assert_eq!(file(&format!("sync = {text:?}")), is_read, "{text}");
+        }
     }
     for bad in [
         "epoch = 3",
         "epochs = 0",
         "epochs = \"3\"",
         "epochs = 4294967296",
+        "nproc-per-node = 0",
+        "nproc-per-node = \"gpus\"",
         "master-port = 65536",
         "heartbeat = 5",
         "sync = \"ps-bps\"",
@@ -161,6 +204,8 @@ fn the_schema_accepts_job_files_and_refuses_what_they_refuse() {
         "straggler = [1]",
         "program = []",
         "policy = \"dn\"",
+        "policy = \"nd+dn\"",
+        "policy = \"nd+\"",
         "[policy]\nwindow = 3",
         "[policy.dn]",
     ] {

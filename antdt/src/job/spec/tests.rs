@@ -52,7 +52,10 @@ fn every_setting_has_a_name_of_its_own_a_text_form_and_a_key() {
             Form::Truth => "true".to_owned(),
             Form::Text if setting.name == "lr-schedule" => "linear:total=9,end=0".to_owned(),
             Form::Text if setting.name == "checkpoint-every" => "7steps".to_owned(),
+            Form::Text if setting.name == "eval-every" => "7".to_owned(),
+            Form::Text if setting.name == "early-stopping" => "7:auc".to_owned(),
             Form::Text if setting.name == "emulate-network" => "bandwidth=7MB/s".to_owned(),
+            Form::Text if setting.name == "elect" => "etcd://a:7/b".to_owned(),
             Form::Text => "file.tsv".to_owned(),
             Form::Duration => "7s".to_owned(),
             // Nothing else can be set.
@@ -86,7 +89,10 @@ fn settings_of_policies_travel_with_the_others() {
     spec.check_names().unwrap();
     spec.put("policy", &json!({ "dn": {} })).unwrap();
     let error = spec.validate().unwrap_err().to_string();
-    assert_eq!(error, "[policy.…] = dn: must be one of none, nd, dd, backup, lb-bsp; did you mean `nd`?");
+    assert_eq!(
+        error,
+        "[policy.…] = dn: must be one of none, nd, predictive, dd, backup, lr, exclude-host, lb-bsp; did you mean `nd`?"
+    );
 }
 
 #[test]
@@ -119,6 +125,42 @@ fn numbers_that_cannot_be_are_refused_with_the_flag_and_the_remedy() {
         refusal(|s| s.control_tick = Duration::ZERO).starts_with("--control-tick = 0s: must be at least 1ms")
     );
     assert!(refusal(|s| s.data = Some(DataSpec::Synthetic { rows: 0 })).contains("at least 1 row"));
+}
+
+#[test]
+fn evaluations_need_what_they_are_made_from() {
+    let with = |settings: &[(&str, &str)]| {
+        let mut spec = valid();
+        for (name, value) in [("report-dir", "report")].iter().chain(settings) {
+            spec.set(name, value).unwrap();
+        }
+        spec.validate().map_err(|error| error.to_string())
+    };
+    let every = ("eval-every", "epoch");
+    let held_out = ("eval-fraction", "0.1");
+    assert_eq!(with(&[every, held_out, ("early-stopping", "2:auc")]), Ok(()));
+    assert_eq!(with(&[every]), Ok(()), "it may be evaluated on what it was trained on");
+    for (settings, expected) in [
+        (&[("early-stopping", "2"), held_out][..], "--early-stopping = 2: must be given with --eval-every"),
+        (
+            &[("early-stopping", "2:auc"), every],
+            "--early-stopping = 2:auc: must be given with --eval-fraction",
+        ),
+        (&[("early-stopping", "3"), every, held_out], "given with a larger --checkpoint-keep than 3"),
+        (&[every, ("record", "trace")], "--record = trace: must be left out with --eval-every"),
+    ] {
+        let error = with(settings).unwrap_err();
+        assert!(error.contains(expected) && !error.contains('\n'), "{error}");
+    }
+    let error = refusal(|s| s.eval_every = EvalEvery::Epochs(1));
+    assert!(
+        error.starts_with("--eval-every = epoch: must be given with --report-dir, --run-dir or"),
+        "{error}"
+    );
+    let foreign = refusal(|s| {
+        (s.eval_every, s.program) = (EvalEvery::Epochs(2), Some(vec!["true".to_owned()]));
+    });
+    assert!(foreign.starts_with("--eval-every = 2: must be end with a program of your own"), "{foreign}");
 }
 
 #[test]
@@ -192,11 +234,11 @@ fn unknown_names_are_refused_with_the_known_ones() {
     let e = |setting: &str, text: &str| valid().set(setting, text).unwrap_err().to_string();
     assert_eq!(
         e("policy", "dn"),
-        "--policy = dn: must be one of none, nd, dd, backup, lb-bsp; did you mean `nd`?"
+        "--policy = dn: must be one of none, nd, predictive, dd, backup, lr, exclude-host, lb-bsp; did you mean `nd`?"
     );
     assert_eq!(
         e("sync", "ps_bsp"),
-        "--sync = ps_bsp: must be one of allreduce, ps-bsp, ps-asp, ps-backup=WORKERS, ps-ssp=STEPS, local-sgd=STEPS, diloco=STEPS, d-psgd=GRAPH, ad-psgd, ripples-static=WORKERS, ripples=POLICY; did you mean `ps-bsp`?"
+        "--sync = ps_bsp: must be one of allreduce, ps-bsp, ps-asp, ps-backup=WORKERS, ps-ssp=STEPS, local-sgd=STEPS, diloco=STEPS, d-psgd[=GRAPH], ad-psgd, ripples-static[=WORKERS], ripples=POLICY; did you mean `ps-bsp`?"
     );
     assert!(e("workload", "deepmf").ends_with("did you mean `deepfm`?"));
     assert_eq!(e("sharding", "x"), "--sharding = x: must be one of dynamic, static");
@@ -296,14 +338,23 @@ fn a_device_that_cannot_be_is_refused_by_its_part() {
 
 #[test]
 fn one_worker_for_each_gpu_is_a_number_or_says_why_there_is_none() {
-    let mut spec = valid();
-    match (spec.set("nproc-per-node", "gpu"), gpu::count()) {
-        (Ok(()), Ok(count)) => assert_eq!(spec.workers, count),
-        (Err(error), Err(why)) => {
-            assert_eq!(error.to_string(), format!("--nproc-per-node = gpu: must be a number here: {why}"));
+    type Given = fn(&mut JobSpec) -> Result<(), InvalidValue>;
+    let given: [Given; 2] =
+        [|spec| spec.set("nproc-per-node", "gpu"), |spec| spec.put("nproc-per-node", &json!("gpu"))];
+    for given in given {
+        let mut spec = valid();
+        match (given(&mut spec), gpu::count()) {
+            (Ok(()), Ok(count)) => assert_eq!(spec.workers, count),
+            (Err(error), Err(why)) => {
+                let refused = format!("--nproc-per-node = gpu: must be a number here: {why}");
+                assert_eq!(error.to_string(), refused);
+            }
+            (given, count) => panic!("{given:?}, {count:?}"),
         }
-        (set, count) => panic!("{set:?}, {count:?}"),
     }
+    let mut spec = valid();
+    let refused = spec.put("servers", &json!("gpu")).unwrap_err().to_string();
+    assert!(refused.starts_with("--servers = gpu: must be a whole number"), "{refused}");
 }
 
 #[test]
@@ -313,6 +364,29 @@ fn data_is_a_path_or_synthetic_rows() {
     assert!("synthetic:many".parse::<DataSpec>().is_err());
     assert!("synthetic".parse::<DataSpec>().is_err());
     assert!("".parse::<DataSpec>().is_err());
+}
+
+#[test]
+fn a_step_is_held_against_the_global_batch_where_all_workers_take_it_on_one_model() {
+    for (sync, servers, in_common) in [
+        ("allreduce", "0", true),
+        ("ps-bsp", "2", true),
+        ("ps-backup=1", "2", true),
+        ("ps-asp", "2", false),
+        ("ps-ssp=3", "2", false),
+        ("local-sgd=4", "0", false),
+        ("diloco=4", "0", false),
+        ("d-psgd", "0", false),
+        ("ad-psgd", "0", false),
+        ("ripples=smart", "0", false),
+    ] {
+        let mut spec = valid();
+        for (flag, value) in [("sync", sync), ("servers", servers), ("global-batch-size", "24")] {
+            spec.set(flag, value).unwrap();
+        }
+        let full_batch = spec.update_rule("sgd", 0.1, 0.0).unwrap().full_batch;
+        assert_eq!(full_batch, in_common.then_some(24), "{sync}");
+    }
 }
 
 #[test]

@@ -4,7 +4,19 @@ use std::time::Duration;
 
 use crate::verbs::Shape;
 
-/// Settings of an [`RdmaTransport`](super::RdmaTransport). They may differ between members, but for `fallback`.
+/// How the queue pairs of a group are connected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum RdmaSetup {
+    /// By what the members tell each other over the group's TCP connections.
+    #[default]
+    Cards,
+    /// By librdmacm, the connection manager of the RDMA stack, for fabrics that let nothing else connect: it asks the system for
+    /// the way to a peer's IP address, and the peer's system for an answer. Where it takes calls is told over the group's TCP
+    /// connections. Adapters need an IP address that is valid beyond their link.
+    Manager,
+}
+
+/// Settings of an [`RdmaTransport`](super::RdmaTransport). They may differ between members, but for `fallback` and `setup`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RdmaConfig {
     /// Name of the device to use, as `rdma link` lists it. Default: none, the fastest active port of this host.
@@ -12,6 +24,8 @@ pub struct RdmaConfig {
     /// Whether the group communicates over TCP where a member has no adapter. Default: yes. Otherwise such a group is
     /// refused. It must be the same on all members.
     pub fallback: bool,
+    /// How the queue pairs are connected. Default: by the group's TCP connections. It must be the same on all members.
+    pub setup: RdmaSetup,
     /// Slots of a connection in one direction. Default: none, those that suit the size of the group. A group uses the
     /// least that a member offers.
     pub shape: Option<Shape>,
@@ -25,6 +39,13 @@ pub struct RdmaConfig {
 
 impl Default for RdmaConfig {
     fn default() -> Self {
-        Self { device: None, fallback: true, shape: None, patience: None, spin: Duration::from_micros(20) }
+        Self {
+            device: None,
+            fallback: true,
+            setup: RdmaSetup::Cards,
+            shape: None,
+            patience: None,
+            spin: Duration::from_micros(20),
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::RdmaTransport;
+use super::{RdmaConfig, RdmaSetup, RdmaTransport};
 use crate::error::CollectiveError;
 use crate::group::Group;
 use crate::runtime::abort::AbortHandle;
@@ -10,14 +10,22 @@ use crate::runtime::transport::registry::Entry;
 use crate::runtime::transport::{Fabric, Listener, Regroup};
 
 #[derive(Debug)]
-struct Rdma;
+struct Rdma(RdmaSetup);
 
 /// The line in the registry.
 pub(in crate::runtime::transport) const ENTRY: Entry = Entry {
     name: "rdma",
     about: "RDMA between all processes; TCP where a host has no adapter",
     settings: Vec::new,
-    build: |_| Ok(Box::new(Rdma)),
+    build: |_| Ok(Box::new(Rdma(RdmaSetup::Cards))),
+};
+
+/// The same, with the other way to connect.
+pub(in crate::runtime::transport) const MANAGED: Entry = Entry {
+    name: "rdma-cm",
+    about: "as rdma, connected by librdmacm, the connection manager of the RDMA stack",
+    settings: Vec::new,
+    build: |_| Ok(Box::new(Rdma(RdmaSetup::Manager))),
 };
 
 impl Fabric for Rdma {
@@ -28,7 +36,8 @@ impl Fabric for Rdma {
         timeout: Duration,
         abort: &AbortHandle,
     ) -> Result<Box<dyn Regroup>, CollectiveError> {
-        Ok(Box::new(RdmaTransport::connect(listener, group, timeout, abort)?))
+        let config = RdmaConfig { setup: self.0, ..RdmaConfig::default() };
+        Ok(Box::new(RdmaTransport::connect_with(listener, group, timeout, abort, config)?))
     }
 }
 

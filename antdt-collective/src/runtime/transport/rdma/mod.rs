@@ -19,17 +19,23 @@
 //! repeats what is not acknowledged for at most half of the time that a call has (`verbs::Retries`), and then breaks the
 //! connection: if the peer's process is gone, the call fails with `PeerClosed`, and otherwise the peer is named as late.
 //!
-//! Three layers keep unsafe code small: `sys` are the library's declarations, `result` turns what they return into errors,
+//! Queue pairs are connected by what the members tell each other over TCP. The connection manager of the RDMA stack, librdmacm,
+//! does it where it is asked to ([`RdmaSetup`], `rdma-cm` in the registry): it asks the kernels of both hosts, which costs some
+//! messages for each pair, and finds the ways that only it knows. Each member takes calls at the IP address of its adapter; the
+//! number that goes with it is told over TCP, as is the queue pair from which a call may come.
+//!
+//! Three layers keep unsafe code small: `sys` are the libraries' declarations, `result` turns what they return into errors,
 //! `safe` are owned objects.
 //!
-//! Rejected: `librdmacm`, which would connect a second time what the group's TCP connections already join, with addresses
-//! that a job would have to be told; a shared receive queue, whose credits would be shared by all peers; reading by the
+//! Rejected: queue pairs that librdmacm makes, because it would bind them to a device context of its own, in which regions
+//! that were handed out are not registered; a shared receive queue, whose credits would be shared by all peers; reading by the
 //! receiver (RDMA READ), which costs a round trip more, and of which adapters do few at a time.
 
 mod adapter;
 mod config;
 mod fabric;
 mod link;
+mod manager;
 mod plane;
 mod result;
 mod safe;
@@ -41,9 +47,10 @@ use std::time::{Duration, Instant};
 use antdt_core::Rank;
 
 use self::adapter::Adapter;
-pub use self::config::RdmaConfig;
-pub(in crate::runtime::transport) use self::fabric::ENTRY;
+pub use self::config::{RdmaConfig, RdmaSetup};
+pub(in crate::runtime::transport) use self::fabric::{ENTRY, MANAGED};
 use self::link::{Link, Memory, Part};
+use self::manager::{Ends, Manager};
 use self::plane::{Plane, Regions, Round, Trouble, failed};
 pub use self::result::{VerbsError, WorkStatus};
 pub(in crate::runtime) use self::safe::RegisteredRegion;
@@ -278,13 +285,18 @@ fn connect(
 ) -> Result<Option<Plane>, CollectiveError> {
     let group = tcp.group().clone();
     let mut call = meeting(&group, deadline);
-    let chosen = Adapter::choose(config.device.as_deref());
+    let managed = config.setup == RdmaSetup::Manager;
+    // Calls are taken before anybody hears where.
+    let chosen = Adapter::choose(config.device.as_deref()).and_then(|adapter| {
+        let manager = if managed { Some(Manager::listen(&adapter, group.world())?) } else { None };
+        Ok((adapter, manager))
+    });
     let offer = match &chosen {
-        Ok(Adapter { device, port, .. }) => {
+        Ok((Adapter { device, port, .. }, _)) => {
             let shape = config.shape.unwrap_or_else(|| Shape::of_group(group.world()));
             let (depth, completions) = (device.queue_depth_max(), device.completions_max());
             let shape = shape.within(group.world() - 1, depth, completions);
-            Offer::Adapter { ethernet: port.ethernet, mtu: port.mtu, shape }
+            Offer::Adapter { ethernet: port.ethernet, mtu: port.mtu, shape, managed }
         }
         Err(error) => Offer::Nothing(error.to_string()),
     };
@@ -310,19 +322,35 @@ fn connect(
         }
         Err(why) => return Err(CollectiveError::Invalid { what: why }),
     };
-    let adapter = chosen.expect("this member offered an adapter");
+    let (adapter, manager) = chosen.expect("this member offered an adapter");
     let patience = config.patience.unwrap_or_else(|| deadline.saturating_duration_since(call.started));
+    let retry = Retries::within(patience);
     let (made, regions) = Made::new(&group, &adapter, shape, regions)
         .map_err(|error| failed(&format!("preparing {}", adapter.device.name()), &error))?;
     call.tag.round = 1;
-    let endpoints = made.swap(tcp, &call, &adapter, shape)?;
+    let service = manager.as_ref().map_or(0, |manager| manager.service);
+    let endpoints = made.swap(tcp, &call, &adapter, shape, service)?;
+    let mtu_with = |rank: Rank| adapter.port.mtu.of_path(mtus[rank.0 as usize]);
+    let mut connections = Vec::new();
+    if let Some(manager) = &manager {
+        let ends = made.pairs.iter().zip(&endpoints).map(|(pair, remote)| Ends {
+            rank: pair.rank,
+            pair: &pair.pair,
+            remote: *remote,
+            mtu: mtu_with(pair.rank),
+        });
+        let ends: Vec<Ends<'_>> = ends.collect();
+        connections = manager.connect(tcp, &call, abort, &adapter, &ends, retry)?;
+    }
     let mut links: Vec<Option<Link>> = (0..group.world()).map(|_| None).collect();
     for (pair, remote) in made.pairs.iter().zip(endpoints) {
-        let mtu = adapter.port.mtu.of_path(mtus[pair.rank.0 as usize]);
-        let retry = Retries::within(patience);
-        let path = Path { from: adapter.address, to: remote, mtu, retry, packet: pair.packet };
         let peer = group.holder(pair.rank);
-        pair.pair.connect(&path).map_err(|error| failed(&format!("connecting with {peer}"), &error))?;
+        if manager.is_none() {
+            let mtu = mtu_with(pair.rank);
+            let path = Path { from: adapter.address, to: remote, mtu, packet: pair.packet };
+            let connected = pair.pair.connect(&path.way(), retry);
+            connected.map_err(|error| failed(&format!("connecting with {peer}"), &error))?;
+        }
         let link = Link::new(
             (pair.rank, peer),
             pair.pair.clone(),
@@ -336,24 +364,28 @@ fn connect(
     // Nobody begins before all are connected, or know that somebody is not.
     call.tag.round = 2;
     tcp.all_gather(&call, &mut vec![0; group.world() as usize])?;
-    tracing::debug!(device = adapter.device.name(), ?shape, "connected over RDMA");
-    Ok(Some(Plane::new(links, regions, made.completions, abort.clone())))
+    tracing::debug!(device = adapter.device.name(), ?shape, managed, "connected over RDMA");
+    Ok(Some(Plane::new(links, regions, made.completions, connections, abort.clone())))
 }
 
 // What all use, and each member's longest packet; or why there is no RDMA in this group.
 fn agree(group: &Group, offers: &[Offer]) -> Result<(Shape, Vec<Mtu>), String> {
-    let mut agreed: Option<(bool, Shape)> = None;
+    let mut agreed: Option<((bool, bool), Shape)> = None;
     let mut mtus = Vec::with_capacity(offers.len());
     for (rank, offer) in (0..).map(Rank).zip(offers) {
         let peer = group.holder(rank);
         match offer {
             Offer::Nothing(why) => return Err(format!("{peer}: {why}")),
-            Offer::Adapter { ethernet, mtu, shape } => {
-                let (theirs, least) = *agreed.get_or_insert((*ethernet, *shape));
-                if theirs != *ethernet {
+            Offer::Adapter { ethernet, mtu, shape, managed } => {
+                let (theirs, least) = *agreed.get_or_insert(((*ethernet, *managed), *shape));
+                let first = group.holder(Rank(0));
+                if theirs.0 != *ethernet {
+                    return Err(format!("{peer} and {first} have adapters of different networks"));
+                }
+                if theirs.1 != *managed {
+                    let (with, without) = if *managed { (peer, first) } else { (first, peer) };
                     return Err(format!(
-                        "{peer} and {} have adapters of different networks",
-                        group.holder(Rank(0))
+                        "{with} connects by librdmacm and {without} does not; choose one transport for all"
                     ));
                 }
                 agreed = Some((theirs, least.least(*shape)));
@@ -436,6 +468,7 @@ impl Made {
         call: &Exchange,
         adapter: &Adapter,
         shape: Shape,
+        service: u16,
     ) -> Result<Vec<Endpoint>, CollectiveError> {
         let mine: Vec<(Rank, [u8; Endpoint::LEN])> = self
             .pairs
@@ -446,6 +479,7 @@ impl Made {
                     packet: pair.packet,
                     gid: adapter.address.gid,
                     lid: adapter.address.lid,
+                    service,
                     slots: self.landing.address(self.memory(pair.index, shape).landing.at),
                     key: self.landing.remote_key(),
                 };

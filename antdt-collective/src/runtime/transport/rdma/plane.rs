@@ -7,7 +7,9 @@ use antdt_core::Rank;
 
 use super::link::{Link, Receiving, Request, Sending};
 use super::result::VerbsError;
-use super::safe::{Access, CompletionQueue, MemoryRegion, ProtectionDomain, QueuePair, RegisteredRegion};
+use super::safe::{
+    Access, CompletionQueue, Connection, MemoryRegion, ProtectionDomain, QueuePair, RegisteredRegion,
+};
 use crate::error::CollectiveError;
 use crate::frame::{Tag, Timeliness};
 use crate::runtime::abort::AbortHandle;
@@ -128,6 +130,8 @@ pub(super) struct Plane {
     pub(super) links: Vec<Option<Link>>,
     pub(super) regions: Regions,
     pub(super) completions: Arc<CompletionQueue>,
+    // Of the connection manager, where it connected the queue pairs.
+    _connections: Vec<Connection>,
     pub(super) abort: AbortHandle,
     // Until when what was sent is waited for in the end; `None` once the group has failed.
     lingers: Option<Instant>,
@@ -138,9 +142,10 @@ impl Plane {
         links: Vec<Option<Link>>,
         regions: Regions,
         completions: Arc<CompletionQueue>,
+        connections: Vec<Connection>,
         abort: AbortHandle,
     ) -> Self {
-        Self { links, regions, completions, abort, lingers: Some(Instant::now()) }
+        Self { links, regions, completions, _connections: connections, abort, lingers: Some(Instant::now()) }
     }
 
     /// The queue pairs of all links.
@@ -340,9 +345,10 @@ impl Drop for Plane {
 pub(super) fn failed(what: &str, error: &VerbsError) -> CollectiveError {
     let kind = match error {
         VerbsError::Memory { source, .. } | VerbsError::Call { source, .. } => source.kind(),
-        VerbsError::NoAdapter | VerbsError::NoSuchAdapter { .. } | VerbsError::Unusable { .. } => {
-            std::io::ErrorKind::NotFound
-        }
+        VerbsError::NoAdapter
+        | VerbsError::NoSuchAdapter { .. }
+        | VerbsError::Unusable { .. }
+        | VerbsError::NoManager { .. } => std::io::ErrorKind::NotFound,
         VerbsError::Full => std::io::ErrorKind::WouldBlock,
     };
     CollectiveError::Io { what: format!("{what}: {error}"), kind }

@@ -31,6 +31,12 @@ pub enum VerbsError {
         /// For each adapter, what it lacks.
         why: String,
     },
+    /// The connection manager of the system cannot be used.
+    #[error("the RDMA connection manager cannot be used: {why}")]
+    NoManager {
+        /// What it lacks.
+        why: String,
+    },
     /// The system does not let this process lock memory.
     #[error(
         "registering {len} bytes: {source}; allow this process to lock more memory (`ulimit -l unlimited`)"

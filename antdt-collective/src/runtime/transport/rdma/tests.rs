@@ -3,8 +3,9 @@
 use std::time::{Duration, Instant};
 
 use super::link::Request;
-use super::safe::{Arrival, Completion, Gather, Remote};
+use super::safe::{Arrival, Completion, Connection, Event, Events, Gather, Remote};
 use super::*;
+use crate::verbs::HandshakeReport;
 
 /// Longest wait for a completion that must come.
 const PATIENT: Duration = Duration::from_secs(30);
@@ -54,20 +55,16 @@ impl End {
             packet: 7,
             gid: self.adapter.address.gid,
             lid: self.adapter.address.lid,
+            service: 0,
             slots: self.memory.address(0),
             key: self.memory.remote_key(),
         }
     }
 
     fn connect(&self, other: &Self) {
-        let path = Path {
-            from: self.adapter.address,
-            to: other.endpoint(),
-            mtu: self.adapter.port.mtu,
-            retry: Retries::within(Duration::from_millis(400)),
-            packet: 7,
-        };
-        self.pair.connect(&path).unwrap();
+        let path =
+            Path { from: self.adapter.address, to: other.endpoint(), mtu: self.adapter.port.mtu, packet: 7 };
+        self.pair.connect(&path.way(), Retries::within(Duration::from_millis(400))).unwrap();
     }
 
     fn post_receive(&self) {
@@ -206,6 +203,7 @@ fn a_group_uses_the_least_that_a_member_offers_or_says_who_offers_nothing() {
         ethernet,
         mtu: Mtu::from_code(mtu).unwrap(),
         shape: Shape { slots, ..shape },
+        managed: false,
     };
     let (least, mtus) = agree(group, &[offer(true, 5, 8), offer(true, 3, 4)]).unwrap();
     assert_eq!(least.slots, 4);
@@ -214,6 +212,70 @@ fn a_group_uses_the_least_that_a_member_offers_or_says_who_offers_nothing() {
     assert_eq!(why, format!("{}: no driver", group.holder(Rank(1))));
     let why = agree(group, &[offer(true, 5, 8), offer(false, 5, 8)]).unwrap_err();
     assert!(why.contains("different networks"), "{why}");
+    let Offer::Adapter { ethernet, mtu, shape, .. } = offer(true, 5, 8) else { panic!() };
+    let managed = Offer::Adapter { ethernet, mtu, shape, managed: true };
+    let why = agree(group, &[offer(true, 5, 8), managed]).unwrap_err();
+    let (first, second) = (group.holder(Rank(0)), group.holder(Rank(1)));
+    assert!(why.starts_with(&format!("{second} connects by librdmacm and {first} does not")), "{why}");
+}
+
+// The next event of a member or a caller, slept for.
+fn event(events: &Arc<Events>) -> Event {
+    let deadline = Instant::now() + PATIENT;
+    loop {
+        if let Some(event) = events.next().unwrap() {
+            return event;
+        }
+        assert!(Instant::now() < deadline, "no event");
+        let mut fds =
+            [rustix::event::PollFd::from_borrowed_fd(events.descriptor(), rustix::event::PollFlags::IN)];
+        crate::runtime::wait::wait(&mut fds, deadline).unwrap();
+    }
+}
+
+// A caller that has asked its way and called.
+fn caller(manager: &Manager, queue_pair: u32, said: &[u8]) -> (Arc<Events>, Connection) {
+    let events = Events::open().unwrap();
+    let caller = Connection::new(&events).unwrap();
+    caller.ask_address(manager.address().ip(), manager.address(), PATIENT).unwrap();
+    assert!(matches!(event(&events), Event::Of(_, HandshakeReport::Address)));
+    caller.ask_way(PATIENT).unwrap();
+    assert!(matches!(event(&events), Event::Of(_, HandshakeReport::Way)));
+    caller.call(queue_pair, said).unwrap();
+    (events, caller)
+}
+
+#[test]
+fn the_manager_connects_queue_pairs_and_a_caller_that_is_refused_hears_it() {
+    let Some(adapter) = adapter() else { return };
+    let manager = Manager::listen(&adapter, 2).unwrap();
+    let retry = Retries::within(Duration::from_millis(400));
+    let (first, second) = (End::new(&adapter), End::new(&adapter));
+    let (heard, calling) = caller(&manager, first.pair.number(), b"greetings");
+    let Event::Request(called, said, from) = event(manager.events()) else { panic!("nobody calls") };
+    assert_eq!((&said[..9], from), (&b"greetings"[..], first.pair.number()));
+    assert_eq!(called.adapter(), Some((adapter.device.name().to_owned(), adapter.port.number)));
+    second.pair.connect(&called.way().unwrap(), retry).unwrap();
+    called.answer(second.pair.number()).unwrap();
+    assert!(matches!(event(&heard), Event::Of(_, HandshakeReport::Answered)));
+    first.pair.connect(&calling.way().unwrap(), retry).unwrap();
+    calling.confirm().unwrap();
+    assert!(
+        matches!(event(manager.events()), Event::Of(key, HandshakeReport::Confirmed) if key == called.key())
+    );
+    first.fill(0x5a);
+    second.post_receive();
+    let to = second.endpoint();
+    first.write(Remote { address: to.slots + 4096, key: to.key }, 1000);
+    assert!(first.completion().status.is_success());
+    assert_eq!(second.completion().arrival, Some(Arrival::Write(1000, 42)));
+    assert_eq!([4095, 4096, 5095, 5096].map(|at| second.byte(at)), [0, 0x5a, 0x5a, 0]);
+
+    let third = End::new(&adapter);
+    let (heard, calling) = caller(&manager, third.pair.number(), b"somebody else");
+    let Event::Request(called, ..) = event(manager.events()) else { panic!("nobody calls") };
+    called.refuse();
+    assert!(matches!(event(&heard), Event::Failed(key, why) if key == calling.key() && !why.is_empty()));
 }
 
 // A message of so many bytes from the first member to the second; the number of its pieces.

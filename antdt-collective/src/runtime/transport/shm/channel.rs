@@ -35,6 +35,8 @@ use crate::runtime::wait::wait;
 
 /// First bytes on the connection; the last one is the version.
 const MAGIC: [u8; 8] = *b"antdtch\x01";
+
+// Hello and answer are written by hand, since the peer must know their length.
 const HELLO_LEN: usize = MAGIC.len() + 8 + Card::LEN;
 const ANSWER_LEN: usize = MAGIC.len() + 1 + Card::LEN;
 

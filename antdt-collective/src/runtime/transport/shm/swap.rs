@@ -64,6 +64,7 @@ impl Card {
     /// Bytes of a card.
     pub(in crate::runtime::transport) const LEN: usize = SECRET_LEN + NAME_LEN + HOST_LEN;
 
+    /// Returns the bytes of the card on the wire. By hand, since the peer must know the length.
     pub(in crate::runtime::transport) fn encode(&self) -> Vec<u8> {
         [&self.secret[..], &self.name, &self.host.0].concat()
     }
@@ -122,6 +123,7 @@ impl Counter {
         to: &Card,
     ) -> io::Result<bool> {
         let address = SocketAddrUnix::new_abstract_name(&to.name)?;
+        // By hand: two parts of fixed length, which are read at fixed places.
         let letter = [&to.secret[..], &me.0.to_le_bytes()].concat();
         let files = [file];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];

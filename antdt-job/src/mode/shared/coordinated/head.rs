@@ -26,11 +26,7 @@ impl Head {
         let Self { entrance, coordinator, .. } = self;
         let Some(entering) = entrance.open(now, core, |holder| coordinator.join(holder)) else { return };
         let (next_step, last_commit) = (coordinator.step(), coordinator.last_with_samples().cloned());
-        entering.tell(now, core, true, |joined| Joined {
-            next_step,
-            last_commit: last_commit.clone(),
-            ..joined
-        });
+        entering.tell(now, core, true, |joined| Joined { next_step, last_commit, ..joined });
     }
 
     /// Commits the open step if enough workers are ready. The next one, which waits for as many as the plan says that comes into force

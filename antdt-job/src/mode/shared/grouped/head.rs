@@ -27,6 +27,14 @@ struct Running {
     reports: BTreeMap<Holder, (u64, Readiness)>,
 }
 
+/// The answer to a question.
+#[derive(Debug)]
+struct Told {
+    question: u64,
+    /// `None` if it was undone.
+    commit: Option<StepCommit>,
+}
+
 /// The members of a group of workers, while none comes, leaves or dies.
 #[derive(Debug)]
 struct Generation {
@@ -60,7 +68,7 @@ pub(crate) struct Head {
     /// Generators that were made.
     generators: u64,
     /// The newest answer of each life.
-    told: BTreeMap<Holder, StepCommit>,
+    told: BTreeMap<Holder, Told>,
     /// Samples that others have committed since each life was told.
     since: BTreeMap<Holder, u64>,
 }
@@ -127,15 +135,29 @@ impl Head {
     /// The generation is over: whatever is not committed is void, and all members meet.
     fn break_up(&mut self, core: &mut HeadCore) {
         let Some(generation) = self.generation.take() else { return };
-        let reported = generation.running.values().flat_map(|running| running.reports.keys());
-        for holder in generation.waiting.keys().chain(reported) {
-            core.tell_undone(*holder);
+        let reports = generation.running.values().flat_map(|running| &running.reports);
+        let reported = reports.map(|(holder, (question, _))| (*holder, *question));
+        for (holder, question) in generation.waiting.into_iter().chain(reported) {
+            self.undo(core, holder, question);
         }
     }
 
     fn tell(&mut self, core: &mut HeadCore, holder: Holder, commit: StepCommit) {
-        self.told.insert(holder, commit.clone());
+        self.told.insert(holder, Told { question: commit.asked, commit: Some(commit.clone()) });
         core.tell_commit(holder, commit);
+    }
+
+    fn undo(&mut self, core: &mut HeadCore, holder: Holder, question: u64) {
+        self.told.insert(holder, Told { question, commit: None });
+        core.tell_undone(holder);
+    }
+
+    /// Whether this worker has a question that is not answered.
+    fn is_asking(&self, holder: Holder) -> bool {
+        self.generation.as_ref().is_some_and(|generation| {
+            let reported = |running: &Running| running.reports.contains_key(&holder);
+            generation.waiting.contains_key(&holder) || generation.running.values().any(reported)
+        })
     }
 
     /// Tells the members of a group to average.
@@ -153,6 +175,7 @@ impl Head {
             end: false,
             asked: 0,
             counted: true,
+            everyone: true,
         };
         let mut asked = Vec::new();
         for member in &members {
@@ -198,6 +221,7 @@ impl Head {
             end: false,
             asked: question,
             counted: false,
+            everyone: true,
         };
         self.tell(core, holder, skip);
     }
@@ -225,6 +249,7 @@ impl Head {
             end: true,
             asked: question,
             counted: false,
+            everyone: true,
         };
         self.tell(core, holder, leave);
         self.break_up(core);
@@ -305,6 +330,7 @@ impl Head {
             end,
             asked: 0,
             counted: true,
+            everyone: true,
         };
         for (holder, (question, _)) in reports {
             // What all workers trained, by which learning rates go.
@@ -354,14 +380,17 @@ impl HeadHalf for Head {
         step: u64,
         readiness: Readiness,
     ) -> Result<(), String> {
-        if let Some(told) = self.told.get(&holder).filter(|told| step <= told.asked) {
-            if step == told.asked {
-                core.tell_commit(holder, told.clone());
+        // Asked again. What is older than the newest answer is a late copy, for which nobody waits.
+        if let Some(Told { question, commit }) = self.told.get(&holder).filter(|told| step <= told.question) {
+            match commit {
+                Some(commit) if step == *question => core.tell_commit(holder, commit.clone()),
+                None if step == *question && !self.is_asking(holder) => core.tell_undone(holder),
+                _ => {}
             }
             return Ok(());
         }
         if !self.generation.as_ref().is_some_and(|generation| generation.members.contains_key(&holder)) {
-            core.tell_undone(holder);
+            self.undo(core, holder, step);
             return Ok(());
         }
         if step.is_multiple_of(2) {
@@ -414,7 +443,7 @@ impl HeadHalf for Head {
 
     fn set_back(&mut self, now: JobTime, core: &mut HeadCore) {
         self.break_up(core);
-        self.told.clear();
+        self.told.values_mut().for_each(|told| told.commit = None);
         self.group.set_back(now, core);
     }
 

@@ -13,11 +13,13 @@
 
 mod completion;
 mod device;
+mod manager;
 mod memory;
 mod queue_pair;
 
 pub(super) use completion::{Arrival, Completion, CompletionQueue};
 pub(super) use device::{Device, Port, ProtectionDomain};
+pub(super) use manager::{Connection, ConnectionKey, Event, Events};
 pub(in crate::runtime) use memory::RegisteredRegion;
 pub(super) use memory::{Access, MemoryRegion};
 pub(super) use queue_pair::{Gather, Limits, Path, QueuePair, Remote};

@@ -34,15 +34,42 @@ pub(in super::super) struct Limits {
     pub(in super::super) inline: u32,
 }
 
-/// The way to a peer.
+/// The two ends of a connection, as their members named them.
 #[derive(Debug, Clone, Copy)]
 pub(in super::super) struct Path {
     pub(in super::super) from: Address,
     pub(in super::super) to: Endpoint,
     pub(in super::super) mtu: Mtu,
-    pub(in super::super) retry: Retries,
     /// Number of the first packet that this end sends.
     pub(in super::super) packet: u32,
+}
+
+impl Path {
+    /// Returns the way from one to the other.
+    pub(in super::super) fn way(&self) -> Way {
+        // SAFETY: all zeros is a value of this structure of numbers.
+        let mut address: sys::ibv_ah_attr = unsafe { mem::zeroed() };
+        address.port_num = self.from.port;
+        address.dlid = self.to.lid;
+        address.is_global = u8::from(self.from.global);
+        address.grh.dgid = sys::ibv_gid { raw: self.to.gid };
+        address.grh.sgid_index = self.from.gid_index;
+        address.grh.hop_limit = HOPS_MAX;
+        let (queue_pair, expects) = (self.to.queue_pair, self.to.packet);
+        Way { address, mtu: self.mtu, queue_pair, expects, packet: self.packet }
+    }
+}
+
+/// The way to a peer's queue pair.
+#[derive(Clone, Copy)]
+pub(in super::super) struct Way {
+    pub(super) address: sys::ibv_ah_attr,
+    pub(in super::super) mtu: Mtu,
+    /// Number of the peer's queue pair.
+    pub(super) queue_pair: u32,
+    /// Numbers of the first packets that the peer sends, and this end.
+    pub(super) expects: u32,
+    pub(super) packet: u32,
 }
 
 /// Bytes that a work request reads or fills.
@@ -141,19 +168,14 @@ impl QueuePair {
     }
 
     /// Connects it with the peer's queue pair.
-    pub(in super::super) fn connect(&self, path: &Path) -> Result<()> {
+    pub(in super::super) fn connect(&self, way: &Way, retry: Retries) -> Result<()> {
         let mut attributes = Self::to(sys::ibv_qp_state::IBV_QPS_RTR);
-        attributes.path_mtu = path.mtu.code();
-        attributes.dest_qp_num = path.to.queue_pair;
-        attributes.rq_psn = path.to.packet;
+        attributes.path_mtu = way.mtu.code();
+        attributes.dest_qp_num = way.queue_pair;
+        attributes.rq_psn = way.expects;
         attributes.max_dest_rd_atomic = 1;
         attributes.min_rnr_timer = NOT_READY_PAUSE;
-        attributes.ah_attr.port_num = path.from.port;
-        attributes.ah_attr.dlid = path.to.lid;
-        attributes.ah_attr.is_global = u8::from(path.from.global);
-        attributes.ah_attr.grh.dgid = sys::ibv_gid { raw: path.to.gid };
-        attributes.ah_attr.grh.sgid_index = path.from.gid_index;
-        attributes.ah_attr.grh.hop_limit = HOPS_MAX;
+        attributes.ah_attr = way.address;
         let mask = sys::ibv_qp_attr_mask::IBV_QP_STATE
             | sys::ibv_qp_attr_mask::IBV_QP_AV
             | sys::ibv_qp_attr_mask::IBV_QP_PATH_MTU
@@ -163,10 +185,10 @@ impl QueuePair {
             | sys::ibv_qp_attr_mask::IBV_QP_MIN_RNR_TIMER;
         self.modify("ibv_modify_qp to RTR", attributes, mask)?;
         let mut attributes = Self::to(sys::ibv_qp_state::IBV_QPS_RTS);
-        attributes.timeout = path.retry.exponent;
-        attributes.retry_cnt = path.retry.count;
+        attributes.timeout = retry.exponent;
+        attributes.retry_cnt = retry.count;
         attributes.rnr_retry = NOT_READY_RETRIES;
-        attributes.sq_psn = path.packet;
+        attributes.sq_psn = way.packet;
         attributes.max_rd_atomic = 1;
         let mask = sys::ibv_qp_attr_mask::IBV_QP_STATE
             | sys::ibv_qp_attr_mask::IBV_QP_TIMEOUT

@@ -1,0 +1,373 @@
+//! [`LoadMeter`]: what the system says about the load of the host, and about the bounds that this process's control group sets.
+//!
+//! | figure | control groups, second version | first version | else |
+//! |---|---|---|---|
+//! | CPU quota | `cpu.max` | `cpu.cfs_quota_us`, `cpu.cfs_period_us` | |
+//! | time without CPU for it | `throttled_usec` of `cpu.stat` | `throttled_time` of `cpu.stat` | |
+//! | busy CPUs | | | `/proc/stat` |
+//! | memory and its bound | `memory.current`, `memory.max` | `memory.usage_in_bytes`, `memory.limit_in_bytes` | `/proc/meminfo` |
+//!
+//! A process is bound by its group and by all groups around it: the smallest bound counts. Files that a process may drop from the memory of
+//! its group (`inactive_file`) are not counted as used. What a file that is missing or unreadable would say is not known, and never an error.
+//!
+//! A look reads about ten small files, some 0.1 ms, at most once a second.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use antdt_core::{JobTime, NodeLoad};
+
+/// Time between two looks.
+const EVERY: Duration = Duration::from_secs(1);
+
+/// Stretch of time that shares are of: long enough for a hundred periods of a quota, short enough to be what is now.
+const OVER: Duration = Duration::from_secs(10);
+
+/// Looks that are kept: those of ten seconds, and the one before them.
+const LOOKS_MAX: usize = 11;
+
+/// Text of a file, if there is one that may be read.
+type Read = Box<dyn Fn(&str) -> Option<String> + Send>;
+
+/// Counters that only grow, at one moment.
+#[derive(Debug, Clone, Copy)]
+struct Look {
+    at: JobTime,
+    throttled: Option<Duration>,
+    /// Ticks of all CPUs: busy, and in all.
+    ticks: Option<(u64, u64)>,
+}
+
+/// Looks at the load of the host and the bounds of this process, now and then.
+pub struct LoadMeter {
+    read: Read,
+    looks: VecDeque<Look>,
+}
+
+impl std::fmt::Debug for LoadMeter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LoadMeter").field("looks", &self.looks).finish_non_exhaustive()
+    }
+}
+
+impl Default for LoadMeter {
+    /// Of this process.
+    fn default() -> Self {
+        Self::of(|path| std::fs::read_to_string(path).ok())
+    }
+}
+
+impl LoadMeter {
+    /// Returns a meter that reads files through `read`.
+    fn of(read: impl Fn(&str) -> Option<String> + Send + 'static) -> Self {
+        Self { read: Box::new(read), looks: VecDeque::with_capacity(LOOKS_MAX) }
+    }
+
+    /// Looks, unless the last look is less than a second ago. Returns what is known now, with shares of the last ten seconds; `None` without
+    /// a look, and at the first one.
+    pub fn look(&mut self, now: JobTime) -> Option<NodeLoad> {
+        if self.looks.back().is_some_and(|last| now.since(last.at) < EVERY) {
+            return None;
+        }
+        let read = |path: &str| (self.read)(path);
+        let cpu = groups(&read, "cpu");
+        let look = Look { at: now, throttled: throttled(&read, &cpu), ticks: ticks(&read) };
+        while self.looks.len() >= LOOKS_MAX || self.looks.get(1).is_some_and(|it| now.since(it.at) >= OVER) {
+            self.looks.pop_front();
+        }
+        let before = self.looks.front().copied();
+        self.looks.push_back(look);
+        let before = before?;
+        let over = now.since(before.at);
+        let memory = memory(&read);
+        Some(NodeLoad {
+            over,
+            cpu_quota: quota(&read, &cpu),
+            cpu_throttled: before.throttled.zip(look.throttled).map(|(before, now)| {
+                (now.saturating_sub(before).as_secs_f64() / over.as_secs_f64()).min(1.0)
+            }),
+            host_busy: before.ticks.zip(look.ticks).and_then(|(before, now)| {
+                let (busy, all) = (now.0.saturating_sub(before.0), now.1.saturating_sub(before.1));
+                #[allow(clippy::cast_precision_loss, reason = "a share")]
+                (all > 0).then(|| busy as f64 / all as f64)
+            }),
+            memory_used: memory.map(|(used, _)| used),
+            memory_bound: memory.map(|(_, bound)| bound),
+        })
+    }
+}
+
+/// A control group, or one around it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Group {
+    folder: String,
+    /// Whether it is of the second version.
+    unified: bool,
+}
+
+impl Group {
+    fn file(&self, read: &dyn Fn(&str) -> Option<String>, unified: &str, first: &str) -> Option<String> {
+        read(&format!("{}/{}", self.folder, if self.unified { unified } else { first }))
+    }
+}
+
+/// The groups of this process that may have a bound of `controller`, from its own outwards.
+fn groups(read: &dyn Fn(&str) -> Option<String>, controller: &str) -> Vec<Group> {
+    let mut groups = Vec::new();
+    for line in read("/proc/self/cgroup").unwrap_or_default().lines() {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else { continue };
+        let (root, unified) = match controllers {
+            "" => ("/sys/fs/cgroup".to_owned(), true),
+            list if list.split(',').any(|one| one == controller) => {
+                (format!("/sys/fs/cgroup/{controller}"), false)
+            }
+            _ => continue,
+        };
+        let mut path = path.trim_end_matches('/');
+        loop {
+            groups.push(Group { folder: format!("{root}{path}"), unified });
+            let Some((parent, _)) = path.rsplit_once('/') else { break };
+            path = parent;
+        }
+    }
+    groups
+}
+
+/// The number after a key at the start of a line.
+fn value(text: &str, key: &str) -> Option<u64> {
+    let rest =
+        text.lines().find_map(|line| line.strip_prefix(key).filter(|rest| rest.starts_with([' ', '\t'])))?;
+    rest.split_whitespace().next()?.parse().ok()
+}
+
+/// Time for which the groups had no CPU left that something in them wanted, summed over CPUs and groups.
+fn throttled(read: &dyn Fn(&str) -> Option<String>, groups: &[Group]) -> Option<Duration> {
+    let of_group = |group: &Group| {
+        let stat = group.file(read, "cpu.stat", "cpu.stat")?;
+        match group.unified {
+            true => value(&stat, "throttled_usec").map(Duration::from_micros),
+            false => value(&stat, "throttled_time").map(Duration::from_nanos),
+        }
+    };
+    groups.iter().filter_map(of_group).reduce(Duration::saturating_add)
+}
+
+/// CPUs that the process may use, by the smallest quota.
+fn quota(read: &dyn Fn(&str) -> Option<String>, groups: &[Group]) -> Option<f64> {
+    let of_group = |group: &Group| {
+        let (quota, period) = if group.unified {
+            let text = group.file(read, "cpu.max", "")?;
+            let mut fields = text.split_whitespace().map(str::to_owned);
+            (fields.next()?, fields.next()?)
+        } else {
+            (group.file(read, "", "cpu.cfs_quota_us")?, group.file(read, "", "cpu.cfs_period_us")?)
+        };
+        // "max" and -1 are no quota.
+        let (quota, period): (u32, u32) = (quota.trim().parse().ok()?, period.trim().parse().ok()?);
+        (period > 0).then(|| f64::from(quota) / f64::from(period))
+    };
+    groups.iter().filter_map(of_group).reduce(f64::min)
+}
+
+/// Ticks in which CPUs of the host were busy, and all their ticks.
+fn ticks(read: &dyn Fn(&str) -> Option<String>) -> Option<(u64, u64)> {
+    let stat = read("/proc/stat")?;
+    let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
+    // user nice system idle iowait irq softirq steal; what follows is in user and nice already.
+    let ticks: Vec<u64> = line.split_whitespace().take(8).map_while(|text| text.parse().ok()).collect();
+    let idle = ticks.get(3)?.saturating_add(*ticks.get(4).unwrap_or(&0));
+    let all = ticks.iter().fold(0, |sum: u64, it| sum.saturating_add(*it));
+    Some((all.saturating_sub(idle), all))
+}
+
+/// The memory of the host in bytes: used, and in all.
+fn host_memory(read: &dyn Fn(&str) -> Option<String>) -> Option<(u64, u64)> {
+    let text = read("/proc/meminfo")?;
+    let bytes = |key| value(&text, key).map(|kib| kib.saturating_mul(1024));
+    let all = bytes("MemTotal:")?;
+    Some((all.saturating_sub(bytes("MemAvailable:").or_else(|| bytes("MemFree:"))?), all))
+}
+
+/// Bytes in use of the memory that binds the process most, and that bound.
+fn memory(read: &dyn Fn(&str) -> Option<String>) -> Option<(u64, u64)> {
+    let of_group = |group: &Group| {
+        let bound: u64 = group.file(read, "memory.max", "memory.limit_in_bytes")?.trim().parse().ok()?;
+        let used: u64 = group.file(read, "memory.current", "memory.usage_in_bytes")?.trim().parse().ok()?;
+        let stat = group.file(read, "memory.stat", "memory.stat").unwrap_or_default();
+        let spare = value(&stat, if group.unified { "inactive_file" } else { "total_inactive_file" });
+        Some((used.saturating_sub(spare.unwrap_or(0)), bound))
+    };
+    let groups = groups(read, "memory");
+    groups.iter().filter_map(of_group).chain(host_memory(read)).min_by_key(|(_, bound)| *bound)
+}
+
+/// Returns the memory that the processes of this host, or of this process's control group, may use together, in bytes; `None` if the
+/// system does not say.
+pub fn memory_bytes() -> Option<u64> {
+    memory_bound(&|path| std::fs::read_to_string(path).ok())
+}
+
+/// The smallest bound of the host's memory and those of the control group and the groups around it.
+fn memory_bound(read: &dyn Fn(&str) -> Option<String>) -> Option<u64> {
+    let total = read("/proc/meminfo").and_then(|text| value(&text, "MemTotal:"));
+    let of_group = |group: &Group| {
+        // "max" is no bound.
+        group.file(read, "memory.max", "memory.limit_in_bytes")?.trim().parse().ok()
+    };
+    let groups = groups(read, "memory");
+    groups.iter().filter_map(of_group).chain(total.map(|kib| kib.saturating_mul(1024))).min()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    /// Files that a test writes.
+    #[derive(Clone, Default)]
+    struct Files(Arc<Mutex<BTreeMap<String, String>>>);
+
+    impl Files {
+        fn of(files: &[(&str, &str)]) -> Self {
+            let all = Self::default();
+            files.iter().for_each(|(path, text)| all.write(path, text));
+            all
+        }
+
+        fn write(&self, path: &str, text: &str) {
+            self.0.lock().unwrap().insert(path.to_owned(), text.to_owned());
+        }
+
+        fn read(&self) -> impl Fn(&str) -> Option<String> + Send + 'static {
+            let files = self.clone();
+            move |path| files.0.lock().unwrap().get(path).cloned()
+        }
+
+        fn bound(&self) -> Option<u64> {
+            memory_bound(&self.read())
+        }
+    }
+
+    fn at(millis: u64) -> JobTime {
+        JobTime::from_duration(Duration::from_millis(millis))
+    }
+
+    const HOST: (&str, &str) =
+        ("/proc/meminfo", "MemTotal:       1000 kB\nMemFree:  1 kB\nMemAvailable:  400 kB\n");
+    const UNIFIED: (&str, &str) = ("/proc/self/cgroup", "0::/jobs/one\n");
+
+    #[test]
+    fn a_quota_of_the_second_version_is_told_with_the_share_of_time_that_it_cost() {
+        let files = Files::of(&[
+            HOST,
+            UNIFIED,
+            ("/proc/stat", "cpu  100 0 50 800 50 0 0 0 0 0\ncpu0 1 2 3 4\n"),
+            ("/sys/fs/cgroup/jobs/one/cpu.stat", "usage_usec 1\nnr_periods 9\nthrottled_usec 5000000\n"),
+            ("/sys/fs/cgroup/jobs/one/cpu.max", "max 100000\n"),
+            ("/sys/fs/cgroup/jobs/cpu.max", "50000 100000\n"),
+            ("/sys/fs/cgroup/jobs/one/memory.max", "4096\n"),
+            ("/sys/fs/cgroup/jobs/one/memory.current", "3000\n"),
+            ("/sys/fs/cgroup/jobs/one/memory.stat", "anon 5\ninactive_file 1000\n"),
+        ]);
+        let mut meter = LoadMeter::of(files.read());
+        assert_eq!(meter.look(at(0)), None, "a share takes two looks");
+        assert_eq!(meter.look(at(999)), None, "too soon");
+        files.write("/proc/stat", "cpu  200 0 90 830 80 0 0 0 0 0\n");
+        files.write("/sys/fs/cgroup/jobs/one/cpu.stat", "throttled_usec 5760000\n");
+        let expected = NodeLoad {
+            over: Duration::from_secs(2),
+            cpu_quota: Some(0.5),
+            cpu_throttled: Some(0.38),
+            host_busy: Some(0.7),
+            memory_used: Some(2000),
+            memory_bound: Some(4096),
+        };
+        assert_eq!(meter.look(at(2_000)), Some(expected));
+    }
+
+    #[test]
+    fn groups_of_the_first_version_say_the_same_in_their_own_files() {
+        let files = Files::of(&[
+            HOST,
+            ("/proc/self/cgroup", "5:cpu,cpuacct:/x\n4:memory:/x\n1:name=systemd:/y\n"),
+            ("/sys/fs/cgroup/cpu/x/cpu.stat", "nr_throttled 3\nthrottled_time 1000000000\n"),
+            ("/sys/fs/cgroup/cpu/x/cpu.cfs_quota_us", "150000\n"),
+            ("/sys/fs/cgroup/cpu/x/cpu.cfs_period_us", "100000\n"),
+            ("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "-1\n"),
+            ("/sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n"),
+            ("/sys/fs/cgroup/memory/x/memory.limit_in_bytes", "2048\n"),
+            ("/sys/fs/cgroup/memory/x/memory.usage_in_bytes", "2000\n"),
+            ("/sys/fs/cgroup/memory/x/memory.stat", "total_inactive_file 500\n"),
+        ]);
+        assert_eq!(files.bound(), Some(2048));
+        let mut meter = LoadMeter::of(files.read());
+        meter.look(at(0));
+        files.write("/sys/fs/cgroup/cpu/x/cpu.stat", "throttled_time 1500000000\n");
+        let seen = meter.look(at(1_000)).unwrap();
+        assert_eq!((seen.cpu_quota, seen.cpu_throttled, seen.host_busy), (Some(1.5), Some(0.5), None));
+        assert_eq!((seen.memory_used, seen.memory_bound), (Some(1500), Some(2048)));
+    }
+
+    #[test]
+    fn what_the_system_does_not_say_is_not_known() {
+        let mut meter = LoadMeter::of(|_| None);
+        assert_eq!(meter.look(at(0)), None);
+        assert_eq!(
+            meter.look(at(1_000)),
+            Some(NodeLoad { over: Duration::from_secs(1), ..NodeLoad::default() })
+        );
+        // Nonsense neither.
+        let mut meter =
+            LoadMeter::of(|_| Some("cpu x\n:::\nMemTotal: many kB\nthrottled_usec -5\n".to_owned()));
+        meter.look(at(0));
+        let seen = meter.look(at(1_000)).unwrap();
+        assert_eq!(seen, NodeLoad { over: Duration::from_secs(1), ..NodeLoad::default() });
+        // Without a bound of its own, a group has the host's.
+        let files = Files::of(&[HOST, UNIFIED, ("/sys/fs/cgroup/jobs/one/memory.max", "max\n")]);
+        assert_eq!(memory(&files.read()), Some((600 * 1024, 1000 * 1024)));
+    }
+
+    #[test]
+    fn shares_are_of_the_last_ten_seconds() {
+        let files = Files::of(&[UNIFIED]);
+        let throttled = |micros: u64| {
+            files.write("/sys/fs/cgroup/jobs/one/cpu.stat", &format!("throttled_usec {micros}\n"));
+        };
+        let mut meter = LoadMeter::of(files.read());
+        // The first 20 s without CPU, the 20 s after them with as much as is wanted.
+        let mut seen = Vec::new();
+        for second in 0..=40_u64 {
+            throttled(second.min(20) * 1_000_000);
+            seen.extend(meter.look(at(second * 1_000)));
+        }
+        let shares: Vec<f64> =
+            [0, 19, 24, 29, 39].map(|index: usize| seen[index].cpu_throttled.unwrap()).into();
+        assert_eq!(shares, [1.0, 1.0, 0.5, 0.0, 0.0]);
+        assert_eq!((seen[0].over, seen[39].over), (Duration::from_secs(1), Duration::from_secs(10)));
+        assert!(meter.looks.len() <= LOOKS_MAX);
+    }
+
+    #[test]
+    fn the_smallest_bound_around_the_process_counts() {
+        assert_eq!(Files::default().bound(), None);
+        assert_eq!(Files::of(&[HOST]).bound(), Some(1_024_000));
+        let unbounded = ("/sys/fs/cgroup/jobs/one/memory.max", "max\n");
+        assert_eq!(Files::of(&[HOST, UNIFIED, unbounded]).bound(), Some(1_024_000));
+        let parent = ("/sys/fs/cgroup/jobs/memory.max", "4096\n");
+        assert_eq!(Files::of(&[HOST, UNIFIED, unbounded, parent]).bound(), Some(4096));
+        let namespace = [HOST, ("/proc/self/cgroup", "0::/\n"), ("/sys/fs/cgroup/memory.max", "8192\n")];
+        assert_eq!(Files::of(&namespace).bound(), Some(8192));
+    }
+
+    #[test]
+    fn this_host_has_memory_and_a_look_at_it_is_no_error() {
+        assert!(memory_bytes().is_some_and(|bytes| bytes > 1 << 20));
+        let mut meter = LoadMeter::default();
+        meter.look(at(0));
+        let seen = meter.look(at(10_000)).unwrap();
+        assert!(seen.memory_bound.is_some_and(|bytes| bytes > 1 << 20), "{seen:?}");
+    }
+}

@@ -1,0 +1,420 @@
+//! [`Bench`]: hurts the jobs, one cell after the other.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use antdt::report::{EventEntry, Report};
+use antdt_core::Seed;
+use antdt_job::SyncMode;
+use anyhow::{Context, Result, ensure};
+use rustix::process::Signal;
+
+use super::cell::{Cell, Measured, What};
+use super::job::{Job, Left, Order, SAMPLES, newest, send};
+use super::soak::{self, Soak};
+use super::{large, pause, round};
+use crate::Settings;
+use crate::meter::Others;
+use crate::tree::is_alive;
+
+/// Samples of a step of all workers.
+const GLOBAL_BATCH_SIZE: u32 = 48;
+/// Workers of a job, unless it is scaled.
+const WORKERS: u32 = 3;
+/// Samples per second of a worker: steps of 100 ms, of which an epoch of the counting model has 25.
+const SPEED: u32 = 160;
+/// Samples per second of all workers, to say how long a job is.
+const PACE: u64 = (SPEED * WORKERS) as u64;
+
+/// How long the jobs are in which a worker stands still until it is found, those that go back to a checkpoint, and those that are killed
+/// at any moment after one.
+const STOPPED: Duration = Duration::from_secs(5);
+const KEPT: Duration = Duration::from_millis(2500);
+const CRASHED: Duration = Duration::from_secs(10);
+
+/// Rounds of the membership.
+const ROUNDS: usize = 31;
+
+/// A benchmark that runs.
+pub(super) struct Bench<'a> {
+    settings: &'a Settings,
+    program: PathBuf,
+    runtime: tokio::runtime::Runtime,
+    jobs: u32,
+}
+
+impl<'a> Bench<'a> {
+    pub(super) fn new(settings: &'a Settings) -> Result<Self> {
+        let folder = settings.antdt.parent().context("the program under test has no folder")?;
+        let program = folder.join("examples/counting");
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        Ok(Self { settings, program, runtime, jobs: 0 })
+    }
+
+    /// Does what a cell says.
+    ///
+    /// # Errors
+    /// If a job cannot be run, or does not end as it should.
+    pub(super) fn measure(&mut self, cell: &Cell) -> Result<Measured> {
+        let mut measured = Measured::of(cell.clone());
+        let watched = Others::watch();
+        let m = &mut measured;
+        match &cell.what {
+            What::Kills(mode, kills) => self.kills(m, &mode.parse()?, *kills)?,
+            What::Stop => self.stop(m)?,
+            What::Hang => self.hang(m)?,
+            What::Server(mode) => self.kill_server(m, &mode.parse()?)?,
+            What::AllWorkers => self.kill_all_workers(m)?,
+            What::Master(mode) => self.kill_master(m, &mode.parse()?, false)?,
+            What::Standby(mode) => self.kill_master(m, &mode.parse()?, true)?,
+            What::Whole => self.kill_whole(m)?,
+            What::Scale(most) => self.scale(m, *most)?,
+            What::Crash(mode) => self.crash(m, &mode.parse()?, cell.number)?,
+            What::Soak(mode, soak) => self.soak(m, &mode.parse()?, *soak)?,
+            What::Goodput(lasting) => self.goodput(m, *lasting)?,
+            What::Round(members) => {
+                self.says(&format!("rounds of {members} members"));
+                let folder = self.folder(&format!("rounds-{members}"));
+                m.figures = round::measure(*members, ROUNDS, &folder)?;
+                println!("{:>6.1} ms", 1e3 * crate::meter::median(m.figures.iter().copied()));
+            }
+            What::Keep(bytes) => {
+                self.says(&format!("checkpoints of {} MiB", bytes >> 20));
+                let folder = self.folder("large-kept");
+                let kept = large::keep(&self.program, &folder, *bytes, &self.runtime)?;
+                println!("{:>6.2} of dd", kept.speed);
+                m.figures = vec![kept.held, kept.extra, kept.speed];
+                m.beside = format!("dd with fsync: {:.0} MB/s", kept.disk / 1e6);
+            }
+            What::Join(bytes) => {
+                self.says(&format!("{} MiB to a worker that joins", bytes >> 20));
+                let folder = self.folder("large-joined");
+                let (share, link) = large::join(&self.program, &folder, *bytes, &self.runtime)?;
+                println!("{share:>6.2} of the link");
+                m.figures = vec![share];
+                m.beside = format!("emulated link, which carries {:.0} MB/s", link / 1e6);
+            }
+        }
+        measured.others = watched.share();
+        Ok(measured)
+    }
+
+    fn says(&self, what: &str) {
+        print!("{what:<40}");
+        // Progress only.
+        let _ = io::stdout().flush();
+    }
+
+    /// The folder of the next job.
+    fn folder(&mut self, what: &str) -> PathBuf {
+        self.jobs += 1;
+        self.settings.report_dir.join(format!("{}-{}", self.jobs, what.replace([',', ' '], "-")))
+    }
+
+    fn order(&mut self, what: &str, sync: &SyncMode, epochs: u32, arguments: &[String]) -> Order {
+        self.says(what);
+        let pace =
+            ["--emulate-speed", &SPEED.to_string(), "--global-batch-size", &GLOBAL_BATCH_SIZE.to_string()];
+        Order {
+            program: self.program.clone(),
+            folder: self.folder(what),
+            averages: sync.capabilities().averages_models(),
+            sync: sync.to_string(),
+            epochs,
+            arguments: pace.iter().map(|word| (*word).to_owned()).chain(arguments.iter().cloned()).collect(),
+        }
+    }
+
+    /// Waits for the end of a job, and counts.
+    fn finish(m: &mut Measured, job: Job) -> Result<Report> {
+        let folder = job.folder.clone();
+        let Left { report, inexact } = job.finish()?;
+        println!("{:>6.1} s", report.job_completion_time_s);
+        m.jobs += 1;
+        m.inexact.extend(inexact.map(|why| format!("{}: {why}", folder.display())));
+        Ok(report)
+    }
+
+    /// Kills workers of a job of this mode one after the other, each when all take part.
+    fn kills(&mut self, m: &mut Measured, sync: &SyncMode, kills: u32) -> Result<()> {
+        let name = sync.to_string();
+        let long = epochs(KEPT + 3 * Duration::from_secs(u64::from(kills.saturating_sub(1))));
+        let order = self.order(&format!("kills, {name}"), sync, long, &of_mode(sync, WORKERS));
+        let mut job = Job::start(&order)?;
+        let mut dead = Vec::new();
+        for kill in 0..kills {
+            job.until(&self.runtime, WORKERS, 1)?;
+            let victim = format!("worker-{}", 1 + kill % (WORKERS - 1));
+            let before = job.nodes("");
+            let pid = *before.get(&victim).with_context(|| format!("there is no {victim}"))?;
+            send(pid, Signal::KILL)?;
+            job.node(&victim, Some(pid))?;
+            let after = job.nodes("");
+            for (node, pid) in before.iter().filter(|(node, _)| **node != victim) {
+                m.survivors += 1;
+                m.replaced += u32::from(after.get(node) != Some(pid));
+            }
+            dead.push(format!("{victim}#{} ended", kill / (WORKERS - 1)));
+        }
+        let report = Self::finish(m, job)?;
+        for (kill, dead) in (0..).zip(&dead) {
+            let at = event(&report, "lost", dead).with_context(|| format!("the report has no `{dead}`"))?;
+            let victim = 1 + kill % (WORKERS as usize - 1);
+            let survivors = report.workers.iter().enumerate().filter(|(worker, _)| *worker != victim);
+            m.figures.extend(survivors.filter_map(|(_, worker)| pause::after(&worker.series, at)));
+        }
+        ensure!(!m.figures.is_empty(), "no survivor went on after a kill in {name}");
+        Ok(())
+    }
+
+    /// Starts a job that takes a checkpoint every five steps, and waits until it has one.
+    fn kept(&mut self, what: &str, sync: &SyncMode, lasting: Duration) -> Result<Job> {
+        let often = ["--checkpoint-every", "5steps"].map(str::to_owned);
+        let arguments = [of_mode(sync, WORKERS), often.to_vec()].concat();
+        let order = self.order(&format!("{what}, {sync}"), sync, epochs(lasting), &arguments);
+        let mut job = Job::start(&order)?;
+        job.until(&self.runtime, WORKERS, 1)?;
+        job.wait_for("a checkpoint", |job| newest(&job.folder).ok())?;
+        Ok(job)
+    }
+
+    /// Stops a worker for good; the time until its process is ended.
+    fn stop(&mut self, m: &mut Measured) -> Result<()> {
+        let sync: SyncMode = "allreduce".parse()?;
+        let order = self.order("stop, allreduce", &sync, epochs(STOPPED), &of_mode(&sync, WORKERS));
+        let mut job = Job::start(&order)?;
+        // The limit follows the steps, which are known after a few.
+        job.until(&self.runtime, WORKERS, 10)?;
+        let pid = job.node("worker-1", None)?;
+        send(pid, Signal::STOP)?;
+        let stopped = Instant::now();
+        job.wait_for("the end of the process that stands still", |_| (!is_alive(pid)).then_some(()))?;
+        m.figures.push(stopped.elapsed().as_secs_f64());
+        Self::finish(m, job)?;
+        Ok(())
+    }
+
+    /// Lets a training thread hang; the times from its last step until it is reported and until it is ended.
+    fn hang(&mut self, m: &mut Measured) -> Result<()> {
+        let sync: SyncMode = "allreduce".parse()?;
+        // The emulated worker sleeps in the middle of a batch for thirty years, and its heartbeats go on.
+        let hang = ["--straggler", "worker=1,slow=1e9,from=2s,restart=cures"].map(str::to_owned);
+        let arguments = [of_mode(&sync, WORKERS), hang.to_vec()].concat();
+        let order = self.order("hang, allreduce", &sync, epochs(STOPPED), &arguments);
+        let report = Self::finish(m, Job::start(&order)?)?;
+        let series = &report.workers.get(1).context("there is no worker-1")?.series;
+        let told = event(&report, "stalled", "worker-1#0").context("the hang was not reported")?;
+        let ended = event(&report, "lost", "worker-1#0 hangs").context("the hang was not ended")?;
+        let since = |at| pause::since_last(series, at).context("worker-1 took no step");
+        m.figures = vec![since(told)?, since(ended)?];
+        Ok(())
+    }
+
+    /// Kills a server; the time until anybody ends a batch again.
+    fn kill_server(&mut self, m: &mut Measured, sync: &SyncMode) -> Result<()> {
+        let mut job = self.kept("server", sync, KEPT)?;
+        let pid = job.node("server-1", None)?;
+        send(pid, Signal::KILL)?;
+        let report = Self::finish(m, job)?;
+        let at = event(&report, "lost", "server-1#0 ended").context("the report has no end of the server")?;
+        m.figures.push(until_back(&report, at)?);
+        m.beside = went_back(&report);
+        Ok(())
+    }
+
+    fn kill_all_workers(&mut self, m: &mut Measured) -> Result<()> {
+        let job = self.kept("all workers", &"allreduce".parse()?, KEPT)?;
+        for pid in job.nodes("worker-").into_values() {
+            send(pid, Signal::KILL)?;
+        }
+        let report = Self::finish(m, job)?;
+        let at = event(&report, "lost", "#0 ended").context("the report has no end of a worker")?;
+        m.figures.push(until_back(&report, at)?);
+        m.beside = went_back(&report);
+        Ok(())
+    }
+
+    /// Kills the master of a job. Another one is started then, or waits already; the times until that one answers, and until its
+    /// first step.
+    fn kill_master(&mut self, m: &mut Measured, sync: &SyncMode, waits: bool) -> Result<()> {
+        let mut job = self.kept(if waits { "standby" } else { "master" }, sync, KEPT)?;
+        let before = job.nodes("worker-");
+        let serving = match waits {
+            true => job.standby(&self.program, &self.runtime)?,
+            false => job.next_master(&self.program, &self.runtime)?,
+        };
+        job.until(&self.runtime, WORKERS, 1)?;
+        m.survivors = u32::try_from(before.len())?;
+        m.replaced = u32::try_from(before.values().filter(|pid| !is_alive(**pid)).count())?;
+        let report = Self::finish(m, job)?;
+        let first = pause::until_next(&report, 0.0).context("the job that is taken over took no step")?;
+        m.figures = vec![serving, first];
+        Ok(())
+    }
+
+    /// Kills master and nodes at once and goes on with another number of workers; the time from the start of the second
+    /// job to its first step.
+    fn kill_whole(&mut self, m: &mut Measured) -> Result<()> {
+        let sync: SyncMode = "allreduce".parse()?;
+        let job = self.kept("everything", &sync, KEPT)?;
+        let report = self.resumed(m, job, &sync, "everything, resumed", 2, KEPT)?;
+        let first = pause::until_next(&report, 0.0).context("the job that goes on took no step")?;
+        m.figures.push(first);
+        m.beside = report.resumed.context("the second job went on from nothing")?;
+        Ok(())
+    }
+
+    /// Kills a job whole at a random moment after its first checkpoint and goes on with another number of workers. The
+    /// parameters count how often each sample was trained: equal to those of a job that was never killed.
+    fn crash(&mut self, m: &mut Measured, sync: &SyncMode, number: u32) -> Result<()> {
+        let rng = &mut Seed(16).derive("crashes").derive_number(number.into()).rng();
+        let job = self.kept("crash", sync, CRASHED)?;
+        std::thread::sleep(Duration::from_secs(3).mul_f64(rng.unit()));
+        let workers = [2, 4, 5][usize::try_from(rng.below(3))?];
+        let what = format!("crash {number}, {sync}, {workers} workers");
+        self.resumed(m, job, sync, &what, workers, CRASHED)?;
+        Ok(())
+    }
+
+    /// Kills a job whole and runs it to its end from its newest checkpoint.
+    fn resumed(
+        &mut self,
+        m: &mut Measured,
+        job: Job,
+        sync: &SyncMode,
+        what: &str,
+        workers: u32,
+        lasting: Duration,
+    ) -> Result<Report> {
+        let folder = job.folder.clone();
+        job.kill_whole()?;
+        println!();
+        let resume = ["--resume".to_owned(), folder.display().to_string()];
+        let arguments = [of_mode(sync, workers), resume.to_vec()].concat();
+        let order = self.order(what, sync, epochs(lasting), &arguments);
+        Self::finish(m, Job::start(&order)?)
+    }
+
+    /// Runs a job under all kinds of faults.
+    fn soak(&mut self, m: &mut Measured, sync: &SyncMode, soak: Soak) -> Result<()> {
+        // Half of the time goes to what the faults cost; a short soak still meets most of them.
+        let long = epochs(soak.lasting / 2).max(epochs(Duration::from_secs(10)));
+        m.chaos = Some(self.chaos(&format!("chaos, {sync}"), sync, long, soak)?);
+        Ok(())
+    }
+
+    fn chaos(
+        &mut self,
+        what: &str,
+        sync: &SyncMode,
+        epochs: u32,
+        soak: Soak,
+    ) -> Result<antdt::chaos::ChaosReport> {
+        let order = self.order(what, sync, epochs, &of_mode(sync, WORKERS));
+        let mode = ["--sync".to_owned(), order.sync, "--epochs".to_owned(), epochs.to_string()];
+        let arguments = [&mode[..], &order.arguments].concat();
+        // What the job needs without a fault, and what faults may cost it; the chaos itself ends a job that stands still.
+        let limit = Duration::from_secs(300 + 3 * u64::from(epochs) * SAMPLES / PACE) + 3 * soak.lasting;
+        let report = soak::run(&order.program, &order.folder, 1, soak, limit, &arguments)?;
+        println!("{:>6.1} s", report.lasted_s);
+        Ok(report)
+    }
+
+    /// Runs a job with a fault a minute, and one without; the share of its samples a second that the first has.
+    fn goodput(&mut self, m: &mut Measured, lasting: Duration) -> Result<()> {
+        let sync: SyncMode = "allreduce".parse()?;
+        let (calm, long) = (epochs(Duration::from_secs(30)), epochs(lasting));
+        let undisturbed = self.chaos("goodput, no faults", &sync, calm, Soak::CALM)?;
+        // Faults go on for as long as the job does.
+        let faults = Soak { lasting: lasting * 3, mtbf: Duration::from_secs(60) };
+        let disturbed = self.chaos("goodput, a fault a minute", &sync, long, faults)?;
+        let each = |lasted: f64, epochs: u32| lasted / f64::from(epochs);
+        let injected: u32 = disturbed.kinds.iter().map(|kind| kind.injected).sum();
+        m.figures = vec![each(undisturbed.lasted_s, calm) / each(disturbed.lasted_s, long)];
+        m.beside = format!("{injected} faults in {:.0} s", disturbed.lasted_s);
+        m.inexact.extend(disturbed.violations.iter().chain(&undisturbed.violations).cloned());
+        m.jobs = 2;
+        Ok(())
+    }
+
+    /// Scales a job of one worker up and down again.
+    fn scale(&mut self, m: &mut Measured, most: u32) -> Result<()> {
+        let sync: SyncMode = "allreduce".parse()?;
+        let stay = 3;
+        let long = epochs(Duration::from_secs(10) * most / 8);
+        let order = self.order("scale, allreduce", &sync, long, &of_mode(&sync, 1));
+        let folder = order.folder.clone();
+        let mut job = Job::start(&order)?;
+        job.until(&self.runtime, 1, 1)?;
+        for workers in [most, stay] {
+            let before = job.nodes("worker-");
+            let runtime = &self.runtime;
+            runtime
+                .block_on(async { antdt::remote::RemoteJob::find(Some(&folder))?.scale(workers).await })?;
+            job.until(&self.runtime, workers, 1)?;
+            let after = job.nodes("worker-");
+            for (node, pid) in before.iter().take(workers as usize) {
+                m.survivors += 1;
+                m.replaced += u32::from(after.get(node) != Some(pid));
+            }
+        }
+        let report = Self::finish(m, job)?;
+        let asked: Vec<f64> = report
+            .actions
+            .iter()
+            .filter(|action| action.kind == "SCALE")
+            .map(|action| action.time_s)
+            .collect();
+        ensure!(asked.len() == 2, "the report has {} changes of the number of workers", asked.len());
+        let series = &report.workers.first().context("there is no worker-0")?.series;
+        m.figures.push(asked.iter().filter_map(|at| pause::after(series, *at)).fold(0.0, f64::max));
+        m.beside = format!("1 -> {most} -> {stay} workers");
+        Ok(())
+    }
+}
+
+/// Time of the first event of a node that is told so, in seconds.
+fn event(report: &Report, kind: &str, text: &str) -> Option<f64> {
+    let is_it = |event: &&EventEntry| event.kind == kind && event.text.contains(text);
+    report.events.iter().find(is_it).map(|event| event.time_s)
+}
+
+/// The usual arguments of a mode, with so many workers.
+fn of_mode(sync: &SyncMode, workers: u32) -> Vec<String> {
+    let mut arguments = vec!["--nproc-per-node".to_owned(), workers.to_string()];
+    if sync.capabilities().needs_servers() {
+        arguments.extend(["--servers".to_owned(), "2".to_owned()]);
+    }
+    arguments
+}
+
+/// Epochs that take a job of [`WORKERS`] so long.
+fn epochs(time: Duration) -> u32 {
+    let samples = time.as_millis() * u128::from(PACE);
+    u32::try_from(samples.div_ceil(u128::from(SAMPLES) * 1000)).unwrap_or(u32::MAX).max(1)
+}
+
+/// Time from the end of a process until the first batch that ends after the job has gone back, in seconds.
+fn until_back(report: &Report, at: f64) -> Result<f64> {
+    let back = event(report, "rollback", "went back to").context("the job did not go back")?;
+    Ok(back - at + pause::until_next(report, back).context("nobody went on")?)
+}
+
+/// What the report says of the rollback.
+fn went_back(report: &Report) -> String {
+    let mut events = report.events.iter().rev().filter(|event| event.kind == "rollback");
+    events.next().map(|event| event.text.clone()).unwrap_or_else(|| "it did not go back".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_is_as_long_as_what_is_to_happen_in_it() {
+        assert_eq!(epochs(Duration::from_millis(2500)), 1);
+        assert_eq!(epochs(Duration::from_millis(2501)), 2);
+        assert_eq!(epochs(Duration::from_secs(11)), 5);
+    }
+}

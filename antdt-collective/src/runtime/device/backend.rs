@@ -1,0 +1,216 @@
+//! Forms groups whose long messages a library between GPUs moves.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use antdt_core::Rank;
+
+use super::bulk::{BulkError, Library, Patience};
+use super::group::DeviceGroup;
+use crate::device::{Last, Statement, Way, way};
+use crate::error::CollectiveError;
+use crate::group::Group;
+use crate::outcome::Resolution;
+use crate::runtime::process_group::{Backend, ProcessGroup};
+use crate::runtime::transport::Listener;
+use crate::runtime::{AbortHandle, CommunicatorConfig};
+
+/// A [`Backend`] over a library and over another backend, whose groups carry what is short.
+pub(in crate::runtime) struct DeviceBackend<L: Library> {
+    // Or why this process has none.
+    library: Result<L, String>,
+    below: Box<dyn Backend>,
+    kept: Arc<Mutex<Kept<L::Comm>>>,
+    // How the last group communicates, as was told.
+    pub(in crate::runtime) told: Option<String>,
+}
+
+/// What is left of the last group.
+pub(in crate::runtime) struct Kept<C> {
+    pub(in crate::runtime) comm: Option<(C, Last)>,
+    /// The result of an all-reduce in place whose outcome is open.
+    pub(in crate::runtime) open: Option<Vec<u8>>,
+}
+
+impl<L: Library> DeviceBackend<L> {
+    /// Of a process that computes on the GPU with this index, or on none; or whose host lacks what `open` needs.
+    pub(in crate::runtime) fn on<E: fmt::Display>(
+        gpu: Option<u32>,
+        open: impl FnOnce(u32) -> Result<L, E>,
+        below: Box<dyn Backend>,
+    ) -> Self {
+        let library = match gpu {
+            Some(index) => open(index).map_err(|error| error.to_string()),
+            None => Err("this process computes on no GPU".to_owned()),
+        };
+        Self::new(library, below)
+    }
+
+    pub(in crate::runtime) fn new(library: Result<L, String>, below: Box<dyn Backend>) -> Self {
+        Self { library, below, kept: Arc::new(Mutex::new(Kept { comm: None, open: None })), told: None }
+    }
+
+    // The communicator of the group: all members have one, or none has.
+    fn meet(
+        &mut self,
+        below: &mut dyn ProcessGroup,
+        mine: &Statement,
+        last: Option<L::Comm>,
+        patience: &Patience,
+    ) -> Result<Option<L::Comm>, CollectiveError> {
+        let group = below.group().clone();
+        if group.world() == 1 {
+            // It sends nothing.
+            return Ok(None);
+        }
+        let way = way(&L::TERMS, &statements(below, mine)?);
+        if let Way::Without(rank, why) = &way {
+            let rank = *rank;
+            let how = match &self.library {
+                Err(lacking) if group.me() == rank => format!("{} {why}: {lacking}", group.holder(rank)),
+                _ => format!("{} {why}", group.holder(rank)),
+            };
+            self.tell(&group, how, false);
+            return Ok(None);
+        }
+        let made = self.communicator(below, last, &way, patience)?;
+        // A communicator of which one member has no part is of use to nobody.
+        let failed = made.as_ref().err().map(ToString::to_string).unwrap_or_default();
+        let said = below.all_gather_v(failed.as_bytes())?;
+        if let Some((rank, why)) = (0..).zip(&said).find(|(_, why)| !why.is_empty()) {
+            let why = String::from_utf8_lossy(why);
+            self.tell(&group, format!("{}: {way}: {why}", group.holder(Rank(rank))), false);
+            return Ok(None);
+        }
+        self.tell(&group, way.to_string(), true);
+        Ok(made.ok())
+    }
+
+    // The communicator of the group, by the way that all have agreed on.
+    fn communicator(
+        &mut self,
+        below: &mut dyn ProcessGroup,
+        last: Option<L::Comm>,
+        way: &Way,
+        patience: &Patience,
+    ) -> Result<Result<L::Comm, BulkError>, CollectiveError> {
+        let Ok(library) = &mut self.library else {
+            return Ok(Err(BulkError::Failed("no library".to_owned())));
+        };
+        let group = below.group();
+        let me = group.me();
+        let lost = || BulkError::Failed("the communicator of the last group is gone".to_owned());
+        Ok(match (way, last) {
+            (Way::Keep, last) => last.ok_or_else(lost),
+            (Way::Shrink { excluded, stop }, last) => {
+                let excluded: Vec<u32> = excluded.iter().map(|rank| rank.0).collect();
+                last.ok_or_else(lost).and_then(|comm| library.shrink(comm, &excluded, *stop, patience))
+            }
+            (Way::Grow, mut last) => {
+                let mine = library.offer_to_grow(last.as_mut(), me.0);
+                match offers(below, mine)? {
+                    Ok(offers) => library.grow(last, &offers, me.0, patience),
+                    Err(error) => Err(error),
+                }
+            }
+            (Way::Reorder, last) => last.ok_or_else(lost).and_then(|mut comm| {
+                let made = library.split(&mut comm, Some(0), me.0, patience)?;
+                made.ok_or_else(lost)
+            }),
+            (Way::Renew(_), last) => {
+                drop(last);
+                let mine = library.offer(me.0);
+                match offers(below, mine)? {
+                    Ok(offers) => library.init(&offers, me.0, patience),
+                    Err(error) => Err(error),
+                }
+            }
+            (Way::Without(_, why), _) => Err(BulkError::Failed(why.clone())),
+        })
+    }
+
+    // Says how the group communicates, once for each answer.
+    fn tell(&mut self, group: &Group, how: String, plainly: bool) {
+        if self.told.as_ref() == Some(&how) {
+            return;
+        }
+        let (membership, library) = (group.membership().0, L::TERMS.library);
+        if plainly {
+            tracing::info!(membership, how, "communicator of {library}");
+        } else {
+            tracing::warn!(membership, how, "no {library}: this group communicates over its transport");
+        }
+        self.told = Some(how);
+    }
+}
+
+/// What all members have made for the others, by rank; an error on all of them if one could not.
+fn offers(
+    below: &mut dyn ProcessGroup,
+    mine: Result<Vec<u8>, BulkError>,
+) -> Result<Result<Vec<Vec<u8>>, BulkError>, CollectiveError> {
+    let (made, bytes) = match mine {
+        Ok(offer) => (1_u8, offer),
+        Err(error) => (0, error.to_string().into_bytes()),
+    };
+    let said = below.all_gather_v(&[&[made][..], &bytes].concat())?;
+    let read = |(rank, bytes): (usize, &Vec<u8>)| match bytes.split_first() {
+        Some((1, offer)) => Ok(offer.to_vec()),
+        failed => {
+            let why = failed.map(|(_, why)| String::from_utf8_lossy(why)).unwrap_or_default();
+            Err(BulkError::Failed(format!("rank {rank}: {why}")))
+        }
+    };
+    Ok(said.iter().enumerate().map(read).collect())
+}
+
+/// What all members say of themselves, in order of rank.
+fn statements(below: &mut dyn ProcessGroup, mine: &Statement) -> Result<Vec<Statement>, CollectiveError> {
+    let said = below.all_gather_v(&mine.encode())?;
+    let group = below.group();
+    let read = |(rank, bytes): (u32, &Vec<u8>)| {
+        Statement::decode(bytes).ok_or_else(|| CollectiveError::Corrupt {
+            peer: group.holder(Rank(rank)),
+            what: format!("{} bytes that are no statement", bytes.len()),
+        })
+    };
+    (0..).zip(&said).map(read).collect()
+}
+
+impl<L: Library> Backend for DeviceBackend<L> {
+    fn join(
+        &mut self,
+        listener: &Listener,
+        group: &Group,
+        config: CommunicatorConfig,
+        abort: &AbortHandle,
+    ) -> Result<(Box<dyn ProcessGroup>, Resolution), CollectiveError> {
+        // A call that failed is judged by who comes to a barrier, which therefore waits as long as may be for each.
+        let patient = CommunicatorConfig { patience: f64::MAX, ..config };
+        let below_config = if self.library.is_ok() { patient } else { config };
+        let (mut below, resolution) = self.below.join(listener, group, below_config, abort)?;
+        let (last, open) = {
+            let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+            (kept.comm.take(), kept.open.take())
+        };
+        let open = open.filter(|_| resolution == Resolution::Committed);
+        let (last, known) = last.unzip();
+        let mine = match &self.library {
+            Ok(library) => Statement { last: known, ..library.statement() },
+            Err(_) => Statement::ABSENT,
+        };
+        let patience = Patience { deadline: Instant::now() + config.timeout, abort: abort.clone() };
+        // A group that breaks now is returned all the same, with the fate of the last call: its next call fails.
+        let made = self.meet(&mut *below, &mine, last, &patience).unwrap_or(None);
+        let kept = Arc::clone(&self.kept);
+        Ok((Box::new(DeviceGroup::new(below, made, L::TERMS, config, abort.clone(), open, kept)), resolution))
+    }
+}
+
+impl<L: Library> fmt::Debug for DeviceBackend<L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let library = self.library.as_ref().map(Library::statement);
+        f.debug_struct("DeviceBackend").field("library", &library).finish_non_exhaustive()
+    }
+}

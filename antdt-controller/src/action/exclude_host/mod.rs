@@ -1,0 +1,204 @@
+//! `EXCLUDE_HOST`: hosts on which no worker is started any more.
+//!
+//! | value | workers that are started from now on |
+//! |---|---|
+//! | `HOST[,HOST]…` | run on other hosts |
+//! | `none` | run anywhere again |
+//!
+//! It is anti-affinity for what is started, and moves nobody by itself: workers that run on the host stay there until something restarts them,
+//! a policy by `KILL_RESTART` or a crash. Restarts of the same decision wait until it is in force, so that they do not come back to the host.
+//!
+//! Only a launcher that knows several hosts can carry it out ([`Launcher::avoid`](crate::Launcher::avoid)); elsewhere it is refused. Servers
+//! stay where they are.
+//!
+//! Source: our design; node anti-affinity is what cluster schedulers call it.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::str::FromStr;
+
+use antdt_core::InvalidValue;
+
+use super::{Action, Asked, Cluster};
+use crate::validate::Refusal;
+
+/// Hosts that workers are kept from, in the text form that a decision has.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Excluded(pub BTreeSet<String>);
+
+impl Excluded {
+    /// The text form of no host.
+    const NONE: &'static str = "none";
+
+    /// Returns the hosts that a plan excludes, of the values of its actions; none if it says nothing.
+    pub fn of(values: &super::ActionValues) -> Self {
+        values.get(ExcludeHost::NAME).and_then(|value| value.parse().ok()).unwrap_or_default()
+    }
+
+    /// Whether workers can be kept from these hosts if a launcher may choose among `hosts`.
+    ///
+    /// # Errors
+    /// If the launcher cannot choose, does not know one of them, or nothing would be left.
+    pub fn suits(&self, hosts: &BTreeSet<String>) -> Result<(), InvalidValue> {
+        let refused = |expected: String| Err(InvalidValue::new(ExcludeHost::NAME, self, expected));
+        if self.0.is_empty() {
+            return Ok(());
+        }
+        if hosts.len() < 2 {
+            return refused(
+                "none: the launcher of this job does not know several hosts to choose among".to_owned(),
+            );
+        }
+        let known = || hosts.iter().cloned().collect::<Vec<_>>().join(", ");
+        if let Some(unknown) = self.0.iter().find(|host| !hosts.contains(*host)) {
+            return refused(format!("hosts of the launcher, which are {}; {unknown} is none", known()));
+        }
+        if self.0.len() == hosts.len() {
+            return refused(format!("fewer than all hosts of the launcher, which are {}", known()));
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Excluded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() {
+            return f.write_str(Self::NONE);
+        }
+        for (at, host) in self.0.iter().enumerate() {
+            write!(f, "{}{host}", if at == 0 { "" } else { "," })?;
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for Excluded {
+    type Err = InvalidValue;
+
+    fn from_str(text: &str) -> Result<Self, InvalidValue> {
+        if text == Self::NONE {
+            return Ok(Self::default());
+        }
+        let hosts: BTreeSet<String> = text.split(',').map(|host| host.trim().to_owned()).collect();
+        if hosts.iter().any(String::is_empty) {
+            let expected = "names of hosts with a comma between them, or none";
+            return Err(InvalidValue::new(ExcludeHost::NAME, format!("`{text}`"), expected));
+        }
+        Ok(Self(hosts))
+    }
+}
+
+/// Hosts on which no worker is started any more.
+#[doc(alias = "anti-affinity")]
+#[derive(Debug, Clone, Copy)]
+pub struct ExcludeHost;
+
+impl ExcludeHost {
+    /// Name of the action.
+    pub const NAME: &'static str = "EXCLUDE_HOST";
+}
+
+impl Action for ExcludeHost {
+    fn name(&self) -> &'static str {
+        Self::NAME
+    }
+
+    fn dry_name(&self) -> &'static str {
+        "WOULD_EXCLUDE_HOST"
+    }
+
+    fn about(&self) -> &'static str {
+        "hosts on which no worker is started any more"
+    }
+
+    fn precedes_restarts(&self) -> bool {
+        true
+    }
+
+    fn check(&self, asked: &Asked<'_>) -> Result<(), Refusal> {
+        match asked.decision.actions.get(Self::NAME) {
+            Some(value) => Ok(value.parse::<Excluded>()?.suits(&asked.view.hosts)?),
+            None => Ok(()),
+        }
+    }
+
+    fn order(&self, value: &str, cluster: &mut dyn Cluster) -> Result<(), InvalidValue> {
+        let Excluded(hosts) = value.parse()?;
+        cluster.avoid(&hosts);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use antdt_core::{Capabilities, JobTime};
+
+    use super::*;
+    use crate::action::{self, ActionValues};
+    use crate::budget::RestartBudget;
+    use crate::policy::Decision;
+    use crate::testing::quiet_view;
+
+    fn values(value: &str) -> ActionValues {
+        [(ExcludeHost::NAME.to_owned(), value.to_owned())].into_iter().collect()
+    }
+
+    #[test]
+    fn hosts_are_read_and_written_back_and_a_name_that_is_none_is_refused() {
+        for text in ["none", "a", "a,b"] {
+            assert_eq!(text.parse::<Excluded>().unwrap().to_string(), text);
+        }
+        assert_eq!("b, a,b".parse::<Excluded>().unwrap().to_string(), "a,b");
+        for text in ["", ",", "a,,b", " "] {
+            let error = text.parse::<Excluded>().unwrap_err().to_string();
+            assert!(error.starts_with("EXCLUDE_HOST") && error.contains("comma"), "{error}");
+        }
+        assert_eq!(Excluded::of(&values("a,b")).0.len(), 2);
+        assert_eq!(Excluded::of(&ActionValues::new()), Excluded::default());
+    }
+
+    #[test]
+    fn a_launcher_must_know_the_hosts_and_keep_one() {
+        let decided = |value: &str, hosts: &[&str]| {
+            let mut view = quiet_view(Capabilities::REPLICAS_IN_STEP, &[1000; 4]);
+            view.hosts = Arc::new(hosts.iter().map(|host| (*host).to_owned()).collect());
+            let decision = Decision { actions: values(value), ..Decision::default() };
+            action::validate(JobTime::ZERO, &decision, &view, &RestartBudget::default())
+                .map_err(|refusal| refusal.to_string())
+        };
+        decided("b", &["a", "b"]).unwrap();
+        decided("none", &[]).unwrap();
+        for (hosts, why) in [
+            (&[][..], "does not know several hosts"),
+            (&["b"][..], "does not know several hosts"),
+            (&["a", "c"][..], "which are a, c; b is none"),
+        ] {
+            let refused = decided("b", hosts).unwrap_err();
+            assert!(refused.starts_with("EXCLUDE_HOST = b: must be") && refused.contains(why), "{refused}");
+        }
+        let all = decided("a,b", &["a", "b"]).unwrap_err();
+        assert!(all.contains("fewer than all hosts"), "{all}");
+    }
+
+    #[test]
+    fn the_cluster_is_told_the_hosts_of_the_plan() {
+        #[derive(Default)]
+        struct Told(Vec<BTreeSet<String>>);
+
+        impl Cluster for Told {
+            fn avoid(&mut self, hosts: &BTreeSet<String>) {
+                self.0.push(hosts.clone());
+            }
+        }
+
+        let mut told = Told::default();
+        for value in ["b,a", "none"] {
+            action::order(&values(value), &mut told).unwrap();
+        }
+        let expected = [BTreeSet::from(["a".to_owned(), "b".to_owned()]), BTreeSet::new()];
+        assert_eq!(told.0, expected);
+        assert!(action::order(&values(","), &mut told).is_err());
+    }
+}

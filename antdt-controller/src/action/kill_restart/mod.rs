@@ -1,0 +1,74 @@
+//! `KILL_RESTART`: a worker finishes its batch, is stopped, and is started again. [`restart`] is the course of one, [`budget`] how many there may be.
+
+use std::collections::BTreeSet;
+
+use antdt_core::{Holder, Role};
+
+use super::{Action, Asked};
+use crate::policy::Decision;
+use crate::validate::Refusal;
+
+pub mod budget;
+pub mod restart;
+
+/// Restarts of nodes, one saga each ([`RestartSaga`](crate::RestartSaga)).
+#[doc(alias = "KILL_RESTART")]
+#[derive(Debug, Clone, Copy)]
+pub struct KillRestart;
+
+impl KillRestart {
+    /// Name of the action.
+    pub const NAME: &'static str = "KILL_RESTART";
+}
+
+impl Action for KillRestart {
+    fn name(&self) -> &'static str {
+        Self::NAME
+    }
+
+    fn dry_name(&self) -> &'static str {
+        "WOULD_KILL_RESTART"
+    }
+
+    fn about(&self) -> &'static str {
+        "a worker finishes its batch, is stopped, and is started again"
+    }
+
+    fn is_asked(&self, decision: &Decision) -> bool {
+        !decision.node_actions.is_empty()
+    }
+
+    fn hand_over(&self, from: &mut Decision, to: &mut Decision) {
+        to.node_actions.append(&mut from.node_actions);
+    }
+
+    fn check(&self, asked: &Asked<'_>) -> Result<(), Refusal> {
+        let Asked { now, decision, view, budget } = *asked;
+        let workers = asked.live().count();
+        let mut targets = BTreeSet::new();
+        for action in &decision.node_actions {
+            let target = action.target;
+            let node = target.node;
+            if !targets.insert(node) {
+                return Err(Refusal::Twice { node });
+            }
+            if node.role == Role::Server {
+                return Err(Refusal::Server { node });
+            }
+            let worker =
+                asked.live().find(|worker| worker.id == node).ok_or(Refusal::NotRunning { target })?;
+            if worker.incarnation != target.incarnation {
+                return Err(Refusal::OtherLife { target, running: Holder::new(node, worker.incarnation) });
+            }
+            if worker.chief && !budget.config().chief_allowed {
+                return Err(Refusal::Chief { node });
+            }
+            if !view.has_model_without(node) {
+                return Err(Refusal::OnlyWorker { node });
+            }
+            budget.allows(now, node, workers)?;
+        }
+        let (asked, free) = (targets.len(), budget.room(now, workers));
+        if asked > free { Err(Refusal::TooManyAtOnce { asked, free }) } else { Ok(()) }
+    }
+}

@@ -1,0 +1,97 @@
+//! The policy that has the learning rate follow the batch sizes: `ADJUST_LR`, and nothing else.
+
+use std::collections::BTreeMap;
+
+use antdt_core::registry::{Setting, Settings};
+use antdt_core::{ClusterView, InvalidValue, JobTime, Reason};
+
+use super::{Decision, Policy};
+use crate::action::adjust_lr::{AdjustLr, RateRule};
+use crate::budget::RestartBudget;
+
+/// Asks for one [`RateRule`], in the first plan that it can. Joined with a policy that changes batch sizes, the rate follows them.
+#[derive(Debug, Clone, Copy)]
+pub struct FollowBatch {
+    rule: RateRule,
+}
+
+impl Default for FollowBatch {
+    fn default() -> Self {
+        Self { rule: RateRule::Linear }
+    }
+}
+
+impl FollowBatch {
+    /// Name of the policy in the registry.
+    pub const NAME: &'static str = "lr";
+
+    /// Reads its settings.
+    pub(super) fn read(settings: &Settings<'_>) -> Result<Self, InvalidValue> {
+        let expected = format!("one of {}", RateRule::USAGES.join(", "));
+        Ok(Self { rule: settings.value("rule", Self::default().rule, &expected)? })
+    }
+
+    /// Its settings as they are.
+    pub(super) fn texts(self) -> Vec<Setting> {
+        vec![Setting::new(
+            "rule",
+            self.rule,
+            "how the rate follows a worker's batch: linear, sqrt or fixed=SHARE",
+        )]
+    }
+}
+
+impl Policy for FollowBatch {
+    fn name(&self) -> &str {
+        Self::NAME
+    }
+
+    fn actions(&self) -> Vec<&'static str> {
+        vec![AdjustLr::NAME]
+    }
+
+    fn decide(&mut self, _now: JobTime, view: &ClusterView, _budget: &RestartBudget) -> Decision {
+        let rule = self.rule.to_string();
+        if let Err(unfit) = self.rule.suits(view.mode) {
+            return Decision::nothing(Reason::Other(unfit.to_string()));
+        }
+        if view.actions.get(AdjustLr::NAME) == Some(&rule) {
+            return Decision::nothing(Reason::Balanced);
+        }
+        let reason =
+            Reason::Other(format!("the learning rate follows the batch size of each worker: {rule}"));
+        let actions = [(AdjustLr::NAME.to_owned(), rule)].into_iter().collect();
+        Decision { actions, reasons: vec![reason], ..Decision::default() }
+    }
+
+    fn settings(&self) -> BTreeMap<String, String> {
+        self.texts().into_iter().map(|setting| (setting.name.to_owned(), setting.default)).collect()
+    }
+
+    fn clone_box(&self) -> Box<dyn Policy> {
+        Box::new(*self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use antdt_core::Capabilities;
+
+    use super::*;
+    use crate::testing::quiet_view;
+
+    #[test]
+    fn the_rule_is_asked_for_once_and_not_where_it_means_nothing() {
+        let mut policy = FollowBatch::default();
+        let mut decide = |view: &ClusterView| policy.decide(JobTime::ZERO, view, &RestartBudget::default());
+        let mut view = quiet_view(Capabilities::SERVERS_AT_OWN_PACE, &[1000; 4]);
+        let asked = decide(&view).actions;
+        assert_eq!(asked, [("ADJUST_LR".to_owned(), "linear".to_owned())].into_iter().collect());
+        view.actions = Arc::new(asked);
+        assert!(!decide(&view).acts());
+        let idle = decide(&quiet_view(Capabilities::SERVERS_IN_STEP, &[1000; 4]));
+        assert!(!idle.acts() && idle.reasons[0].to_string().contains("weigh the same"), "{idle:?}");
+    }
+}

@@ -1,0 +1,192 @@
+//! [`Rest`]: what an action saves of the rest of a job, with its costs and its error.
+//!
+//! A slowness goes on for a time `X`, exponential with the mean `L`; the job has `R` to go. Then
+//!
+//! ```text
+//! T(d) = E[(min(X, R) - d)+] = L (exp(-d / L) - exp(-R / L))          time from d on in which it is slow
+//!
+//! a plan        T(delay) (1 - with / without)  -  (1 - exp(-R / L)) lag healthy
+//! a restart     cured T(delay) (1 - after / now)  -  delay (away / now - 1)  -  2 pause
+//! ```
+//!
+//! A plan comes into force after `delay`. When the slowness ends, the plan does harm until the next one: `healthy` of a step's time for
+//! `lag`. A restart takes a worker away for `delay`, in which the others do its work, and pauses all of them twice; only some restarts cure.
+//!
+//! Source: our design.
+
+use std::time::Duration;
+
+/// Errors that a saving must exceed to be sure: of a hundred that are none, two pass.
+const SURE: f64 = 2.0;
+
+/// A predicted saving of the time of a job.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Saved {
+    /// Expected seconds saved; below 0 if the action costs more than it saves.
+    pub seconds: f64,
+    /// Standard error of that.
+    pub error: f64,
+}
+
+impl Saved {
+    /// Whether the action saves time, as far as the error tells.
+    pub fn is_sure(&self) -> bool {
+        self.seconds > SURE * self.error
+    }
+}
+
+/// What a plan is expected to do.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct PlanOutlook {
+    /// Expected seconds of a step without it, above 0.
+    pub without: f64,
+    /// Expected seconds of a step with the plan.
+    pub with: f64,
+    /// Standard error of `with / without`.
+    pub error: f64,
+    /// Time until it is in force.
+    pub delay: Duration,
+    /// Time from the end of the slowness until the next plan is in force.
+    pub lag: Duration,
+    /// Share of a step that it costs while no worker is slow any more.
+    pub healthy: f64,
+}
+
+/// What a restart is expected to do.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RestartOutlook {
+    /// Expected seconds of a step at present, with the best batch sizes; above 0.
+    pub now: f64,
+    /// Expected seconds of a step while the restarted worker is away.
+    pub away: f64,
+    /// Expected seconds of a step once the restarted worker is back and healthy.
+    pub after: f64,
+    /// Probability that the worker is healthy once it is back, from 0 to 1.
+    pub cured: f64,
+    /// Standard error of `after / now`.
+    pub error: f64,
+    /// Expected time from the order to restart the worker to its next batch.
+    pub delay: Duration,
+    /// Pause of all workers each time that the membership changes.
+    pub pause: Duration,
+}
+
+/// The rest of a job in which a worker is slow.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Rest {
+    /// Expected time to the end of the job if no action is taken.
+    pub left: Duration,
+    /// How long the slowness is expected to go on.
+    pub goes_on: Duration,
+}
+
+impl Rest {
+    /// Expected time from `delay` on in which the slowness goes on.
+    fn slow_after(&self, delay: Duration) -> f64 {
+        let (left, mean) = (self.left.as_secs_f64(), self.goes_on.as_secs_f64().max(f64::MIN_POSITIVE));
+        let delay = delay.as_secs_f64().min(left);
+        mean * ((-delay / mean).exp() - (-left / mean).exp())
+    }
+
+    /// Chance that it ends before the job does.
+    fn ends(&self) -> f64 {
+        1.0 - (-self.left.as_secs_f64() / self.goes_on.as_secs_f64().max(f64::MIN_POSITIVE)).exp()
+    }
+
+    /// Returns the job time that a plan is expected to save, with its standard error.
+    pub fn saved_by_plan(&self, plan: &PlanOutlook) -> Saved {
+        let slow = self.slow_after(plan.delay);
+        let harm = self.ends() * plan.lag.as_secs_f64() * plan.healthy.max(0.0);
+        Saved { seconds: slow * (1.0 - plan.with / plan.without) - harm, error: slow * plan.error }
+    }
+
+    /// Returns the job time that a restart is expected to save, with its standard error.
+    pub fn saved_by_restart(&self, restart: &RestartOutlook) -> Saved {
+        let slow = self.slow_after(restart.delay);
+        let gain = 1.0 - restart.after / restart.now;
+        let delay = restart.delay.min(self.left).as_secs_f64();
+        let cost = delay * (restart.away / restart.now - 1.0).max(0.0) + 2.0 * restart.pause.as_secs_f64();
+        // Whether it cures is a chance that is taken into account, and no error of the prediction.
+        let error = slow * restart.cured * restart.error;
+        Saved { seconds: restart.cured * slow * gain - cost, error }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use antdt_core::Seed;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn seconds(seconds: f64) -> Duration {
+        Duration::from_secs_f64(seconds)
+    }
+
+    const PLAN: PlanOutlook = PlanOutlook {
+        without: 1.0,
+        with: 0.3,
+        error: 0.01,
+        delay: Duration::from_millis(1500),
+        lag: Duration::from_millis(2500),
+        healthy: 0.1,
+    };
+
+    const RESTART: RestartOutlook = RestartOutlook {
+        now: 0.282,
+        away: 0.293,
+        after: 0.256,
+        cured: 0.5,
+        error: 0.01,
+        delay: Duration::from_secs(10),
+        pause: Duration::from_secs(1),
+    };
+
+    #[test]
+    fn it_is_the_mean_of_many_jobs() {
+        let mut rng = Seed(3).rng();
+        for (left, mean) in [(300.0, 20.0), (10.0, 20.0), (60.0, 1.0), (60.0, 1e6)] {
+            let rest = Rest { left: seconds(left), goes_on: seconds(mean) };
+            let (mut by_plan, mut by_restart) = (0.0, 0.0);
+            let draws = 100_000;
+            for _ in 0..draws {
+                let lasts = -mean * (1.0 - rng.unit()).ln();
+                let slow = |delay: f64| (lasts.min(left) - delay).max(0.0);
+                by_plan += slow(1.5) * 0.7 - if lasts < left { 0.25 } else { 0.0 };
+                let cured = if rng.unit() < 0.5 { 1.0 } else { 0.0 };
+                by_restart += cured * slow(10.0) * (1.0 - 0.256 / 0.282);
+                by_restart -= 10.0_f64.min(left) * (0.293 / 0.282 - 1.0) + 2.0;
+            }
+            let mean = |sum: f64| sum / f64::from(draws);
+            let near =
+                |a: f64, b: f64| assert!((a - b).abs() < 0.02 * b.abs() + 0.02, "{rest:?}: {a} and {b}");
+            near(rest.saved_by_plan(&PLAN).seconds, mean(by_plan));
+            near(rest.saved_by_restart(&RESTART).seconds, mean(by_restart));
+        }
+    }
+
+    #[test]
+    fn a_restart_pays_on_one_side_of_its_break_even_and_not_on_the_other() {
+        // A cure that is certain, of a slowness that stays: it pays if the job lasts longer than what is lost in it takes to come back.
+        let restart = RestartOutlook { cured: 1.0, error: 0.0, ..RESTART };
+        let cost = 10.0 * (restart.away / restart.now - 1.0) + 2.0;
+        let break_even = 10.0 + cost / (1.0 - restart.after / restart.now);
+        let saved =
+            |left: f64| Rest { left: seconds(left), goes_on: seconds(1e7) }.saved_by_restart(&restart);
+        assert!(saved(break_even * 1.2).is_sure() && !saved(break_even * 0.8).is_sure());
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_saves_more_than_is_left_and_a_longer_slowness_never_saves_less(
+            left in 0.0..1e5_f64, goes_on in 1e-3..1e6_f64, with in 0.01..1.0_f64,
+        ) {
+            let plan = PlanOutlook { with, healthy: 0.0, ..PLAN };
+            let saved = |goes_on: f64| {
+                Rest { left: seconds(left), goes_on: seconds(goes_on) }.saved_by_plan(&plan).seconds
+            };
+            prop_assert!(saved(goes_on).is_finite() && saved(goes_on) <= left * (1.0 - with) + 1e-9);
+            prop_assert!(saved(goes_on * 2.0) >= saved(goes_on) - 1e-9);
+        }
+    }
+}

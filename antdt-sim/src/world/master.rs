@@ -1,0 +1,183 @@
+//! The master's process as the job meets it: it ends, and another master goes on with the job from what it has written down.
+
+use std::time::Duration;
+
+use antdt_controller::Policy;
+use antdt_core::{Exit, Holder, JobTime, Machine, RollbackId};
+use antdt_job::head::{HeadRecord, RolledBack};
+use antdt_job::{Head, HeadEffect, HeadEvent};
+use antdt_monitor::classify;
+use antdt_shard::{Event as LedgerEvent, LedgerSnapshot, ShardLedger};
+
+use super::life::LifeId;
+use super::{Due, Lost, World, head_config};
+use crate::happening::{Happening, Observer};
+
+/// How long it takes to set the ledger back.
+const RESTORE_DELAY: Duration = Duration::from_millis(10);
+
+/// What is left of a master that ends, and what the job goes back to.
+#[derive(Debug)]
+pub(super) struct Successor {
+    /// What the head said last that its successor must know.
+    pub(super) record: HeadRecord,
+    /// The job's policy, which has decided nothing.
+    policy: Box<dyn Policy>,
+    /// The ledger at the start of the job.
+    start: LedgerSnapshot,
+    /// The newest rollback that was ordered.
+    newest: RollbackId,
+    /// When the next master begins; `None` while there is one.
+    begins: Option<JobTime>,
+    /// When it has written something down, the master ends after so many further effects, for so long.
+    doomed: Option<(u32, Duration)>,
+    /// Lives whose end nobody has heard of who could tell why.
+    unheard: Vec<Holder>,
+}
+
+impl Successor {
+    pub(super) fn new(policy: Box<dyn Policy>, ledger: &ShardLedger) -> Self {
+        Self {
+            record: HeadRecord::default(),
+            policy,
+            start: ledger.snapshot(),
+            newest: RollbackId(0),
+            begins: None,
+            doomed: None,
+            unheard: Vec::new(),
+        }
+    }
+}
+
+impl<O: Observer> World<O> {
+    /// When the next master begins, if there is none at the moment.
+    pub(super) fn next_master(&self) -> Option<JobTime> {
+        self.successor.as_deref().and_then(|successor| successor.begins)
+    }
+
+    /// The master will end in the midst of what it does.
+    pub(super) fn doom_master(&mut self, effects: u32, lasting: Duration) {
+        if let Some(successor) = self.successor.as_deref_mut().filter(|successor| successor.begins.is_none())
+        {
+            successor.doomed = Some((effects, lasting));
+        }
+    }
+
+    /// Whether the master will end in the midst of what it does.
+    pub(super) fn master_is_doomed(&self) -> bool {
+        self.successor.as_deref().is_some_and(|successor| successor.doomed.is_some())
+    }
+
+    /// The head wants these effects carried out.
+    pub(super) fn head_effects(&mut self) {
+        // How many more are carried out before the master ends.
+        let mut left: Option<(u32, Duration)> = None;
+        while let Some(effect) = self.head.poll_effect() {
+            let is_record = matches!(effect, HeadEffect::Record(_));
+            match &mut left {
+                Some((0, _)) => continue,
+                Some((left, _)) => *left -= 1,
+                None => {}
+            }
+            if self.observer.watches() {
+                self.saw(&Happening::Effect(&effect));
+            }
+            self.carry_out(effect);
+            if is_record && left.is_none() {
+                left = self.successor.as_deref().and_then(|successor| successor.doomed);
+            }
+        }
+        if let Some((_, lasting)) = left {
+            self.end_master(lasting);
+            self.note_calm();
+        }
+    }
+
+    /// Ends the master's process. The workers and servers that are connected to it notice.
+    pub(super) fn end_master(&mut self, lasting: Duration) {
+        let Some(successor) = self.successor.as_deref_mut().filter(|successor| successor.begins.is_none())
+        else {
+            return;
+        };
+        let begins = self.now + lasting;
+        (successor.begins, successor.doomed) = (Some(begins), None);
+        self.queue.push(begins, Due::TakeOver);
+        if self.observer.watches() {
+            self.saw(&Happening::MasterEnded(begins));
+        }
+        self.master_paused_until = JobTime::ZERO;
+        self.deadline = JobTime::NEVER;
+        self.let_askers_go();
+        for index in 0..self.lives.len() {
+            let life = &self.lives[index];
+            let parked = life.parked.as_deref().filter(|_| !life.is_dead());
+            if let Some((event, _)) = parked {
+                let (event, call) = (event.clone(), life.call);
+                let id = LifeId(u32::try_from(index).expect("as many as were launched"));
+                self.lost(id, call, Lost::Head(event));
+            }
+        }
+    }
+
+    /// The launcher's news of a process reaches the master; without a master, the next one learns of the end, not of its reason.
+    pub(super) fn news(&mut self, event: HeadEvent) {
+        if self.master_paused(&event) {
+            return;
+        }
+        match self.successor.as_deref_mut().filter(|successor| successor.begins.is_some()) {
+            Some(successor) => {
+                if let HeadEvent::Exited(holder, ..) = event {
+                    successor.unheard.push(holder);
+                }
+            }
+            None => {
+                self.ask_head(event);
+            }
+        }
+    }
+
+    /// Another master goes on with the job. Nothing is left of the one before but what it has written down.
+    pub(super) fn take_over(&mut self) {
+        let Some(successor) = self.successor.as_deref_mut() else { return };
+        successor.begins = None;
+        let unheard = std::mem::take(&mut successor.unheard);
+        let config = head_config(&self.setup, successor.policy.clone_box());
+        self.head = Head::resume(config, &successor.record).expect("the settings of the job");
+        self.restart_ledger();
+        if self.observer.watches() {
+            self.saw(&Happening::TakenOver);
+        }
+        self.ask_head(HeadEvent::Begin);
+        for holder in unheard {
+            let unknown: Exit = classify(None, None);
+            self.ask_head(HeadEvent::Exited(holder, unknown, Vec::new()));
+        }
+        self.arm_deadline();
+    }
+
+    /// The head wants the job to go back.
+    pub(super) fn roll_back(&mut self, rollback: RollbackId) {
+        if let Some(successor) = self.successor.as_deref_mut() {
+            successor.newest = rollback;
+            self.queue.push(self.now + RESTORE_DELAY, Due::Restore(rollback));
+        }
+    }
+
+    /// The ledger goes back to the start of the job, unless a newer order says so, or the master that ordered it has ended.
+    pub(super) fn restore(&mut self, rollback: RollbackId) {
+        if self.now < self.master_paused_until {
+            self.queue.push(self.master_paused_until, Due::Restore(rollback));
+            return;
+        }
+        let ordered = |successor: &&Successor| successor.newest == rollback && successor.begins.is_none();
+        let Some(successor) = self.successor.as_deref().filter(ordered) else { return };
+        let (snapshot, generation) = (Box::new(successor.start.clone()), self.ledger.generation().next());
+        let before = self.ledger.counts();
+        self.ask_ledger(LedgerEvent::Restore { snapshot, generation });
+        let counts = self.ledger.counts();
+        let again = before.acked - counts.acked;
+        let text = format!("went back to the start of the job: {again} samples are trained again");
+        let outcome = Ok(RolledBack { checkpoint: None, counts, text });
+        self.ask_head(HeadEvent::RolledBack { rollback, outcome });
+    }
+}

@@ -1,0 +1,40 @@
+//! With which optional features the workspace is checked, tested, and built for a guest: in all steps the same, so that
+//! nothing is built twice.
+
+use std::process::Command;
+
+use crate::rdma_vm;
+
+/// The command line, and what is optional and needs neither hardware nor a package to build.
+const ALWAYS: &str = "antdt/cli,antdt-shard/object-store,antdt-checkpoint/object-store,antdt-data/remote";
+
+/// The features that this machine can build.
+#[derive(Debug)]
+pub(crate) struct Features {
+    list: String,
+    /// What is left out, with the reason.
+    pub(crate) left_out: Vec<(&'static str, &'static str)>,
+}
+
+impl Features {
+    /// Returns them; with `rdma` also the transport over RDMA, where it can be built.
+    pub(crate) fn here(rdma: bool) -> Self {
+        let mut features = Self { list: ALWAYS.to_owned(), left_out: Vec::new() };
+        if Command::new("protoc").arg("--version").output().is_ok_and(|output| output.status.success()) {
+            features.list += ",antdt/etcd";
+        } else {
+            let why = "there is no protoc; packages protobuf-compiler and libprotobuf-dev";
+            features.left_out.push(("masters that elect", why));
+        }
+        // Why it cannot be built is said by the test in the guest.
+        if rdma && rdma_vm::can_build().is_ok() {
+            features.list += ",antdt/rdma";
+        }
+        features
+    }
+
+    /// Returns the arguments of cargo that choose them.
+    pub(crate) fn flags(&self) -> [&str; 2] {
+        ["--features", &self.list]
+    }
+}
