@@ -8,24 +8,24 @@ use std::time::{Duration, Instant};
 
 use crate::error::OpenError;
 
-/// A folder for row indexes and unpacked copies. Everything in it can be computed again; it may be deleted
-/// whenever no job reads from it.
+/// A folder for row indexes and for unpacked copies of files. All of its content can be computed again; the
+/// user may delete it whenever no job reads from it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cache {
     folder: PathBuf,
 }
 
 impl Cache {
-    /// Environment variable that names the folder.
+    /// Environment variable that names the folder of the cache.
     pub const VARIABLE: &'static str = "ANTDT_CACHE_DIR";
 
-    /// Returns the cache in this folder, which is created when something is stored there.
+    /// Returns the cache in this folder, which is created when the first file is stored in it.
     pub fn at(folder: impl Into<PathBuf>) -> Self {
         Self { folder: folder.into() }
     }
 
-    /// Returns the cache in the folder that [`VARIABLE`](Self::VARIABLE) names, else in the user's own:
-    /// `$XDG_CACHE_HOME/antdt`, else `$HOME/.cache/antdt`. `get` reads an environment variable.
+    /// Returns the cache in the folder that the environment variable [`VARIABLE`](Self::VARIABLE) names, or
+    /// else in `$XDG_CACHE_HOME/antdt`, or else in `$HOME/.cache/antdt`. `get` reads an environment variable.
     ///
     /// # Errors
     /// If no variable names a folder.
@@ -37,7 +37,7 @@ impl Cache {
         named.or_else(xdg).or_else(home).map(Self::at).ok_or(OpenError::NoCache)
     }
 
-    /// Returns the path of the folder.
+    /// Returns the path of the cache's folder.
     pub fn folder(&self) -> &Path {
         &self.folder
     }

@@ -1,4 +1,4 @@
-//! The places where a data set is cut into shards.
+//! [`Cuts`]: the places where a data set is cut into shards.
 
 use std::num::NonZeroU64;
 
@@ -22,7 +22,7 @@ enum Shape {
     At(Vec<u64>),
 }
 
-/// Whether a block of samples, such as a row group, may be cut into several shards.
+/// Whether a block of samples, such as a Parquet row group, may be cut into several shards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Block {
     /// A long block is cut into equal pieces.
@@ -32,13 +32,13 @@ pub enum Block {
 }
 
 impl Cuts {
-    /// Returns shards of `len` samples; the last may be shorter.
+    /// Returns the cuts into shards of `len` samples; the last shard may be shorter.
     pub const fn even(num_samples: u64, len: NonZeroU64) -> Self {
         Self { num_samples, shape: Shape::Every(len) }
     }
 
-    /// Returns shards of about `target_len` samples, made of blocks that end at `blocks`. No shard holds a
-    /// piece of a block together with samples of another one.
+    /// Returns the cuts into shards of about `target_len` samples, made of blocks whose (exclusive) ends are
+    /// `blocks`. No shard holds a piece of a block together with samples of another block.
     ///
     /// Whole blocks are put together as long as that brings the shard nearer to its target. A divisible block
     /// is cut into the number of equal pieces that is nearest to `len / target_len`: pieces have 3/4 to 5/4
@@ -84,7 +84,7 @@ impl Cuts {
         self.num_samples
     }
 
-    /// Returns the length of the shards if all but the last have the same.
+    /// Returns the length of the shards if all but the last have the same length; otherwise `None`.
     pub const fn every(&self) -> Option<NonZeroU64> {
         match self.shape {
             Shape::Every(len) => Some(len),
@@ -100,7 +100,8 @@ impl Cuts {
         }
     }
 
-    /// Returns the ends of the shards: ascending, the last is [`num_samples`](Self::num_samples).
+    /// Returns the (exclusive) ends of the shards, ascending; the last one is
+    /// [`num_samples`](Self::num_samples).
     pub fn ends(&self) -> Vec<u64> {
         match &self.shape {
             Shape::Every(len) => (1..=self.num_shards())

@@ -14,7 +14,7 @@ pub enum OpenError {
     /// The list of files is empty.
     #[error("{place} names no file; name at least one")]
     NoFiles {
-        /// The list or folder, as it was given.
+        /// The list or folder, as the caller gave it.
         place: String,
     },
     /// A file operation failed.
@@ -22,7 +22,7 @@ pub enum OpenError {
     Io {
         /// Path of the file or folder.
         path: PathBuf,
-        /// Name of the operation: `open`, `read` or `list`.
+        /// Operation that failed: `open`, `read` or `list`.
         doing: &'static str,
         /// Error of the operating system.
         source: io::Error,
@@ -33,8 +33,8 @@ pub enum OpenError {
         /// Path of the file.
         path: PathBuf,
     },
-    /// The file is compressed in a form that is not unpacked. Samples of a compressed stream cannot be
-    /// reached without reading everything before them.
+    /// The file is compressed in a form that this crate does not unpack. Samples of a compressed stream
+    /// cannot be reached without reading everything before them.
     #[error(
         "{} is {container}, which is not read as text; compress it with gzip or zstd, or decompress it first",
         path.display()
@@ -42,7 +42,7 @@ pub enum OpenError {
     Compressed {
         /// Path of the file.
         path: PathBuf,
-        /// Its compression, detected from its first bytes.
+        /// Compression of the file, detected from its first bytes.
         container: Container,
     },
     /// A file that cannot be read by range could not be copied to a disk.
@@ -68,7 +68,7 @@ pub enum OpenError {
         path: PathBuf,
         /// Line on which the row begins, from 1.
         line: u64,
-        /// Description of the error.
+        /// Description of what is wrong with the row.
         why: String,
     },
     /// A row is so long that the file cannot be a text with rows.
@@ -102,9 +102,9 @@ pub enum OpenError {
         path: PathBuf,
         /// Length of a record in bytes.
         record_len_bytes: u64,
-        /// Offset of the last record in bytes.
+        /// Byte offset of the incomplete record.
         at: u64,
-        /// Bytes of the last record that the file has.
+        /// Number of bytes of the incomplete record that the file has.
         left: u64,
     },
     /// A quoted field has no closing quote.
@@ -115,7 +115,7 @@ pub enum OpenError {
     Quote {
         /// Path of the file.
         path: PathBuf,
-        /// Line on which the row of the field begins, from 1.
+        /// Line, from 1, on which the row with the quoted field begins.
         line: u64,
     },
     /// The settings of a dialect contradict each other.
@@ -127,9 +127,9 @@ pub enum OpenError {
     /// The files of a data set differ in their columns.
     #[error("{} has other columns than {}: {what}; read them as two data sets", path.display(), first.display())]
     Columns {
-        /// The file whose columns differ.
+        /// Path of the file whose columns differ.
         path: PathBuf,
-        /// The first file of the data set.
+        /// Path of the first file of the data set.
         first: PathBuf,
         /// Description of the first difference.
         what: String,
@@ -179,7 +179,7 @@ pub enum OpenError {
     /// The data set has more samples than a 64-bit number can count.
     #[error("the samples up to {} are more than 2^64; split the data set", path.display())]
     TooMany {
-        /// The file with which the number is exceeded.
+        /// Path of the file with which the number is exceeded.
         path: PathBuf,
     },
 }
@@ -209,7 +209,7 @@ impl OpenError {
     }
 }
 
-/// Reason why samples cannot be read: a data fault, which a worker reports with the shard.
+/// Reason why samples cannot be read. It is a data fault, which a worker reports to the shard service.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadError {
@@ -234,7 +234,7 @@ pub enum ReadError {
         /// Error of the operating system.
         source: io::Error,
     },
-    /// The file is not the one that was opened: it changed in the meantime.
+    /// The file is not the one that was opened: it has changed since.
     #[error(
         "sample {sample}: {} changed since the data set was opened; put it back, or start the job again",
         path.display()

@@ -1,4 +1,4 @@
-//! Records of one length: a sample is a range of bytes, and no index is needed.
+//! Data sets of records of one length: a sample is a range of bytes, and no index is needed.
 
 use std::num::NonZeroU64;
 use std::path::Path;
@@ -24,12 +24,12 @@ pub struct RecordShape {
     pub header_len_bytes: u64,
 }
 
-/// Fate of the bytes after the last whole record of a file.
+/// Treatment of the bytes after the last whole record of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tail {
-    /// The file is refused: it was cut off, or its records have another length.
+    /// The file is refused, because it was cut off or its records have another length.
     Refuse,
-    /// They are in no sample: the records are cut from something continuous, such as a text.
+    /// The bytes are ignored, for files that are cut out of a continuous stream, such as a text.
     Leave,
 }
 
@@ -55,10 +55,10 @@ impl FixedRecords {
         Self::of(sources, shape, Tail::Refuse)
     }
 
-    /// Opens files that can be read by range, in the order given.
+    /// Opens sources that can be read by range, in the order given.
     ///
     /// # Errors
-    /// If a file has no whole record, or has a tail that is refused.
+    /// If a source has no whole record, or an incomplete record at its end that `tail` refuses.
     pub fn of(sources: Vec<Source>, shape: RecordShape, tail: Tail) -> Result<Self, OpenError> {
         let mut opened = Self { shape, sources: Vec::new(), layout: DatasetLayout::default() };
         for source in sources {
@@ -91,7 +91,7 @@ impl FixedRecords {
         Ok(opened)
     }
 
-    /// Returns which samples are in which file.
+    /// Returns the layout, which says which samples are in which file.
     pub const fn layout(&self) -> &DatasetLayout {
         &self.layout
     }

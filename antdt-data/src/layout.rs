@@ -1,8 +1,9 @@
-//! The layout of several files as one data set: from the number of a sample to its file and row.
+//! [`DatasetLayout`]: the layout of several files as one data set, which maps the number of a sample to its
+//! file and row.
 
 use antdt_core::SampleRange;
 
-/// The number of samples in each file of a data set, whose files follow each other.
+/// Layout of a data set of several files, one after the other: the number of samples in each file.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DatasetLayout {
     /// For each file, one past its last sample. Ascending; no file is empty.

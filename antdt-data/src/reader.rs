@@ -48,8 +48,8 @@ struct Held<R> {
 }
 
 impl<S: Splitter> Reader<S> {
-    /// Returns a reader of `data` in blocks of about `block_len` samples, which holds about `budget_bytes` of
-    /// rows.
+    /// Returns a reader of `data` in blocks of about `block_len` samples, which keeps about `budget_bytes`
+    /// bytes of rows in memory.
     ///
     /// Blocks should be short compared with a shard, and long compared with the smallest read of the data
     /// set: 256 rows for [`Delimited`](crate::Delimited), some thousand for `Parquet`.
@@ -58,12 +58,12 @@ impl<S: Splitter> Reader<S> {
         Self { data, blocks, budget_bytes, held: BTreeMap::new(), held_bytes: 0, batches: 0 }
     }
 
-    /// Returns the data set that it reads from.
+    /// Returns the data set that the reader reads from.
     pub const fn data(&self) -> &S {
         &self.data
     }
 
-    /// Returns the memory of the rows that it holds, in bytes.
+    /// Returns the memory of the rows that the reader holds, in bytes.
     pub const fn held_bytes(&self) -> usize {
         self.held_bytes
     }

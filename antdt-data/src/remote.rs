@@ -25,7 +25,7 @@ pub use object_store;
 #[cfg(feature = "remote")]
 pub use store::{RemoteStore, RequestLimits};
 
-/// Returns a path as a URL, if it is one: a scheme, `://`, and more. No file of this machine has such a name.
+/// Returns a path as a URL if it has the form of one, with a scheme before `://`; otherwise `None`.
 pub fn url_of(path: &Path) -> Option<&str> {
     let text = path.to_str()?;
     let (scheme, _) = text.split_once("://")?;
@@ -37,12 +37,13 @@ pub fn url_of(path: &Path) -> Option<&str> {
 /// Returns the sources that a URL names: one object or, if it ends with `/`, all objects below it, sorted by
 /// name.
 ///
-/// `file:///path` is the file of this machine. Other schemes need the features of this crate: `remote-http` for `http`
-/// and `https`, `remote-aws` for `s3`, `remote-gcp` for `gs`, `remote-azure` for `az`. `keep` decides by the object's
-/// name.
+/// `file:///path` is the file of this machine. Other schemes need the features of this crate: `remote-http`
+/// for `http` and `https`, `remote-aws` for `s3`, `remote-gcp` for `gs`, `remote-azure` for `az`. `keep`
+/// decides by the name of an object whether the object is kept.
 ///
 /// # Errors
-/// If the scheme is unknown or was left out of this program, nothing is there, or the store does not answer in time.
+/// If the scheme is unknown or was left out of this program, there is no such object, or the store does not
+/// answer in time.
 pub fn open_url(url: &str, keep: &dyn Fn(&str) -> bool) -> Result<Vec<Source>, OpenError> {
     if let Some(path) = url.strip_prefix("file://") {
         return Ok(vec![Source::file(path)?]);

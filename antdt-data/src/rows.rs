@@ -1,15 +1,15 @@
-//! Samples in memory.
+//! [`Rows`]: the samples of a range in memory.
 
 use antdt_core::SampleRange;
 
-/// The samples of one range, in memory, to be read in any order.
+/// The samples of one range in memory, readable in any order.
 pub trait Rows {
     /// Type of one sample.
     type Row<'a>
     where
         Self: 'a;
 
-    /// Returns the range of samples.
+    /// Returns the range of samples that are in memory.
     fn range(&self) -> SampleRange;
 
     /// Returns a sample by its number in the data set; `None` if it is not in [`range`](Self::range).

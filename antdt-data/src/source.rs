@@ -47,7 +47,7 @@ const PROBE_LEN_BYTES: usize = 4 << 10;
 /// Container format of a file, detected from its first bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Container {
-    /// None of the others: probably text.
+    /// No known container format: probably text.
     Plain,
     /// The Parquet format.
     Parquet,
@@ -88,7 +88,7 @@ impl fmt::Display for Container {
     }
 }
 
-/// A file of a data set in the state in which it was opened: on a disk of this machine or in an object store.
+/// A file of a data set in the state in which it was opened, on a disk of this machine or in an object store.
 ///
 /// Every read checks that the file is still the same: by length and time of change on a disk, by entity tag
 /// in an object store.
@@ -111,7 +111,7 @@ impl Source {
     /// Opens a file on this machine. Reads no content yet.
     ///
     /// # Errors
-    /// If the file is missing, empty or no regular file.
+    /// If the file is missing, empty or not a regular file.
     pub fn file(path: impl AsRef<Path>) -> Result<Self, OpenError> {
         let path = path.as_ref();
         let (_, metadata) = open_regular(path).map_err(OpenError::io(path, "open"))?;
@@ -137,7 +137,7 @@ impl Source {
         &self.path
     }
 
-    /// Returns the length in bytes.
+    /// Returns the length of the file in bytes.
     pub const fn len_bytes(&self) -> u64 {
         self.stamp.len_bytes
     }
@@ -266,8 +266,9 @@ impl Source {
     }
 }
 
-/// Returns a digest by which the content of these files, in this order, is known again wherever they lie: of their lengths, and
-/// of 16 pieces of each, or of its version in an object store.
+/// Returns a digest of the content of these files, in this order, by which the data are recognised wherever
+/// they are stored. It covers their lengths, and 16 pieces of each file, or the file's version in an object
+/// store.
 ///
 /// Reads 64 KiB a file, so a file that was changed between these pieces without growing is not noticed.
 ///

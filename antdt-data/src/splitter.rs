@@ -8,7 +8,8 @@ use crate::cuts::Cuts;
 use crate::error::ReadError;
 use crate::rows::Rows;
 
-/// A data set: its samples, where it is best cut into shards, and how a range of it is read.
+/// A data set that can be cut into shards: its samples, the best places for cuts, and how a range of samples
+/// is read.
 ///
 /// The master asks for [`num_samples`](Self::num_samples) and [`cuts`](Self::cuts), and hands out ranges of sample
 /// numbers; it never reads a sample. A worker reads the range of each shard that it is granted, most simply through
@@ -17,10 +18,11 @@ pub trait Splitter: Send + Sync {
     /// Type of the samples of a range in memory.
     type Rows: Rows;
 
-    /// Returns the number of samples, which are numbered `0..num_samples()`. Constant.
+    /// Returns the number of samples, which are numbered `0..num_samples()`. It never changes.
     fn num_samples(&self) -> u64;
 
-    /// Returns shards of about `target_len` samples, cut such that a shard is read with few and large reads.
+    /// Returns the cuts into shards of about `target_len` samples, placed so that a shard is read with few
+    /// and large reads.
     ///
     /// A pure function of the data and `target_len`, so that master and workers agree without a message.
     fn cuts(&self, target_len: NonZeroU64) -> Cuts;

@@ -1,4 +1,5 @@
-//! Copies of files that cannot be read by range: unpacked, or fetched, onto a disk of this machine, once.
+//! Copies of files that cannot be read by range. A file is unpacked or fetched once, to a disk of this
+//! machine.
 //!
 //! A compressed stream has no random access, and Parquet is read in pieces too small for the round trips of an object
 //! store. Both become an ordinary file in the [`Cache`]. Access points into the compressed stream would save the space,
@@ -20,24 +21,24 @@ use crate::source::{Container, Source};
 /// Copied at once.
 const CHUNK_LEN_BYTES: usize = 256 << 10;
 
-/// Progress of a copy, for one line of output to the user.
+/// Progress of the copy of a file into the cache, for one line of output to the user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum UnpackNotice {
     /// The copy begins.
     Begun {
-        /// The file that cannot be read by range.
+        /// Path of the file that is copied, because it cannot be read by range.
         path: PathBuf,
-        /// Length in bytes.
+        /// Length of the file in bytes.
         len_bytes: u64,
-        /// Its container format; [`Container::Parquet`] is fetched as it is.
+        /// Container format of the file; [`Container::Parquet`] is copied without a change.
         container: Container,
         /// Folder that the copy is written to.
         folder: PathBuf,
     },
     /// The copy is complete.
     Complete {
-        /// The file that it is a copy of.
+        /// Path of the file that was copied.
         path: PathBuf,
         /// Length of the copy in bytes.
         len_bytes: u64,
@@ -64,10 +65,10 @@ impl fmt::Display for UnpackNotice {
 }
 
 impl Source {
-    /// Returns the source itself if it can be read by range; else its copy in the cache, which is made if it
-    /// is not there yet. `announce` is called before a copy begins and when it is complete.
+    /// Returns the source itself if it can be read by range; otherwise its copy in the cache, which is made
+    /// if it does not exist yet. `announce` is called before a copy begins and when it is complete.
     ///
-    /// Of several processes of one machine one makes the copy, and the others wait for it.
+    /// If several processes of one machine need the same copy, one process makes it, and the others wait.
     ///
     /// # Errors
     /// If the file cannot be read, its form is unknown, or the copy cannot be kept, for example on a full disk.

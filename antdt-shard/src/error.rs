@@ -21,7 +21,7 @@ pub enum RegisterError {
         /// Newest fenced incarnation of the node.
         through: Incarnation,
     },
-    /// The node is not a worker. Only workers take shards.
+    /// The node is a parameter server; only workers lease shards.
     #[error("{node} is not a worker; only workers take shards")]
     NotAWorker {
         /// Node that tried to register.
@@ -134,28 +134,28 @@ pub enum CutError {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub enum AckError {
-    /// The offset is below the one that was acknowledged before.
+    /// The ack's offset is below an offset of the same lease that was acknowledged before.
     #[error("offset {offset} of lease {lease} goes back: {have} samples are done already")]
     OffsetRegression {
-        /// Lease that the entry is about.
+        /// Lease that the refused ack, release or report names.
         lease: LeaseId,
-        /// Refused offset, in samples.
+        /// Offset that the caller reported, in samples from the start of the shard.
         offset: u64,
-        /// Offset that is acknowledged already, in samples.
+        /// Offset up to which the samples of the shard are acknowledged already.
         have: u64,
     },
-    /// The offset is beyond the end of the shard; or at its end, in a report of a data fault, where no sample
-    /// is left that could be unreadable.
+    /// The offset lies beyond the end of the shard. A report of a data fault is also refused when its offset
+    /// is the end of the shard, because no unreadable sample is left there.
     #[error("offset {offset} of lease {lease} is outside its shard of {len} samples")]
     OffsetOutOfRange {
-        /// Lease that the entry is about.
+        /// Lease that the refused ack, release or report names.
         lease: LeaseId,
-        /// Refused offset, in samples.
+        /// Offset that the caller reported, in samples from the start of the shard.
         offset: u64,
         /// Number of samples in the shard.
         len: u64,
     },
-    /// The call has no entry: it must name at least one lease.
+    /// The call names no lease; an ack, release or report needs at least one.
     #[error("the request names no lease; send at least one")]
     Empty,
 }
@@ -180,26 +180,27 @@ pub enum RecoverError {
     /// checkpoint.
     #[error("the ledger was cut as {ledger} and the model as {model}; restore a pair that was cut together")]
     CutMismatch {
-        /// Binding in the cut of the ledger.
+        /// Binding that the ledger's cut contains.
         ledger: CutBinding,
-        /// Binding in the manifest of the model's checkpoint.
+        /// Binding that the manifest of the model's checkpoint contains.
         model: CutBinding,
     },
-    /// The generation is not newer than one that was used before, whose leases a worker may still hold.
+    /// A generation with this number, or a higher one, was used before; a worker may still hold a lease of
+    /// it.
     #[error("generation {given} is not newer than {last}, which was used before; take a higher one")]
     GenerationNotNewer {
-        /// Generation that was asked for.
+        /// Generation that the caller asked for.
         given: Generation,
-        /// Newest generation that was used.
+        /// Highest generation in the log or the snapshot.
         last: Generation,
     },
-    /// A record does not follow from the records before it: the log is damaged, or belongs to another data
-    /// set.
+    /// A record of the log does not follow from the records before it: the log is damaged, or belongs to
+    /// another data set.
     #[error("record {record} does not fit: {why}; the log is damaged or belongs to another data set")]
     Unfit {
-        /// The record, as text.
+        /// The record that does not follow, as text.
         record: String,
-        /// What contradicts the earlier records.
+        /// How the record contradicts the earlier ones.
         why: &'static str,
     },
 }
@@ -208,20 +209,20 @@ pub enum RecoverError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DecodeError {
-    /// The bytes end too early, or a length or count in them is larger than what follows.
+    /// The bytes end too early, or a length field promises more bytes than follow.
     #[error("{needed} bytes are needed at byte {at} and {left} are left; the bytes are cut short or damaged")]
     Truncated {
-        /// Offset at which the missing bytes should begin.
+        /// Byte offset at which the missing bytes should begin.
         at: usize,
-        /// Bytes that should follow, according to the length or count read.
+        /// Number of bytes that should follow at this offset.
         needed: u64,
-        /// Bytes that do follow.
+        /// Number of bytes that do follow at this offset.
         left: usize,
     },
     /// Bytes are left over after the end of the value.
     #[error("{extra} bytes follow after the end; the bytes are damaged or not what they are said to be")]
     Trailing {
-        /// Number of extra bytes.
+        /// Number of bytes after the end of the value.
         extra: usize,
     },
     /// The bytes do not begin with the mark of a ledger snapshot.
@@ -245,9 +246,9 @@ pub enum DecodeError {
         "the checksum is {found:#010x} and must be {expected:#010x}; the bytes are damaged, use another copy"
     )]
     Checksum {
-        /// Checksum in the bytes.
+        /// Checksum (CRC-32C) that is stored in the bytes.
         found: u32,
-        /// Checksum computed from the bytes.
+        /// Checksum (CRC-32C) computed from the bytes.
         expected: u32,
     },
     /// The bytes belong to a data set with other settings.
@@ -256,25 +257,25 @@ pub enum DecodeError {
         /// Name of the data set that the caller passed.
         name: String,
     },
-    /// A number that encodes an enum variant is none of its known values.
+    /// A byte that encodes an enum variant has a value that this release does not know.
     #[error("{what} {value} at byte {at} is unknown; the bytes are damaged or written by a later release")]
     Unknown {
-        /// Name of the field or enum.
+        /// Name of the field or enum that the byte encodes.
         what: &'static str,
-        /// Value that was found.
+        /// Value of the unknown byte.
         value: u8,
-        /// Offset of the value in bytes.
+        /// Byte offset of the unknown value.
         at: usize,
     },
-    /// Parts of the value contradict each other: no ledger can be in this state.
+    /// Two parts of the decoded value contradict each other: no ledger can be in this state.
     #[error("{what} (before byte {at}); the bytes are damaged")]
     Inconsistent {
-        /// The contradiction.
+        /// Description of the contradiction.
         what: &'static str,
-        /// Offset in bytes of the end of the part at which the contradiction was noticed.
+        /// Byte offset of the end of the part at which the decoder noticed the contradiction.
         at: usize,
     },
-    /// The settings of the data set are invalid.
+    /// The settings in the bytes are invalid.
     #[error(transparent)]
     Spec(#[from] InvalidValue),
 }
@@ -296,9 +297,9 @@ pub enum SourceError {
     /// later.
     #[error("the shard service is unavailable for {after:?}: {why}")]
     Unavailable {
-        /// Error of the last try.
+        /// Error of the last attempt.
         why: String,
-        /// Time spent on retries; zero after a single try.
+        /// Time that the client spent on retries; zero after a single attempt.
         after: Duration,
     },
     /// The service does not know this incarnation in its current generation: register, and present the

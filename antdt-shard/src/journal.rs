@@ -20,9 +20,10 @@
 //! | 4 | CRC-32C of the frame's position, of all before, and of the payload |
 //! | … | payload: records, one after the other |
 //!
-//! A machine that stops may lose what it had not made durable, and any part of it. The end of a segment may thus be
-//! torn, and is cut off. But a damaged frame below the highest mark of durability was whole once: that is a broken disk
-//! or a hand at work, what follows may rest on it, and it is an error.
+//! A machine that stops may lose all or any part of the bytes that it had not made durable. So the end of a
+//! segment may be torn, and is cut off. But a damaged frame below the highest mark of durability was once
+//! complete: the disk is broken or the file was changed, later records may depend on the frame, and it is an
+//! error.
 //!
 //! Source: our design. The mark of durability is there because a checksum alone cannot tell the two apart.
 
@@ -72,15 +73,15 @@ pub enum JournalError {
         "the frame at byte {at} is damaged although {durable} bytes were durable; use a copy of the segment"
     )]
     Damaged {
-        /// Offset of the damage in bytes.
+        /// Byte offset of the damage in the segment.
         at: u64,
-        /// Bytes of the segment that are known to have been durable.
+        /// Length of the part of the segment, in bytes, that was durable before the crash.
         durable: u64,
     },
     /// The checksum of a frame is right, but its payload cannot be decoded.
     #[error("the frame at byte {at} holds something else than records")]
     Content {
-        /// Offset of the frame in bytes.
+        /// Byte offset of the frame in the segment.
         at: u64,
         /// Reason why the payload cannot be decoded.
         #[source]
@@ -89,9 +90,9 @@ pub enum JournalError {
     /// A record can be decoded, but does not follow from the records before it.
     #[error("a record in the frame at byte {at} does not follow from those before it")]
     Unfit {
-        /// Offset of the frame in bytes.
+        /// Byte offset of the frame in the segment.
         at: u64,
-        /// The contradiction.
+        /// How the record contradicts the earlier ones.
         #[source]
         source: RecoverError,
     },
@@ -100,12 +101,12 @@ pub enum JournalError {
 /// Sizes of a segment that was read: how much of it is snapshot, valid, and torn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Segment {
-    /// Bytes of the head, and of the snapshot that the segment begins with, if there is one.
+    /// Length in bytes of the segment's head and of the snapshot that may follow it.
     pub base: u64,
-    /// Length of the valid part in bytes. What follows was torn by a crash, and was never acknowledged as
-    /// durable.
+    /// Length in bytes of the valid part. The bytes after it were torn by a crash; they were never
+    /// acknowledged as durable.
     pub len: u64,
-    /// Bytes after the valid part, to be cut off.
+    /// Number of bytes after the valid part; the store cuts them off.
     pub torn: u64,
 }
 
@@ -147,8 +148,9 @@ impl SegmentReader {
         Self { recovery, spec, total, at: 0, wanted: HEAD_LEN, base: 0, durable: 0, end: None }
     }
 
-    /// Returns the least number of bytes that [`take`](Self::take) needs to make progress; fewer are enough
-    /// only at the end of the segment. Never more than the current frame says it has and the segment holds.
+    /// Returns the least number of bytes that [`take`](Self::take) needs to make progress. Fewer are enough
+    /// only at the end of the segment. The number never exceeds what is left of the current frame or of the
+    /// segment.
     pub const fn wanted(&self) -> usize {
         self.wanted
     }

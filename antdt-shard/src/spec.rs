@@ -12,8 +12,8 @@ use crate::order::ShardOrder;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Cut {
-    /// Shards of this many samples; the last one may be shorter. At most 2³². The length must not
-    /// follow a batch size that changes while the job runs: see [`shard_len_default`].
+    /// Shards of this many samples, at most 2³²; the last shard may be shorter. The length must not follow a
+    /// batch size that changes while the job runs: see [`shard_len_default`].
     Every(u64),
     /// Shards as the data suggest: at the ends of row groups, files or tasks. The list holds the end of each
     /// shard (exclusive), ascending; the last one is the end of the data set.
@@ -24,7 +24,7 @@ pub enum Cut {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Epochs {
-    /// This many passes.
+    /// This many passes over the data.
     Finite(u32),
     /// Passes until the job is stopped: the data never end.
     Infinite,
@@ -62,10 +62,12 @@ pub enum Assignment {
     /// Every request of a worker gets the next shard, so that a fast worker trains more.
     #[doc(alias = "DDS")]
     Dynamic,
-    /// Worker `i` of `workers` owns the `i`-th contiguous part of the order of each epoch, and nothing else.
+    /// Worker `i` of `workers` owns the `i`-th contiguous part of the shard order of each epoch, and no other
+    /// shard.
     ///
-    /// Sharding without state, as the baseline. Workers take no shards of others, each worker passes through
-    /// its epochs at its own pace, and another life of the same node continues where the last one was.
+    /// This is static sharding, the baseline that dynamic assignment is compared with. Workers take no shards
+    /// of each other, each worker passes through its epochs at its own pace, and a restarted worker continues
+    /// where its predecessor stopped.
     Static {
         /// Number of workers, and of parts.
         workers: u32,
@@ -89,7 +91,7 @@ pub struct DatasetSpec {
     pub name: String,
     /// Number of samples in one epoch.
     pub num_samples: u64,
-    /// How the samples are cut into shards.
+    /// Places at which the samples are cut into shards.
     pub cut: Cut,
     /// Number of passes over the data.
     pub epochs: Epochs,
@@ -102,7 +104,8 @@ pub struct DatasetSpec {
     pub epoch_overlap: u32,
     /// Whether workers acknowledge after the update or before it. The ledger does the same for both.
     pub delivery: Delivery,
-    /// Number of data faults after which a shard is quarantined. The loss of a node never counts as one.
+    /// Number of data faults after which a shard is quarantined. The loss of a node never counts as a data
+    /// fault.
     pub max_data_faults: u32,
     /// What happens when a shard is quarantined.
     pub on_quarantine: OnQuarantine,

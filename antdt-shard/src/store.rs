@@ -65,7 +65,7 @@ impl fmt::Debug for BoxStore {
     }
 }
 
-/// Error of a [`BoxStore`]: that of the store inside.
+/// Error of a [`BoxStore`]: the error of the store inside the box.
 #[derive(Debug, thiserror::Error)]
 #[error("{source}")]
 pub struct StoreError {
@@ -120,10 +120,10 @@ impl StoreError {
 /// again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SyncPolicy {
-    /// Before each answer, once for all answers that are ready together.
+    /// Before each answer; one sync covers all answers that are ready together.
     Each,
-    /// At most this long after the answer. Larger: more samples are repeated after a machine is lost;
-    /// smaller: more writes.
+    /// At most this long after the answer. A larger value means that more samples are repeated after a
+    /// machine is lost; a smaller one means more writes.
     Every(Duration),
 }
 
@@ -186,7 +186,7 @@ pub trait CutStore: Send + 'static {
     /// never a part of one.
     ///
     /// # Errors
-    /// If the cut may not be there.
+    /// If the cut may not have been stored.
     fn save(&mut self, checkpoint: u64, cut: Vec<u8>)
     -> impl Future<Output = Result<(), Self::Error>> + Send;
 
@@ -205,6 +205,6 @@ pub trait CutStore: Send + 'static {
     /// Removes all cuts but those of the `newest` highest checkpoint numbers.
     ///
     /// # Errors
-    /// If some of the others may still be there. None of those to keep is lost.
+    /// If some cuts that should be removed may still be there. A cut that is to be kept is never lost.
     fn keep(&mut self, newest: usize) -> impl Future<Output = Result<(), Self::Error>> + Send;
 }

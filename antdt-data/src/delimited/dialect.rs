@@ -9,10 +9,11 @@ use crate::error::OpenError;
 
 /// Dialect of a text file: how its rows and fields are separated.
 ///
-/// Rows end with a line feed, before which a carriage return is dropped; the last row needs no end. Empty
-/// lines are no rows, nor are lines of spaces, nor lines that begin with the comment byte. In a dialect with
-/// quotes, a field that begins with one reaches to the next single one, over delimiters and line ends; two in
-/// a row stand for one. A quote anywhere else in a field is an ordinary byte. There is no escape character.
+/// A row ends with a line feed, before which a carriage return is dropped; the last row needs none. Empty
+/// lines, lines of spaces, and lines that begin with the comment byte are not rows. In a dialect with quotes,
+/// a field that begins with a quote reaches to the next single quote, over delimiters and line ends; two
+/// quotes in a row stand for one. A quote anywhere else in a field is an ordinary byte. There is no escape
+/// character.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Dialect {
     pub(super) delimiter: u8,
@@ -53,8 +54,8 @@ impl Dialect {
         self
     }
 
-    /// Returns the dialect with comments: lines that begin with this byte are no rows. `None`: every line is
-    /// a row.
+    /// Returns the dialect with comments: lines that begin with this byte are not rows. `None` removes
+    /// comments from the dialect.
     #[must_use]
     pub const fn with_comment(mut self, comment: Option<u8>) -> Self {
         self.comment = comment;

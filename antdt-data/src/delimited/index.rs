@@ -41,13 +41,13 @@ const CHUNK_LEN_BYTES: u64 = 256 << 10;
 /// closed, and must not fill the memory.
 const ROW_LEN_MAX_BYTES: usize = 256 << 10;
 
-/// A check that every row of a data set must pass, done once while the rows are indexed.
+/// A check of every row of a data set, done once while the rows are indexed.
 #[derive(Clone, Copy)]
 pub struct RowCheck {
-    /// Name of the check, which must change when the check does: an index records which check its rows have
-    /// passed.
+    /// Name of the check; it must change when the check does, because an index records which check its rows
+    /// have passed.
     pub name: &'static str,
-    /// Returns an error text for a row that fails.
+    /// Function that returns an error text for a row that fails the check.
     pub check: fn(Dialect, &[u8]) -> Result<(), String>,
 }
 
@@ -311,12 +311,13 @@ fn text_begin(source: &Source) -> Result<u64, OpenError> {
 /// The place where row indexes are stored.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum IndexPlace {
-    /// In memory: every process builds an index each time it opens a data set.
+    /// Memory only: every process builds an index each time it opens a data set.
     Memory,
-    /// Beside each file, as `NAME.antdt-index`. Files in an object store are treated as with `Memory`.
+    /// A file beside each data file, called `NAME.antdt-index`. Files in an object store are treated as with
+    /// [`Memory`](Self::Memory).
     #[default]
     Beside,
-    /// In this folder, for data that are read-only; it is created if it does not exist.
+    /// Files in this folder, for data that are read-only; the folder is created if it does not exist.
     Folder(PathBuf),
 }
 

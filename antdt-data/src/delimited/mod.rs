@@ -1,4 +1,4 @@
-//! Rows of text: CSV, TSV and their relatives, with an index of where the rows begin.
+//! Data sets of text rows, such as CSV and TSV, with an index of where the rows begin.
 
 use std::fs;
 use std::io;
@@ -27,7 +27,7 @@ mod tests;
 pub use dialect::{Dialect, Fields};
 pub use index::{IndexPlace, RowCheck};
 
-/// A data set of the rows of text files, one file after the other.
+/// A data set whose samples are the rows of text files, one file after the other.
 ///
 /// Opening reads each file once, to find where its rows begin, and keeps that in an index of 1/30 byte per row; the next
 /// process finds the index and reads nothing. A shard is read with one read per file. Compressed files are refused, as
@@ -47,26 +47,26 @@ struct Indexed {
     origin: IndexOrigin,
 }
 
-/// Origin of the row index of a file.
+/// Where the row index of a file came from when the file was opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum IndexOrigin {
-    /// A stored index was loaded.
+    /// A stored index of the file was loaded.
     Loaded,
-    /// There was no stored index; it was built.
+    /// There was no stored index, so it was built.
     Built,
-    /// There was a stored index that cannot be used; it was built anew and replaced.
+    /// The stored index could not be used, for this reason; it was built anew and replaced.
     Rebuilt(IndexError),
 }
 
 impl Delimited {
-    /// Opens files, in the order given, and indexes those that have no index of their own yet.
+    /// Opens text files, in the order given, and indexes those that have no stored index yet.
     ///
     /// Several processes may do so at the same time: an index file appears complete or not at all, and in a
     /// folder of indexes only one process builds it.
     ///
     /// # Errors
-    /// If a file is missing, without rows, compressed, or ends inside a quote; if headers differ; if an index cannot be
-    /// written: choose another [`IndexPlace`] then.
+    /// If a file is missing, without rows, compressed, or ends inside a quote; if headers differ; if an index
+    /// cannot be written, in which case another [`IndexPlace`] helps.
     pub fn open<P: AsRef<Path>>(
         paths: impl IntoIterator<Item = P>,
         dialect: Dialect,
@@ -142,12 +142,12 @@ impl Delimited {
         self.dialect.fields(header).position(|field| *field == *name.as_bytes())
     }
 
-    /// Returns which samples are in which file.
+    /// Returns the layout, which says which samples are in which file.
     pub const fn layout(&self) -> &DatasetLayout {
         &self.layout
     }
 
-    /// Returns where the index of each file came from, in the order of the files.
+    /// Returns the origin of each file's row index, in the order of the files.
     pub fn origins(&self) -> impl Iterator<Item = &IndexOrigin> {
         self.files.iter().map(|file| &file.origin)
     }

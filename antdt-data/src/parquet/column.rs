@@ -4,14 +4,14 @@ use antdt_core::SampleRange;
 
 use crate::rows::Rows;
 
-/// The rows of one range of samples, column by column.
+/// The rows of a range of samples in memory, column by column.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ColumnRows {
     pub(super) range: SampleRange,
     pub(super) columns: Vec<Column>,
 }
 
-/// One column of a range of samples: a value per row.
+/// One column of a range of samples in memory: one value per row.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Column {
     pub(super) name: String,
@@ -62,7 +62,7 @@ impl Texts {
         self.ends.is_empty()
     }
 
-    /// Returns the byte string of a row, counted from 0.
+    /// Returns the byte string of a row, counted from 0; `None` beyond the last.
     pub fn get(&self, row: usize) -> Option<&[u8]> {
         let end = *self.ends.get(row)?;
         let start = row.checked_sub(1).map_or(0, |before| self.ends[before]);
@@ -81,7 +81,7 @@ impl Column {
         &self.values
     }
 
-    /// Returns whether each row has a value, `[rows]`; `None` if all rows have one.
+    /// Returns, for each row, whether it has a value, `[rows]`; `None` if all rows have one.
     pub fn valid(&self) -> Option<&[bool]> {
         self.valid.as_deref()
     }

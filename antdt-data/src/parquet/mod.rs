@@ -1,4 +1,4 @@
-//! Rows of Parquet files, cut at their row groups.
+//! Data sets of Parquet files, which are cut into shards at the ends of row groups.
 
 use std::fs::File;
 use std::num::NonZeroU64;
@@ -24,7 +24,7 @@ mod tests;
 
 pub use column::{Column, ColumnRow, ColumnRows, Texts, Value, Values};
 
-/// A data set of the rows of Parquet files, one file after the other.
+/// A data set whose samples are the rows of Parquet files, one file after the other.
 ///
 /// Opening reads only the footers. A shard holds whole row groups, or a piece of a long one; the pages before
 /// a piece are skipped unread. Columns that are not requested are not read. Lists, maps and INT96 are
@@ -59,7 +59,8 @@ impl Parquet {
     /// Opens files, in the order given, with the named columns, in the order given.
     ///
     /// # Errors
-    /// If a file is missing, no Parquet file, or without rows; if a column is missing or not flat in one of them.
+    /// If a file is missing, is not a Parquet file, or has no rows; if a column is missing or not flat in a
+    /// file.
     pub fn open<P: AsRef<Path>>(
         paths: impl IntoIterator<Item = P>,
         columns: &[&str],

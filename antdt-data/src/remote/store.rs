@@ -20,12 +20,12 @@ use crate::source::Source;
 /// The first pause before a request is repeated, and the longest one.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
-/// Timeouts for an object store.
+/// Timeouts for the requests to an object store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RequestLimits {
-    /// Time limit of one request; after it the request is sent again.
+    /// Timeout of one request, after which it is sent again.
     pub request: Duration,
-    /// Deadline of one call with all its requests; after it the call fails.
+    /// Timeout of one call with all its requests, after which the call fails.
     pub call: Duration,
 }
 
@@ -57,7 +57,7 @@ impl Drop for Thread {
 }
 
 impl RemoteStore {
-    /// Returns a client of a store that the program passes.
+    /// Returns a client of this object store.
     ///
     /// # Errors
     /// If no thread can be started.
@@ -71,18 +71,18 @@ impl RemoteStore {
         Ok(Self { store, thread: Arc::new(Thread(Some(runtime))), patience })
     }
 
-    /// Returns a client of the store that a URL is in, with the settings in the environment.
+    /// Returns a client of the object store that a URL belongs to, with settings from the environment.
     ///
     /// # Errors
-    /// If the scheme is unknown or was left out of this program, or the environment contradicts itself.
+    /// If the URL's scheme is unknown or was left out of this program, or the environment contradicts itself.
     pub fn of_url(url: &str) -> Result<Self, OpenError> {
         Self::over(store_of(url)?, RequestLimits::default())
     }
 
-    /// Returns the sources that `url`, which is in this store, names: see [`open_url`](super::open_url).
+    /// Returns the sources that `url` names in this store; see [`open_url`](super::open_url).
     ///
     /// # Errors
-    /// If nothing is there, or the store does not answer in time.
+    /// If the store has no such object, or does not answer in time.
     pub fn open(&self, url: &str, keep: &dyn Fn(&str) -> bool) -> Result<Vec<Source>, OpenError> {
         let refused = |why: String| OpenError::Url { url: url.to_owned(), why };
         let location = location_of(url).map_err(refused)?;

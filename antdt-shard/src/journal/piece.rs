@@ -61,9 +61,9 @@ pub enum PieceError {
         "it says that it is piece {number} and builds on {base}, which does not belong there; put back what was copied or renamed"
     )]
     Misplaced {
-        /// Number in the piece.
+        /// Number that the piece says it has.
         number: u64,
-        /// Number of its base, as the piece says.
+        /// Number of the base piece that the piece says it builds on.
         base: u64,
     },
     /// The checksum is right, but the records cannot be decoded.
@@ -79,7 +79,8 @@ pub enum PieceError {
 pub struct LogPiece<'a> {
     /// Number of the piece in the log, from 1.
     pub number: u64,
-    /// Number of the base piece that this piece builds on; its own if it is a base.
+    /// Number of the newest piece whose first record is a snapshot ([`Record::Base`]) of
+    /// all earlier pieces; the piece's own number if it begins with one.
     pub base: u64,
     /// Random id of the service that wrote the piece.
     pub writer: u128,
@@ -90,7 +91,7 @@ impl<'a> LogPiece<'a> {
     /// Checks the bytes of a piece and reads its head. The records are decoded by [`fold`](Self::fold).
     ///
     /// # Errors
-    /// If it is damaged, of a later format, or of another data set.
+    /// If the piece is damaged, has a later format version, or belongs to another data set.
     pub fn read(bytes: &'a [u8], spec: &DatasetSpec) -> Result<Self, PieceError> {
         let end = bytes.len().checked_sub(SUM).filter(|end| *end >= HEAD).ok_or(PieceError::Damaged)?;
         if !bytes.starts_with(&MAGIC) || u32_at(bytes, end) != crc32c::crc32c(&bytes[..end]) {
@@ -114,8 +115,8 @@ impl<'a> LogPiece<'a> {
     /// Applies the records of this piece to `recovery`.
     ///
     /// # Errors
-    /// If the piece has no records, or they do not follow from those before. `recovery` must not be used
-    /// then.
+    /// If the piece has no records, or a record does not follow from the records before it. `recovery` must
+    /// not be used after an error.
     pub fn fold(&self, recovery: &mut Recovery) -> Result<(), PieceError> {
         let spec = recovery.spec().clone();
         let mut reader = Reader::new(self.records);

@@ -38,7 +38,7 @@ const VERSION: u16 = 2;
 const HEAD: usize = 4 + 2 + 8 + 8;
 
 impl Record {
-    /// Appends the encoded record to `out`.
+    /// Appends this record, encoded as bytes, to `out`.
     pub fn encode(&self, out: &mut Vec<u8>) {
         match self {
             Self::GenerationStarted { generation } => {

@@ -1,4 +1,4 @@
-//! The view of a snapshot that the invariants check.
+//! The view of a ledger snapshot that the test suite's invariants check.
 
 use std::collections::BTreeMap;
 

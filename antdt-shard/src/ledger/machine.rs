@@ -18,10 +18,10 @@ pub enum Event {
     Register {
         /// Worker and incarnation that registers.
         holder: Holder,
-        /// Leases that the worker still holds from an earlier generation.
+        /// Leases of an earlier generation that the worker still holds.
         held: Vec<Held>,
     },
-    /// Acknowledges samples and asks for shards: [`ShardLedger::exchange`].
+    /// Acknowledges samples and asks for shards in one call: [`ShardLedger::exchange`].
     Exchange {
         /// Worker and incarnation that asks.
         holder: Holder,
@@ -31,10 +31,10 @@ pub enum Event {
         request: RequestId,
         /// Leases with the offsets that the worker acknowledges.
         acks: Acks,
-        /// Most shards that the worker asks for.
+        /// Largest number of shards that the worker asks for.
         want: u32,
     },
-    /// Acknowledges samples for a worker that can no longer do so: [`ShardLedger::settle`].
+    /// Acknowledges samples for a worker that died after its gradient was committed: [`ShardLedger::settle`].
     Settle {
         /// Worker and incarnation that holds the leases.
         holder: Holder,
@@ -62,7 +62,7 @@ pub enum Event {
     },
     /// Stops granting shards: [`ShardLedger::freeze`].
     Freeze {
-        /// Time at which grants resume without a thaw.
+        /// Job time at which the ledger grants shards again, even without [`Event::Thaw`].
         until: JobTime,
     },
     /// Resumes granting shards: [`ShardLedger::thaw`].
@@ -82,7 +82,7 @@ pub enum Event {
     Missing {
         /// Epoch to search.
         epoch: Epoch,
-        /// Most shards to report on.
+        /// Largest number of shards to report on.
         shards: usize,
     },
     /// Asks for a snapshot: [`ShardLedger::snapshot`].
@@ -141,7 +141,7 @@ pub struct LedgerStatus {
     pub counts: Counts,
     /// Whether every sample is acknowledged or quarantined.
     pub finished: bool,
-    /// Whether more samples are quarantined than the settings allow, so that no more shards are granted.
+    /// Whether the limit of quarantined samples is exceeded, so that the ledger grants no more shards.
     pub failed: bool,
 }
 

@@ -11,11 +11,11 @@ use super::pass::Begun;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub enum MissingWhy {
-    /// Its shard waits for a worker.
+    /// The sample's shard waits for a worker.
     Waiting,
-    /// A worker holds a lease on its shard and has not acknowledged the samples.
+    /// A worker holds a lease on the sample's shard and has not acknowledged the sample.
     Leased,
-    /// Its shard had too many data faults.
+    /// The sample's shard was quarantined after too many data faults.
     Quarantined,
 }
 

@@ -63,9 +63,9 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 pub struct Outstanding {
     /// Id of the lease.
     pub lease: LeaseId,
-    /// Worker and incarnation that holds it.
+    /// Worker and incarnation that holds the lease.
     pub holder: Holder,
-    /// Shard that it is on.
+    /// Shard that is leased.
     pub key: ShardKey,
     /// Number of samples of the shard that are done.
     pub offset: u64,
@@ -204,7 +204,7 @@ pub struct ShardLedger {
 pub enum Effect {
     /// Store the record durably before releasing the answer to the same event.
     Record(Record),
-    /// Let workers that wait for a shard ask again.
+    /// Tell workers that wait for a shard to ask again: one may be granted now.
     Wake,
 }
 
@@ -310,8 +310,8 @@ impl ShardLedger {
         Ok(self.fetch_many(holder, request, 1)?.0)
     }
 
-    /// Acknowledges samples and asks for up to `want` shards, in one call. All entries are checked before any
-    /// counts.
+    /// Acknowledges samples and asks for up to `want` shards, in one call. All acks are checked before any of
+    /// them counts.
     ///
     /// With a `want` of 0 it only acknowledges. Otherwise the worker gets at most as many shards as its lease
     /// cap allows. Near the end of an epoch, when few shards wait, it gets no more than half of its equal

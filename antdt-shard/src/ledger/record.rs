@@ -20,7 +20,7 @@ use crate::spec::DatasetSpec;
 pub enum Record {
     /// The service started; all leases of earlier generations are void.
     GenerationStarted {
-        /// Number of the generation, higher than all before.
+        /// Number of the new generation, higher than that of every generation before.
         generation: Generation,
     },
     /// A share of the data (see [`Assignment`](crate::Assignment)) began its next epoch.
@@ -36,7 +36,8 @@ pub enum Record {
         epoch: Epoch,
         /// Position of the shard in the order of the epoch.
         position: u64,
-        /// Samples `0..offset` of the shard's permuted order are done; at its length the shard is.
+        /// Offset in the shard's permuted order: samples `0..offset` are done. An offset equal to the shard's
+        /// length finishes it.
         offset: u64,
     },
     /// A data fault of a shard was reported. With the last fault that is tolerated the shard is quarantined.
@@ -55,8 +56,8 @@ pub enum Record {
     },
     /// A snapshot that replaces all records before it when the log is compacted; always the first record.
     Base(Box<LedgerSnapshot>),
-    /// The ledger was restored from this snapshot. Of the records before, only fences and generations still
-    /// count.
+    /// The ledger was restored from this snapshot. Of the records before this one, only fences and
+    /// generations still count.
     Restored(Box<LedgerSnapshot>),
 }
 
@@ -78,7 +79,7 @@ pub struct Recovery {
 }
 
 impl Recovery {
-    /// Returns the state before the first record.
+    /// Returns the state of a data set's ledger before its first record.
     ///
     /// # Errors
     /// If the data set cannot be registered.
@@ -100,7 +101,7 @@ impl Recovery {
         self.book.apply(record)
     }
 
-    /// Returns a snapshot of the state after the records so far.
+    /// Returns a snapshot of the state after the records applied so far.
     pub fn snapshot(&self) -> LedgerSnapshot {
         LedgerSnapshot { book: self.book.clone() }
     }

@@ -55,7 +55,7 @@ impl LedgerSnapshot {
         Ok(Self { book: self.book.for_new_job(spec) })
     }
 
-    /// Returns the newest generation that had begun; `None` before the first.
+    /// Returns the newest generation that had begun when the snapshot was taken; `None` before the first.
     pub const fn generation(&self) -> Option<Generation> {
         self.book.generation
     }
@@ -76,8 +76,8 @@ impl serde::Serialize for LedgerSnapshot {
 }
 
 impl ShardLedger {
-    /// Copies the state. O(outstanding leases), plus a counter for each 65,536 shards with holes: copies
-    /// share the sets of waiting shards until they change.
+    /// Copies the ledger's state. Costs O(outstanding leases), plus a reference count for each 65,536 shards
+    /// with holes: copies share the sets of waiting shards until they change.
     pub fn snapshot(&self) -> LedgerSnapshot {
         let mut book = self.book.clone();
         for (_, lease) in self.standing.leases() {

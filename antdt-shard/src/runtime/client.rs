@@ -28,8 +28,9 @@ use crate::spec::DatasetSpec;
 /// Deadlines and retries of a [`ShardClient`].
 #[derive(Debug, Clone, Copy)]
 pub struct ClientOptions {
-    /// Longest duration of one call, on top of the time that the service was asked to hold it. With a larger
-    /// value the client notices a dead service later; with a smaller one it repeats calls to a busy one.
+    /// Longest duration of one call, on top of the time that the service was asked to hold the call. With a
+    /// larger value the client notices a dead service later; with a smaller value it repeats calls to a busy
+    /// service.
     pub call_deadline: Duration,
     /// Time for which a call is repeated while the service is unavailable. It should be longer than a restart
     /// of the service.
@@ -103,8 +104,8 @@ impl ShardClient {
         Ok(Self::over(Bearer::default().over(endpoint.connect_lazy()), dataset, options))
     }
 
-    /// Returns a client over a channel that others may use too; the channel adds the job's token to each
-    /// call.
+    /// Returns a client over a gRPC channel that other clients may share; the channel adds the job's token to
+    /// each call.
     pub fn over(channel: JobChannel, dataset: impl Into<String>, options: ClientOptions) -> Self {
         let inner = Stub::new(channel);
         Self { inner, dataset: dataset.into(), options, generation: Arc::default(), opened: Arc::default() }
@@ -138,8 +139,8 @@ impl ShardClient {
         wire::status_in(status).map_err(|e| malformed(&e))
     }
 
-    /// Returns the progress of every data set of the service by name, with an error where the service of one
-    /// has ended.
+    /// Returns the progress of every data set of the service by name, or an error for each data set whose
+    /// task has ended.
     ///
     /// # Errors
     /// If the service does not answer.

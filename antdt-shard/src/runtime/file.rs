@@ -38,9 +38,9 @@ pub(super) use described::{describe, described};
 pub struct FileStoreOptions {
     /// When records are made durable.
     pub sync: SyncPolicy,
-    /// Bytes of records, at least, after which the log is replaced by a snapshot; later if the snapshot is larger than
-    /// this, so that no more than twice the records are written in all. Larger: longer recovery; smaller: more
-    /// snapshots.
+    /// Least number of bytes of records after which a snapshot replaces the log. The store waits longer if
+    /// the snapshot is larger than this, so that it never writes more than twice the records. A larger value
+    /// makes recovery slower, a smaller one snapshots more frequent.
     pub segment_bytes: u64,
 }
 
@@ -102,16 +102,16 @@ pub enum FileStoreError {
         #[source]
         source: serde_json::Error,
     },
-    /// A record to append does not follow from the records before it.
+    /// A record that the service wants to append does not follow from the records before it.
     #[error("a record for {} does not follow from those in it", path.display())]
     Unfit {
         /// Folder of the data set.
         path: PathBuf,
-        /// The contradiction.
+        /// How the record contradicts the earlier ones.
         #[source]
         source: RecoverError,
     },
-    /// The records of one call are more than a frame of the log can hold.
+    /// The records of one append call exceed the size of a log frame.
     #[error("{} cannot take 4 GiB of records or more at once", path.display())]
     TooLarge {
         /// Folder of the data set.

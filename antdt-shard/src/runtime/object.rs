@@ -48,11 +48,12 @@ pub use cuts::ObjectCuts;
 /// Options of an [`ObjectLog`]: when it writes, when it compacts, and how long it waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ObjectLogOptions {
-    /// When records are written. If the process is killed, the acks of one interval may be lost, and those
-    /// being written.
+    /// When the log writes records to the object store. If the process is killed, the acks of one interval,
+    /// and those of a write in progress, may be lost.
     pub sync: SyncPolicy,
-    /// Bytes of pieces, at least, after which the log is replaced by a snapshot; later if the snapshot is
-    /// larger than this, sooner if the pieces are many. Larger: longer recovery; smaller: more snapshots.
+    /// Least number of bytes of log pieces after which a snapshot replaces the log. The store waits longer if
+    /// the snapshot is larger than this, and less if the pieces are many. A larger value makes recovery
+    /// slower, a smaller one snapshots more frequent.
     pub segment_bytes: u64,
     /// Timeouts of the requests to the object store.
     pub patience: ObjectTimeouts,
@@ -94,9 +95,9 @@ pub enum ObjectError {
         what: &'static str,
         /// Path of the object.
         path: String,
-        /// Time spent on the operation.
+        /// Time spent on the operation, retries included.
         after: Duration,
-        /// Error of the last try.
+        /// Error of the last attempt.
         #[source]
         source: Box<dyn Error + Send + Sync>,
     },
@@ -129,12 +130,13 @@ pub enum ObjectError {
         #[source]
         source: PieceError,
     },
-    /// A record to write does not follow from those before it, or is of another data set.
+    /// A record that the service wants to write does not follow from the records before it, or belongs to
+    /// another data set.
     #[error("a record for {path} does not follow from those before it")]
     Unfit {
-        /// Path of the piece that the record was meant for.
+        /// Path of the log piece that the record was to be part of.
         path: String,
-        /// The contradiction.
+        /// How the record contradicts the earlier ones.
         #[source]
         source: RecoverError,
     },

@@ -36,7 +36,7 @@ pub enum ServiceError<E: std::error::Error + 'static> {
         #[source]
         source: RecoverError,
     },
-    /// The store failed. No answer was given that was not stored.
+    /// The store failed. The service gave no answer whose records were not stored.
     #[error("the store of data set {dataset:?} failed; free or replace it and start the service again")]
     Store {
         /// Name of the data set.
@@ -126,7 +126,7 @@ impl<E: std::error::Error + Send + Sync + 'static> ShardService<E> {
         Ok(Self { handle, task })
     }
 
-    /// Returns a handle to this service.
+    /// Returns a handle through which callers in this process reach the service.
     pub fn handle(&self) -> ShardHandle {
         self.handle.clone()
     }

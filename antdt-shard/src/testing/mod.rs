@@ -1,13 +1,14 @@
-//! For implementers and tests: random histories and what must be true after each of their events, suites for the seams, and
-//! a naive ledger to compare with.
+//! Tests for implementers of stores, sources and ledgers: random histories with the invariants that must hold
+//! after each event, conformance suites, and a naive ledger to compare with.
 //!
-//! * [`history`] draws histories; [`Invariants`] plays them against a store, a source or a ledger of yours.
-//! * [`NaiveLedger`] says what the right answer to every event is, slowly.
+//! * [`history`] draws histories; [`Invariants`] replays them against your store, source or ledger.
+//! * [`NaiveLedger`] computes the right answer to every event, slowly.
 //! * [`source`] is the conformance suite of a [`ShardSource`](antdt_core::port::ShardSource).
 //! * [`store`] is the conformance suite of a [`LedgerStore`](crate::LedgerStore).
 //!
-//! The suites are one story each, and say what a call must do. The histories say what no order of calls may do. A property
-//! test of a store, which is opened anew with each restart:
+//! A conformance suite makes one fixed sequence of calls and checks what each call must do. The histories
+//! check that no order of calls breaks an invariant. For example, a property test of a store, which is opened
+//! anew with each restart:
 //!
 //! ```
 //! use antdt_shard::MemStore;
@@ -27,8 +28,8 @@
 //! # my_store_keeps_the_promises();
 //! ```
 //!
-//! A failure names the invariant, the event and the history, shrunk, and prints the line that plays it again:
-//! `Invariants::all().check(&history::replay(r#"…"#), …)`.
+//! A failure names the invariant, the event and the history, shrunk, and prints the line of code that replays
+//! it: `Invariants::all().check(&history::replay(r#"…"#), …)`.
 
 mod block;
 pub(crate) mod book;

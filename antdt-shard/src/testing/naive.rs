@@ -69,7 +69,7 @@ struct Lease {
 /// An entry in the log of a [`NaiveLedger`], from which it [recovers](NaiveLedger::recover).
 #[derive(Debug, Clone)]
 pub enum Note {
-    /// A record that the real ledger must write too.
+    /// A record that the real ledger must write to its log, too.
     Record(Record),
     /// The ledger was restored to this copy of itself.
     Restored(Box<NaiveLedger>),
@@ -597,7 +597,7 @@ impl NaiveLedger {
         copy.fetch(holder, self.generation, RequestId(u64::MAX))
     }
 
-    /// Returns a copy with every lease void, and without its log.
+    /// Returns a copy of this ledger with every lease void, and without its log.
     #[must_use]
     pub fn snapshot(&self) -> Self {
         let mut copy = self.clone();
@@ -632,8 +632,8 @@ impl NaiveLedger {
         *self = Self { generation, fences, restored: Some(generation), notes, ..snapshot.clone() };
     }
 
-    /// Restores a copy, as [`ShardLedger::restore`](crate::ShardLedger::restore). `generation` must be a new
-    /// one.
+    /// Sets this ledger back to a copy, as [`ShardLedger::restore`](crate::ShardLedger::restore) does.
+    /// `generation` must be a new one.
     pub fn restore(&mut self, snapshot: &Self, generation: Generation) {
         self.set_back(snapshot);
         self.generation = generation;

@@ -18,8 +18,8 @@ use super::view::View;
 use crate::ledger::{Answer, Effect, Event, ShardLedger};
 use crate::store::LedgerStore;
 
-/// A promise that a ledger broke in a history. Its text names the promise and the event, says how it was
-/// broken, and gives the line that replays the history.
+/// Report that a ledger broke an invariant in a history. Its text names the invariant and the event, says how
+/// the invariant was broken, and gives the line that replays the history.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Violation(Box<Found>);
 
@@ -33,23 +33,23 @@ struct Found {
 }
 
 impl Violation {
-    /// Returns the broken promise.
+    /// Returns the broken invariant.
     pub fn invariant(&self) -> Invariant {
         self.0.invariant
     }
 
-    /// Returns the step after which the promise was broken, from 1. `None` if it was after the last step,
-    /// when the service restarts once more and new workers train the rest.
+    /// Returns the number of the step, from 1, after which the invariant was broken. `None` if it was after
+    /// the last step, when the suite restarts the service once more and new workers train the rest.
     pub fn step(&self) -> Option<usize> {
         self.0.step
     }
 
-    /// Returns a description of the violation.
+    /// Returns a description of how the invariant was broken.
     pub fn what(&self) -> &str {
         &self.0.what
     }
 
-    /// Returns the history.
+    /// Returns the history in which the invariant was broken.
     pub fn history(&self) -> &History {
         &self.0.history
     }
@@ -87,7 +87,7 @@ impl Invariants {
     /// A store that needs a runtime finds it if the caller has entered one.
     ///
     /// # Errors
-    /// Names the first promise that is broken.
+    /// Names the first invariant that is broken.
     pub fn check<S: LedgerStore>(&self, history: &History, open: impl FnMut() -> S) -> Result<(), Violation> {
         self.play(history, |spec| Served::new(spec, |ledger| ledger, Opened::new(open)))
     }
@@ -96,7 +96,7 @@ impl Invariants {
     /// source that calls the ledger directly, and returns the source of one incarnation of a worker.
     ///
     /// # Errors
-    /// Names the first promise that is broken.
+    /// Names the first invariant that is broken.
     pub fn check_source<S: ShardSource>(
         &self,
         history: &History,
@@ -110,7 +110,7 @@ impl Invariants {
     /// each time: both ledgers get the same events, and must do the same.
     ///
     /// # Errors
-    /// Names the first promise that is broken.
+    /// Names the first invariant that is broken.
     pub fn check_ledger<M>(
         &self,
         history: &History,

@@ -17,13 +17,14 @@ use super::ObjectError;
 /// seconds; the deadline is what bounds the whole.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
-/// Timeouts for an object store.
+/// Timeouts for the requests to an object store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ObjectTimeouts {
     /// Timeout of one request, after which the request is sent again.
     pub request: Duration,
-    /// Timeout of one call, with all its requests, after which the call fails. Larger: the service, and with
-    /// it its caller, waits longer in vain; smaller: the service stops in an outage that would have passed.
+    /// Timeout of one store operation with all its repeated requests, after which the operation fails. A
+    /// larger value makes the service and its callers wait longer in vain; a smaller one stops the service in
+    /// an outage that would have passed.
     pub call: Duration,
 }
 

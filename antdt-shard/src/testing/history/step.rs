@@ -2,98 +2,99 @@
 
 use serde::{Deserialize, Serialize};
 
-/// One step of a history. Its numbers mean something in every state, so that a history without one of its
-/// steps is a history too.
+/// One step of a history. Its numbers are valid in every state, so that a history without one of its steps is
+/// a history too.
 ///
 /// A `life` of 0 is the incarnation that may take part: the live one, or the next one if that has ended; -1
-/// is the one before it. A step that has no object, such as an ack before any grant, is skipped.
+/// is the one before it. A step that finds nothing to act on, such as an ack before any grant, is skipped.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Step {
     /// A worker registers, and presents leases.
     Register {
-        /// Number of the worker.
+        /// Index of the worker.
         node: u32,
         /// Incarnation, relative to the newest one.
         life: i8,
-        /// Leases that it presents.
+        /// Leases that the worker presents to the service.
         held: Vec<Presented>,
     },
-    /// A worker acknowledges samples and asks for shards. If it has to register it does that instead, unless
-    /// `forgetful` is set.
+    /// A worker acknowledges samples and asks for shards. A worker that must register first does that
+    /// instead, unless `forgetful` is set.
     Exchange {
-        /// Number of the worker.
+        /// Index of the worker.
         node: u32,
         /// Incarnation, relative to the newest one.
         life: i8,
-        /// Number of the request: 0 is a new one, 1 repeats the last one, more is an older one.
+        /// Request to send: 0 is a new request, 1 repeats the last one, a higher number repeats an older one.
         back: u8,
-        /// Generation in the request: 0 is the current one, more is an earlier one.
+        /// Generation in the request: 0 is the current generation, 1 the one before it, and so on.
         generations_back: u8,
         /// Whether the worker asks without having registered.
         forgetful: bool,
         /// Leases with the offsets that are acknowledged.
         acks: Vec<(Lease, Offset)>,
-        /// Most shards that it asks for.
+        /// Largest number of shards that the worker asks for.
         want: u32,
     },
     /// A worker asks for one shard, as with [`Step::Exchange`], without acks.
     Fetch {
-        /// Number of the worker.
+        /// Index of the worker.
         node: u32,
         /// Incarnation, relative to the newest one.
         life: i8,
-        /// As in [`Step::Exchange`].
+        /// Request to send, as in [`Step::Exchange`].
         back: u8,
-        /// As in [`Step::Exchange`].
+        /// Generation in the request, as in [`Step::Exchange`].
         generations_back: u8,
     },
     /// A call that was made before arrives once more.
     Again {
-        /// Which call: 0 is the last one, 1 the one before it.
+        /// Call that is repeated: 0 is the last call, 1 the one before it.
         back: u8,
     },
-    /// A call is made now and arrives after some other events.
+    /// A call is made now and arrives only after some other events.
     Late {
-        /// Number of events that overtake it.
+        /// Number of events that arrive before the delayed call.
         by: u8,
-        /// The step whose call is delayed.
+        /// Step whose call is delayed.
         step: Box<Step>,
     },
     /// A call about leases (ack, release or data fault) is made, most often by the worker that holds them.
     Say {
         /// Kind of call.
         what: Saying,
-        /// Number of the worker.
+        /// Index of the worker.
         node: u32,
         /// The leases, each with the offset that is reported.
         of: Vec<(Lease, Offset)>,
         /// Worker that makes the call.
         by: Speaker,
     },
-    /// A worker that was asked to give leases back does so.
+    /// A worker gives back the leases that the service asked it to give back.
     Obey,
     /// The master declares an incarnation lost.
     Lose {
-        /// Number of the worker.
+        /// Index of the worker.
         node: u32,
         /// Incarnation, relative to the newest one.
         life: i8,
     },
-    /// The number of workers changes: those above it are lost, and new ones register.
+    /// The number of workers changes: workers with an index of `workers` or more are lost, and new ones
+    /// register.
     Resize {
         /// Number of workers afterwards.
         workers: u8,
     },
     /// Grants stop until a time.
     Freeze {
-        /// Time at which grants resume, in seconds.
+        /// Job time in seconds at which the ledger grants shards again.
         until: u64,
     },
     /// The clock advances.
     Tick {
-        /// New time in seconds.
+        /// New job time in seconds.
         now: u64,
     },
     /// Grants resume.
@@ -102,7 +103,7 @@ pub enum Step {
     Keep,
     /// A consistent cut is taken and kept.
     Cut {
-        /// Samples that the model is said to have beyond those acknowledged.
+        /// Number of samples in the model beyond the acknowledged ones; a cut succeeds only if this is 0.
         off: i8,
     },
     /// The ledger is restored to a snapshot or cut that was kept.
@@ -112,10 +113,11 @@ pub enum Step {
     },
     /// The service ends and starts again.
     Restart {
-        /// Records at the end of the log that are lost; capped at those that may be lost. Ignored by a store
-        /// of yours, which decides itself what it keeps.
+        /// Number of records at the end of the log that are lost, capped at the number that may be lost. A
+        /// user's own store ignores it and decides itself which records it keeps.
         lost: u8,
-        /// Length of the log's beginning, in records, that is compacted before. Ignored by a store of yours.
+        /// Number of records at the beginning of the log that are compacted before the restart. A user's own
+        /// store ignores it.
         compacted: Option<u16>,
     },
 }
@@ -136,7 +138,7 @@ pub enum Saying {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Lease {
-    /// One of the worker's live leases, by index.
+    /// One of the worker's live leases, by its index among them.
     Live(u8),
     /// Any lease that was ever granted, to any worker, in any generation.
     Any(u16),
@@ -172,7 +174,7 @@ pub enum Speaker {
 pub enum Presented {
     /// One of the leases that the worker had when the last generation ended, with its true offset.
     True(u8),
-    /// One of those leases, with another offset.
+    /// A lease that the worker had when the last generation ended, presented with another offset.
     Off(u8, Offset),
     /// Any lease that was ever granted, to any worker, in any generation.
     Any(u16, Offset),

@@ -63,7 +63,7 @@ mod i24_refinement;
 /// Whether a promise is kept; else what is wrong.
 pub(crate) type CheckResult = Result<(), String>;
 
-/// One promise of a ledger. `Display` gives its number and its name.
+/// One invariant of a ledger. `Display` gives its number and its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Invariant {
@@ -75,9 +75,9 @@ pub enum Invariant {
     OneState,
     /// A shard has one live lease at most, and no lease or generation is used twice.
     ExclusiveLease,
-    /// Every sample of every epoch is in exactly one account.
+    /// Every sample of every epoch is in exactly one state: waiting, leased, done or quarantined.
     Accounting,
-    /// Every sample is counted at most once, and only if its holder says so.
+    /// Every sample is counted at most once, and only if the worker that holds its lease acknowledges it.
     ExactlyOnceAck,
     /// The end of the data is announced once every sample is accounted for.
     Coverage,
@@ -87,19 +87,19 @@ pub enum Invariant {
     Progress,
     /// Offsets never go back, and a refused call changes nothing.
     MonotoneOffset,
-    /// A shard that is granted again resumes where it was acknowledged.
+    /// A shard that is granted again resumes at its acknowledged offset.
     Resume,
     /// The order within a shard follows from seed, epoch and index alone.
     OrderOfSamples,
-    /// An incarnation that ended changes nothing any more, and stays ended.
+    /// A message of an incarnation that was declared lost changes nothing, and the incarnation stays lost.
     Fencing,
     /// A repeated request gets the same grants and allocates nothing.
     IdempotentFetch,
-    /// No worker has more leases than its cap, and a lost one has none.
+    /// No worker holds more leases than its cap, and a lost worker holds none.
     LeaseCap,
     /// The loss of nodes and services never counts as a data fault of a shard.
     InfrastructureIsFree,
-    /// A shard is given up after exactly `max_data_faults` data faults, and counted.
+    /// A shard is quarantined after exactly `max_data_faults` data faults, and its samples are counted.
     Quarantine,
     /// At most `epoch_overlap + 1` epochs are unfinished at a time.
     EpochWindow,
@@ -111,12 +111,12 @@ pub enum Invariant {
     FairShare,
     /// Equal events give equal answers, records and snapshots.
     Determinism,
-    /// Every answer, record and state is that of the naive ledger.
+    /// Every answer, record and state equals that of the naive reference ledger.
     Refinement,
 }
 
 impl Invariant {
-    /// All promises, in the order of their numbers.
+    /// All invariants, in the order of their numbers.
     pub const ALL: [Self; 23] = [
         Self::Partition,
         Self::Permutation,
@@ -143,13 +143,13 @@ impl Invariant {
         Self::Refinement,
     ];
 
-    /// Returns the number of the promise. Number 22, bounded memory, cannot be checked from outside.
+    /// Returns the number of the invariant. Number 22, bounded memory, cannot be checked from outside.
     pub const fn number(self) -> u32 {
         let at = self as u32 + 1;
         if at < 22 { at } else { at + 1 }
     }
 
-    /// Returns the name of the promise, which is the name of the file that checks it.
+    /// Returns the name of the invariant, which is also the name of the file that checks it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Partition => "partition",
@@ -178,7 +178,7 @@ impl Invariant {
         }
     }
 
-    /// Returns the promise as a sentence.
+    /// Returns the invariant as a sentence.
     pub const fn promise(self) -> &'static str {
         match self {
             Self::Partition => "the shards of an epoch are disjoint and cover the data set",
@@ -309,24 +309,24 @@ pub struct Invariants {
 }
 
 impl Invariants {
-    /// Returns the set of all promises.
+    /// Returns the set of all invariants.
     pub fn all() -> Self {
         Self { of: Invariant::ALL.into() }
     }
 
-    /// Returns the set of these promises.
+    /// Returns the set of these invariants.
     pub fn only(of: impl IntoIterator<Item = Invariant>) -> Self {
         Self { of: of.into_iter().collect() }
     }
 
-    /// Removes one promise, for an implementation that differs on purpose.
+    /// Removes one invariant, for an implementation that differs on purpose.
     #[must_use]
     pub fn without(mut self, invariant: Invariant) -> Self {
         self.of.remove(&invariant);
         self
     }
 
-    /// Returns whether the promise is in the set.
+    /// Returns whether the invariant is in the set.
     pub fn contains(&self, invariant: Invariant) -> bool {
         self.of.contains(&invariant)
     }
