@@ -31,7 +31,7 @@ use antdt_core::NodeId;
 /// A worker that takes a share of the global batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Share {
-    /// The worker; the smaller id wins ties.
+    /// Node id of the worker; the smaller id wins ties.
     pub id: NodeId,
     /// Time per batch that does not depend on its size.
     pub fixed: Duration,
@@ -68,14 +68,15 @@ impl Share {
     }
 }
 
-/// How a global batch is shared out among workers.
+/// A global batch that is divided among workers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Apportionment {
     /// Number of samples for each worker.
     pub batch_sizes: BTreeMap<NodeId, u32>,
-    /// Number of micro-batches, for each worker that computes its batch in more than one.
+    /// Number of micro-batches of each worker that computes its batch in more than one; other workers are not
+    /// in the map.
     pub accumulation: BTreeMap<NodeId, u32>,
-    /// Time until the last worker has computed its batch: the shortest possible.
+    /// Predicted time until the slowest worker has computed its batch; no other division is faster.
     pub step_time: Duration,
 }
 
@@ -104,13 +105,13 @@ pub enum ApportionError {
     /// A worker has a time per sample of 0, which allows no prediction.
     #[error("{node} is said to take no time per sample; measure it again")]
     ZeroSampleTime {
-        /// The worker.
+        /// Worker whose time per sample is 0.
         node: NodeId,
     },
     /// A worker has a time that is longer than any batch can take.
     #[error("{node} is said to take {time:?} for a sample or a batch; more than a day is not believed")]
     TimeTooLong {
-        /// The worker.
+        /// Worker whose time is too long.
         node: NodeId,
         /// The time that is too long.
         time: Duration,
@@ -118,7 +119,7 @@ pub enum ApportionError {
     /// A worker has a lower bound above its upper bound.
     #[error("{node} takes batches from {min} to {max} samples; the first must not be above the second")]
     BoundsCrossed {
-        /// The worker.
+        /// Worker whose bounds are crossed.
         node: NodeId,
         /// Lower bound of the worker, in samples.
         min: u32,
@@ -131,11 +132,11 @@ pub enum ApportionError {
         "{node} takes micro-batches from {min} to {max} samples; for several of them the first must be at most half of one more than the second"
     )]
     MicroBatchesTooAlike {
-        /// The node.
+        /// Worker whose bounds are too close.
         node: NodeId,
-        /// Fewest samples.
+        /// Lower bound of the worker's micro-batch, in samples.
         min: u32,
-        /// Most samples.
+        /// Upper bound of the worker's micro-batch, in samples.
         max: u32,
     },
     /// The lower bounds alone add up to more samples than there are.
@@ -151,7 +152,7 @@ pub enum ApportionError {
     TooMany {
         /// Number of samples to share out.
         total: u32,
-        /// Sum of the upper bounds, in whole quanta.
+        /// Sum of the upper bounds in samples, each rounded down to whole quanta.
         most: u64,
     },
     /// The samples beyond the lower bounds are not a whole number of quanta.
@@ -159,7 +160,7 @@ pub enum ApportionError {
     NotDivisible {
         /// Number of samples to share out.
         total: u32,
-        /// Number of samples beyond the lower bounds.
+        /// Number of samples beyond the sum of the lower bounds.
         rest: u64,
         /// Number of samples in a quantum.
         granularity: u32,
@@ -228,10 +229,12 @@ impl Item {
     }
 }
 
-/// Solves the problem exactly. The order of `shares` does not matter.
+/// Divides `total` samples among workers so that the slowest worker finishes as early as possible. Beyond its
+/// lower bound each worker gets a multiple of `granularity` samples. The result is exact and does not depend
+/// on the order of `shares`.
 ///
 /// # Errors
-/// If and only if there is no solution; nothing is clamped.
+/// If and only if no division satisfies all bounds; no bound is ever clamped.
 ///
 /// ```
 /// use std::time::Duration;
@@ -278,8 +281,8 @@ pub fn apportion(total: u32, granularity: u32, shares: &[Share]) -> Result<Appor
     Ok(Apportionment { batch_sizes, accumulation, step_time: nanoseconds(step_time) })
 }
 
-/// Shares out the samples evenly. The remainder goes to the workers with the lowest ids, and what a bound forbids goes
-/// to the other workers.
+/// Divides `total` samples evenly among workers, each given as id, smallest and largest batch. The remainder
+/// goes to the workers with the lowest ids; samples that a bound keeps from one worker go to the others.
 ///
 /// # Errors
 /// As [`apportion`].

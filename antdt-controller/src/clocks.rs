@@ -1,9 +1,10 @@
-//! How far workers may get apart: the bound of stale synchronous training.
+//! [`Clocks`]: bounds how far workers may get apart in stale synchronous training.
 //!
-//! A worker's clock is the number of steps that it has finished. Before each step it asks here, and may begin once its clock is
-//! at most `bound` above the smallest one. Only members count that could hold others up for a reason: a member that waits for
-//! data has no step to finish and is left out. When it has data again its clock goes up to the smallest one, and a member that
-//! joins starts there. So the smallest clock never falls, and the one that has it may always begin: no state is a deadlock.
+//! A worker's clock is the number of steps that it has finished. Before each step the worker asks the master
+//! for permission, and may begin once its clock is at most `bound` above the smallest one. A member that
+//! waits for data has no step to finish, so its clock does not count. When it has data again its clock is
+//! raised to the smallest one, and a member that joins starts there. So the smallest clock never falls, and
+//! the worker with the smallest clock may always begin: no state is a deadlock.
 //!
 //! Cost: O(log n) for each question, with n members.
 //!
@@ -20,17 +21,17 @@ pub enum AskError {
     /// The sender is not a member: it was declared lost, or never joined.
     #[error("{holder} is not a member; it must join first or exit")]
     NotAMember {
-        /// The sender.
+        /// Worker and incarnation that sent the request.
         holder: Holder,
     },
-    /// The request is a late copy of an older one.
+    /// The worker has asked for a later step before: this request is a late copy.
     #[error("{holder} asked for step {step} after step {asked}")]
     Past {
-        /// The sender.
+        /// Worker and incarnation that sent the request.
         holder: Holder,
         /// Step that the request names.
         step: u64,
-        /// Newest step that the sender has asked for.
+        /// Newest step that the worker has asked for.
         asked: u64,
     },
 }
@@ -57,7 +58,8 @@ struct Member {
     at: At,
 }
 
-/// Clocks of the workers, and which workers wait. See the [module](self).
+/// The number of steps that each worker has finished (its clock), and the workers that wait to begin a step,
+/// for stale synchronous training. See the [module](self).
 #[derive(Debug, Clone)]
 pub struct Clocks {
     bound: u64,
@@ -82,12 +84,12 @@ impl Clocks {
         }
     }
 
-    /// Returns the workers that wait for the word to begin.
+    /// Returns the workers that wait for permission to begin their next step.
     pub fn waiting(&self) -> impl Iterator<Item = Holder> + '_ {
         self.asking.iter().map(|(_, node)| Holder::new(*node, self.members[*node].incarnation))
     }
 
-    /// Adds a worker, at the smallest clock. Older lives of its node are removed.
+    /// Adds a worker whose clock is the smallest one. An older incarnation of its node is removed.
     pub fn join(&mut self, holder: Holder) {
         if self.member(holder).is_some() {
             return;
@@ -115,11 +117,12 @@ impl Clocks {
         }
     }
 
-    /// A worker has finished the step before this one, if it was let begin it, and has data for it or waits for some. Steps are
-    /// numbered by the worker, each higher than the one before; their clocks are kept here.
+    /// Handles a worker's request to begin `step`, which also says that the worker has finished the step it
+    /// was allowed before. `has_data` is false if the worker still waits for data. Each worker numbers its
+    /// own steps, ascending.
     ///
-    /// Returns the answer if there is one at once: whether to begin the step. A worker without data is told to wait for some, and
-    /// a repeated question is answered as before. Otherwise [`allowed`](Self::allowed) will name the worker.
+    /// Returns `Some(true)` if the worker was allowed to begin this step before, `Some(false)` if it must
+    /// wait for data or ask again, and `None` if [`allowed`](Self::allowed) will name the worker.
     ///
     /// # Errors
     /// If the sender is not a member, or names an older step than before.
@@ -155,8 +158,8 @@ impl Clocks {
         Ok((!has_data).then_some(false))
     }
 
-    /// Withdraws the request of a worker that waits: it has orders to look at, and will ask again. Returns the step
-    /// that it asked for; `None` if it does not wait.
+    /// Withdraws the request of a waiting worker, which must look at the master's orders and will ask again.
+    /// Returns the step that the worker asked for; `None` if it does not wait.
     pub fn call_off(&mut self, holder: Holder) -> Option<u64> {
         let member = *self.member(holder).filter(|member| member.at == At::Asking)?;
         self.asking.remove(&(member.clock, holder.node));
@@ -164,7 +167,8 @@ impl Clocks {
         member.asked
     }
 
-    /// Takes out the workers that may begin their step now, each with the step that it asked for.
+    /// Removes and returns the waiting workers that may begin their step now, each with the step that it
+    /// asked for.
     pub fn allowed(&mut self) -> Vec<(Holder, u64)> {
         let mut allowed = Vec::new();
         while let Some((clock, node)) = self.asking.first().copied()

@@ -1,18 +1,23 @@
-//! The step of a synchronous parameter server: when it is complete, and what it is made of.
+//! [`StepCoordinator`]: decides when a step of synchronous parameter servers is complete, and which pushes it
+//! consists of.
 //!
-//! Workers push their gradients to all servers, which only buffer them. Then each says "ready" here, with the acks
-//! that are due. When every member is ready the step is committed in one place: the acks go to the ledger and
-//! every worker is told the contributors. The servers apply exactly those pushes when the first pull of the next step
-//! brings them the commit. So all servers apply the same set, and a sample is acknowledged if and only if its
-//! gradient is part of a committed step, whichever process dies in between.
+//! Workers push their gradients to all servers, which only buffer them. Then each worker tells the
+//! coordinator that it is ready, with the acks of its samples. When every member is ready, the coordinator
+//! commits the step: the acks go to the ledger, and every worker is told the contributors. The servers apply
+//! exactly those pushes when the first pull of the next step brings them the commit. So all servers apply the
+//! same set, and a sample is acknowledged if and only if its gradient is part of a committed step, whichever
+//! process dies in between.
 //!
-//! With backups a step does not wait for its slowest workers: it is committed when all members that may have samples are ready but for
-//! that many, at least one. A push that comes later is in no step: its worker is told the newest commit, and that its own push is
-//! not counted. The number of backups may change between two steps. Since every worker asks about one step until it is answered, it is enough to remember for each member the newest
-//! step that it was counted in; an answer that was lost is given again, whatever was committed since. A step in which a plan may
-//! come into force takes every member, and so do all steps while the caller says so.
+//! With backups a step does not wait for its slowest workers: with `b` backups it is committed when all
+//! members that may have samples are ready except `b` of them, but not before one is ready. A later push is
+//! in no step: its worker is told the newest commit, and that its own push is not counted. The number of
+//! backups may change between two steps. A worker asks about one step until it is answered, so the
+//! coordinator remembers for each member only the newest step that it was counted in, and repeats an answer
+//! that was lost. A step in which a plan may come into force waits for every member, and so do all steps
+//! while the caller asks for it.
 //!
-//! Source: our design; backup workers after Chen et al., 2016 (recalled). TensorFlow's token queue, which silently drops late gradients and hangs when workers leave, is what it avoids.
+//! Source: our design; backup workers after Chen et al., 2016 (recalled). It avoids the faults of
+//! TensorFlow's token queue, which silently drops late gradients and hangs when workers leave.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,15 +31,15 @@ pub enum ReadyError {
     /// The sender is not a member: it was declared lost, or never joined.
     #[error("{holder} is not a member of the step; it must join first or exit")]
     NotAMember {
-        /// The sender.
+        /// Worker and incarnation that sent the message.
         holder: Holder,
     },
     /// The step is neither the open one nor one that was committed.
     #[error("step {step} was named, but step {open} is open")]
     WrongStep {
-        /// Step that the sender names.
+        /// Step that the worker named.
         step: u64,
-        /// The open step.
+        /// Step that the coordinator has open.
         open: u64,
     },
 }
@@ -54,7 +59,7 @@ struct Member {
     agreed: Option<(u64, PlanVersion)>,
 }
 
-/// Collects the workers' readiness for the open step, and commits the step.
+/// Collects the workers' readiness for the open step of a synchronous parameter server, and commits the step.
 #[derive(Debug, Clone, Default)]
 pub struct StepCoordinator {
     /// Workers that a step need not wait for.
@@ -93,43 +98,45 @@ impl StepCoordinator {
         self.members.iter().map(|(node, member)| Holder::new(node, member.incarnation))
     }
 
-    /// Returns the members that know of the newest commit. Right after it, they are those that were ready for it: tell them.
+    /// Returns the members that know of the newest commit. Right after a commit, they are the members that
+    /// were ready for it; the caller sends it to them.
     pub fn informed(&self) -> impl Iterator<Item = Holder> + '_ {
         let informed = self.members.iter().filter(|(_, member)| member.told == self.step);
         informed.map(|(node, member)| Holder::new(node, member.incarnation))
     }
 
-    /// Whether a worker is a member and knows of the newest commit.
+    /// Returns whether a worker is a member and knows of the newest commit.
     pub fn is_informed(&self, holder: Holder) -> bool {
         self.member(holder).is_some_and(|member| member.told == self.step)
     }
 
-    /// The newest committed step that changes the parameters: a joining worker passes it on to the servers, so that it
-    /// does not compute on the parameters before it.
+    /// Returns the newest committed step that contains samples. A joining worker passes it on to the servers,
+    /// so that the worker does not compute with older parameters.
     ///
-    /// One is enough. A step with samples needs contributors, and each of them brought the one before to all servers
-    /// with its pull.
+    /// No earlier step is needed: each contributor of a step brought the step before it to all servers with
+    /// its pull.
     pub const fn last_with_samples(&self) -> Option<&StepCommit> {
         self.last_with_samples.as_ref()
     }
 
-    /// Workers that a step need not wait for.
+    /// Returns the number of workers that a step need not wait for.
     pub const fn backups(&self) -> usize {
         self.backups
     }
 
-    /// Steps wait for all members but `backups` of them, from the open step on. Then ask [`commit`](Self::commit).
+    /// Sets the number of members that steps need not wait for, from the open step on. The caller then calls
+    /// [`commit`](Self::commit).
     pub const fn set_backups(&mut self, backups: u32) {
         self.backups = backups as usize;
     }
 
-    /// Makes every step wait for all members, or lets steps use their backups again. The caller then asks
+    /// Makes every step wait for all members, or lets steps use their backups again. The caller then calls
     /// [`commit`](Self::commit).
     pub const fn take_everyone(&mut self, everyone: bool) {
         self.everyone = everyone;
     }
 
-    /// Adds a worker, from the open step on. Older lives of its node are removed.
+    /// Adds a worker, from the open step on. An older incarnation of its node is removed.
     pub fn join(&mut self, holder: Holder) {
         if self.member(holder).is_some() {
             return;
@@ -148,7 +155,7 @@ impl StepCoordinator {
         self.members.insert(holder.node, member);
     }
 
-    /// Removes a worker that died or left. What it had ready for the open step is not part of the step.
+    /// Removes a worker that died or left. Its push for the open step is not part of the step.
     pub fn remove(&mut self, holder: Holder) {
         if self.member(holder).is_some()
             && let Some(member) = self.members.remove(holder.node)
@@ -171,10 +178,12 @@ impl StepCoordinator {
         self.ready.1 = self.ready.1 + is(after, false) - is(before, false);
     }
 
-    /// A worker's push is on all servers, or a server refused it because its step is over.
+    /// Records that a worker's push for `step` is on all servers, or that a server refused it because the
+    /// step is over.
     ///
-    /// Returns the answer at once if the step is over: the newest commit, and whether the push is part of the step that was asked
-    /// for. The worker comes late, or its answer was lost on its way. Otherwise ask [`commit`](Self::commit).
+    /// Returns the newest commit if `step` is over, which happens when the worker is late or an answer to it
+    /// was lost; the commit says whether the push is part of `step`. Otherwise returns `None`, and the caller
+    /// calls [`commit`](Self::commit).
     ///
     /// # Errors
     /// If the sender is not a member, names a step that is not open yet, or, where every step waits for every member, one before the
@@ -212,7 +221,8 @@ impl StepCoordinator {
         Ok(None)
     }
 
-    /// Commits the open step if enough members are ready. Then tell those that are [`informed`](Self::informed).
+    /// Commits the open step if enough members are ready, and returns the commit. The caller sends it to the
+    /// [`informed`](Self::informed) members.
     pub fn commit(&mut self) -> Option<StepCommit> {
         let (with_samples, without) = self.ready;
         // Some of them may turn out to have none.

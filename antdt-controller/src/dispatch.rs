@@ -60,8 +60,8 @@ pub struct DispatcherConfig {
     pub plan_expiry: Duration,
     /// Limits on restarts of stragglers.
     pub budget: BudgetConfig,
-    /// Whether decisions of the policy are only logged. Plans for a new membership are then even, as without
-    /// a policy.
+    /// Whether decisions of the policy are only logged. After a change of the membership, the global batch is
+    /// then shared out evenly, as without a policy.
     pub dry_run: bool,
 }
 
@@ -80,7 +80,7 @@ impl DispatcherConfig {
     }
 }
 
-/// Kind of a policy's decision, as the log of decisions records it.
+/// Outcome of a policy's decision, as the log of decisions records it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Decided {
@@ -88,31 +88,33 @@ pub enum Decided {
     Nothing,
     /// Nothing was done, because the policy's decision would break the job.
     Refused,
-    /// A plan of this version was published, and the first [action] of the registry that it carries out.
+    /// A plan of this version was published; the text is the name of the first [action] of the registry that
+    /// the plan carries out.
     Plan(PlanVersion, &'static str),
     /// A restart of this incarnation was ordered.
     Restart(ActionId, Holder),
-    /// In a dry run: a plan would be published, and the first action that it would carry out, by its name in a dry run.
+    /// In a dry run: a plan would have been published; the text is the dry-run name of the first action that
+    /// it would carry out.
     WouldPlan(&'static str),
-    /// In a dry run: a restart of this incarnation would be ordered.
+    /// In a dry run: a restart of this incarnation would have been ordered.
     WouldRestart(Holder),
 }
 
 /// One entry of the log of decisions: what was decided, when, by which policy, and why.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DecisionRecord {
-    /// Time of the decision.
+    /// Time at which the policy decided.
     pub at: JobTime,
     /// Name of the policy.
     pub policy: Arc<str>,
-    /// The decision.
+    /// Outcome of the decision.
     pub decided: Decided,
     /// Reasons for the decision.
     pub reasons: Vec<Reason>,
 }
 
 impl DecisionRecord {
-    /// Returns the name of the action in reports.
+    /// Returns the name under which reports show the decision: that of its action.
     pub fn kind(&self) -> &'static str {
         match self.decided {
             Decided::Nothing => "NONE",
@@ -142,15 +144,15 @@ impl DecisionRecord {
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum DispatchEffect {
-    /// Send this plan to the workers; all of them switch at one iteration, or none does.
+    /// Send this plan to the workers; all of them switch to it at one iteration, or none does.
     Publish(Plan),
-    /// Stop sending this plan.
+    /// Stop sending the plan of this version.
     Withdraw(PlanVersion),
     /// Restart the node as the action says.
     Start(NodeAction),
     /// Append this entry to the log of decisions.
     Record(DecisionRecord),
-    /// Enough steps were made under a plan to compare them with its forecast: log both.
+    /// Log a plan's forecast beside the measured step time: enough steps were made under the plan.
     Measured {
         /// Version of the plan in force.
         version: PlanVersion,
@@ -166,7 +168,7 @@ pub enum DispatchEffect {
 pub enum DispatchEvent {
     /// A control tick, with the current view of the cluster.
     Tick(Box<ClusterView>),
-    /// The membership changed; the seats are its live workers.
+    /// The membership changed; the seats are the live workers of the new one.
     Replan(MembershipVersion, Vec<Seat>),
     /// All workers switched to the plan of this version.
     PlanApplied(PlanVersion),
@@ -249,18 +251,18 @@ impl Dispatcher {
         self.newest.as_ref()
     }
 
-    /// Returns the plan that all workers switched to last.
+    /// Returns the plan that all workers have switched to; `None` before the first.
     pub const fn in_force(&self) -> Option<&Plan> {
         self.in_force.as_ref()
     }
 
-    /// Returns the plan in flight: published, and not yet applied by all workers.
+    /// Returns the plan in flight: published, and not yet applied by all workers; `None` if there is none.
     pub fn pending(&self) -> Option<&Plan> {
         self.pending.as_ref().map(|(plan, _)| plan)
     }
 
-    /// Returns the plan of this version, if it is in force, in flight, or was withdrawn last: workers may switch to one that was
-    /// withdrawn too late.
+    /// Returns the plan of this version if it is in force, in flight, or was withdrawn last. Workers may
+    /// still switch to a plan that was withdrawn too late.
     pub fn plan(&self, version: PlanVersion) -> Option<&Plan> {
         [self.in_force(), self.pending(), self.withdrawn.as_ref()]
             .into_iter()
@@ -268,7 +270,7 @@ impl Dispatcher {
             .find(|plan| plan.version == version)
     }
 
-    /// Returns the plan in flight, or else the one in force.
+    /// Returns the plan in flight, or the plan in force if none is in flight.
     pub fn newest(&self) -> Option<&Plan> {
         self.pending().or(self.in_force())
     }
@@ -416,14 +418,14 @@ impl Dispatcher {
     /// Voids the plan in flight after a change of the membership, and publishes one for the new membership at
     /// once.
     ///
-    /// In synchronous training the global batch is shared out by [`Policy::split`]; if the policy finds no way because too little fits the
-    /// workers at once, it is shared out evenly, and computed in micro-batches. In asynchronous training
-    /// every worker keeps its share among all workers of the job. Calls for an older membership change
-    /// nothing.
+    /// In synchronous training the global batch is shared out by [`Policy::split`]; if the policy finds no
+    /// division, because the batch exceeds what the workers can compute at once, it is shared out evenly and
+    /// computed in micro-batches. In asynchronous training every worker keeps its share among all workers
+    /// that the job was started with. Calls for an older membership change nothing.
     ///
     /// # Errors
-    /// If the global batch cannot be shared out among these workers. Then no plan is in flight, and the
-    /// workers should make no more steps.
+    /// If the global batch cannot be shared out among these workers. No plan is in flight then, and the
+    /// workers should take no more steps.
     pub fn replan(
         &mut self,
         now: JobTime,
@@ -451,7 +453,7 @@ impl Dispatcher {
         Ok(())
     }
 
-    /// Records that all workers switched to a plan.
+    /// Records at `now` that all workers have switched to the plan of this version.
     pub fn plan_applied(&mut self, now: JobTime, version: PlanVersion) {
         if self.in_force.as_ref().is_some_and(|plan| plan.version >= version) {
             return;
@@ -473,12 +475,13 @@ impl Dispatcher {
         &self.budget
     }
 
-    /// Returns the budget, so that it can go on from what an earlier master has spent.
+    /// Returns the budget of restarts for change, so that a new master can continue with what an earlier one
+    /// has spent.
     pub const fn budget_mut(&mut self) -> &mut RestartBudget {
         &mut self.budget
     }
 
-    /// Records that a restart ended, successfully or not.
+    /// Records that a restart ended, whether or not the node came back.
     pub fn action_ended(&mut self, now: JobTime, outcome: &ActionOutcome) {
         if let ActionOutcome::Restarted { id, .. } | ActionOutcome::RestartFailed { id, .. } = outcome {
             self.budget.ended(now, *id);

@@ -16,7 +16,7 @@ use antdt_core::{Holder, NodeId};
 
 use crate::action::Cluster;
 
-/// The incarnation of a node that a launcher is to start, with its program.
+/// Incarnation of a node that a launcher is to start, with its program, arguments and environment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeSpec {
     /// Node and incarnation to start.
@@ -51,7 +51,7 @@ pub enum LaunchError {
         /// Node and incarnation that was to start.
         holder: Holder,
     },
-    /// The launcher refused for a reason of its own.
+    /// The launcher refused to start the incarnation, for the reason in `why`.
     #[error("{holder} cannot be started: {why}")]
     Refused {
         /// Node and incarnation that was to start.
@@ -64,13 +64,14 @@ pub enum LaunchError {
 /// Exit code or signal with which a node ended. Both are `None` if the launcher cannot tell.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct NodeExit {
-    /// Exit code of the node, if it ended by itself.
+    /// Exit code of the node's process, if the process ended by itself.
     pub code: Option<i32>,
-    /// Signal that ended the node, if one did.
+    /// Number of the signal that ended the node's process, if one did.
     pub signal: Option<i32>,
 }
 
-/// State of an incarnation, as its launcher knows it. It only ever moves down this list.
+/// State of an incarnation, as its launcher knows it. The state only ever changes to a later one in this
+/// list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LaunchStatus {
     /// Requested, and not yet running: queued, scheduled, or its image being pulled.
@@ -85,12 +86,12 @@ pub enum LaunchStatus {
 /// last.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LauncherEvent {
-    /// The node runs.
+    /// The incarnation has started.
     Started {
         /// Node and incarnation that runs.
         holder: Holder,
     },
-    /// The node has ended, or will never run.
+    /// The incarnation has ended, or will never run.
     Gone {
         /// Node and incarnation that ended.
         holder: Holder,
@@ -113,9 +114,9 @@ pub enum OutputStream {
 /// A line that a node wrote to one of its output streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OutputLine<'a> {
-    /// Node and incarnation that wrote it.
+    /// Node and incarnation that wrote the line.
     pub holder: Holder,
-    /// Stream that it was written to.
+    /// Stream that the line was written to.
     pub stream: OutputStream,
     /// Text of the line, without its end. Lines above 8 KiB come in pieces; bytes that are not UTF-8 are
     /// replaced.
@@ -162,18 +163,20 @@ pub trait Launcher: Send {
     /// Returns the name of the host on which the next incarnation of `node` runs: equal names for nodes of
     /// one host.
     ///
-    /// The ranks within a host (`LOCAL_RANK`) follow from it. A launcher that learns the host only after the
-    /// start returns a name of the node's own, so that the node counts as alone on its host.
+    /// The ranks within a host (`LOCAL_RANK`) follow from this name. A launcher that learns the host only
+    /// after the start returns a name that no other node has, so that the node counts as alone on its host.
     fn place(&mut self, node: NodeId) -> String;
 
-    /// Returns the names of the hosts that this launcher may place workers on, as [`place`](Self::place) gives them; empty if it cannot choose
-    /// among several. It does not change while the launcher lives.
+    /// Returns the names of the hosts that this launcher may place workers on, as [`place`](Self::place)
+    /// gives them. The set is empty if the launcher cannot choose among several hosts. It does not change
+    /// while the launcher lives.
     fn hosts(&self) -> BTreeSet<String> {
         BTreeSet::new()
     }
 
-    /// Has workers that are [placed](Self::place) from now on run on other hosts than these, which are fewer than all
-    /// [`hosts`](Self::hosts), and on any host but these; lives that run stay where they are. Not called if there are no two hosts.
+    /// Makes the launcher place workers on hosts other than `hosts` from now on; the set replaces that of the
+    /// call before and never contains all of the launcher's [`hosts`](Self::hosts). Incarnations that run
+    /// stay where they are. The master does not call this if the launcher has fewer than two hosts.
     fn avoid(&mut self, hosts: &BTreeSet<String>) {
         let _ = hosts;
     }
@@ -181,7 +184,7 @@ pub trait Launcher: Send {
     /// Starts an incarnation of a node.
     ///
     /// # Errors
-    /// If it cannot be started. Then no event follows.
+    /// If the incarnation cannot be started; no event follows then.
     fn launch(&mut self, spec: &NodeSpec) -> Result<(), LaunchError>;
 
     /// Ends an incarnation: asks it to exit, and kills it after `grace`; a zero `grace` kills at once. A
@@ -192,9 +195,9 @@ pub trait Launcher: Send {
     /// Returns the state of an incarnation; `None` if this launcher never launched or adopted it.
     fn status(&self, holder: Holder) -> Option<LaunchStatus>;
 
-    /// Has nodes that are started from now on go on when this process dies, so that a launcher of another process may
-    /// [`adopt`](Self::adopt) them. What such nodes need on the disk, as for their output, is in `folder`, which exists.
-    /// Returns `false` if this launcher cannot do that; then nothing changes.
+    /// Lets nodes that are started from now on survive the death of this process, so that a launcher of
+    /// another process may [`adopt`](Self::adopt) them. `folder`, which exists, holds the files that such
+    /// nodes need, such as their output. Returns `false` and changes nothing if this launcher cannot do that.
     fn outlive(&mut self, folder: &Path) -> bool {
         let _ = folder;
         false
@@ -207,16 +210,17 @@ pub trait Launcher: Send {
         None
     }
 
-    /// Whether the incarnation that a [`handle`](Self::handle) names runs, or may run: then the caller must not
-    /// begin another job in its place. A handle that this launcher does not understand names nothing.
+    /// Returns whether the incarnation that a [`handle`](Self::handle) names runs or may run; if so, the
+    /// caller must not begin another job in its place. Returns `false` for a handle that this launcher does
+    /// not understand.
     fn lives(&self, handle: &str) -> bool {
         let _ = handle;
         false
     }
 
-    /// Takes over an incarnation that a launcher of a dead process has started. From then on it is as if this launcher had
-    /// started it; its [`LauncherEvent::Gone`] follows at once if it has ended meanwhile. Until the node's next life,
-    /// [`place`](Self::place) says where this one runs.
+    /// Takes over an incarnation that the launcher of a dead process has started, as if this launcher had
+    /// started it. If the incarnation has ended meanwhile, its [`LauncherEvent::Gone`] follows at once. Until
+    /// the node's next incarnation, [`place`](Self::place) returns the host of this one.
     ///
     /// # Errors
     /// If this launcher has the incarnation already, or does not understand the handle.

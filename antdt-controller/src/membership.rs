@@ -1,7 +1,8 @@
-//! The workers of a job, and the groups in which they reduce.
+//! [`Membership`]: the workers of a job, and the groups in which they reduce.
 //!
 //! In the all-reduce mode every step needs every member, so a member that dies or arrives changes the group:
-//! all live workers meet here ([`Membership::join`]), and when the last one has come a new group is formed.
+//! all live workers ask the master for a group ([`Membership::join`]), and when the last one has asked a new
+//! group is formed.
 //!
 //! # What happens to the step that was in flight
 //!
@@ -15,18 +16,20 @@
 //!
 //! # Every worker's word is about the group in force
 //!
-//! The rule above asks what the survivors of *one* group have. A call that is repeated because its answer was late, or that
-//! waited while the master stood still, says what was so in an older one: its worker may have dropped the step since, or
-//! applied one more. So a worker names the group that it was told of last ([`Standing::group`]), and a member of the group
-//! in force that names an older one is not taken to have come: it [is told again](Arrival::Member) what group it is in.
+//! The rule above asks what the survivors of *one* group have. A call that is repeated because its answer was
+//! late, or that waited while the master was stopped, may describe an older group: its worker may have
+//! dropped the step since, or applied one more. So a worker names the group that it was told of last
+//! ([`Standing::group`]). A member of the group in force that names an older group does not count as waiting:
+//! it [is told again](Arrival::Member) which group it is in.
 //!
-//! In every order of delivery, what waits here is then the truth. A worker that asks for a group does nothing until it
-//! is told of one that is newer than the group it names, and it is told of such a group only after the group in force was
-//! replaced. So all copies of its question that name the group in force say the same, and hold until the next group is
-//! formed. A copy that names an older group is either old: its worker is told of a group that it knows, and ignores
-//! that; or its worker did not hear of the group in force: it is told now, decides the step that was open before as all
-//! others do, and finds for itself whether the group still works. Had it been taken to have come, the step that the group
-//! decided would be decided again, without the members that heard of it and died.
+//! In every order of delivery, the requests that wait are then true. A worker that asks for a group does
+//! nothing until it is told of one that is newer than the group it names, and it is told of such a group only
+//! after the group in force was replaced. So all copies of its question that name the group in force say the
+//! same, and hold until the next group is formed. A copy that names an older group is either old: its worker
+//! is told of a group that it knows, and ignores that; or its worker did not hear of the group in force: it
+//! is told now, decides the step that was open before as all others do, and finds for itself whether the
+//! group still works. If the master counted that copy as a request for the next group, the step that the
+//! group has decided would be decided again, without the members that heard of the group and died.
 //!
 //! Source: our design; the two rounds are those of a two-phase commit whose coordinator is consulted only after a failure.
 
@@ -34,31 +37,34 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use antdt_core::{Contribution, Holder, Incarnation, MembershipVersion, NodeId, NodeMap, Rank, Standing};
 
-/// A group that has been formed.
+/// A group that the master has just formed, with the fate of the step that was in flight.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Formation {
     /// Version of the membership.
     pub version: MembershipVersion,
     /// Members in order of rank.
     pub members: Vec<Holder>,
-    /// Step that members with its prepared result must apply first.
+    /// Step that the members commit: a member that has only prepared its result applies it first. `None` if
+    /// no survivor has a prepared result to apply.
     pub commit: Option<u64>,
-    /// Rank that has the newest model after that; `None` if no model was trained yet: all start from the seed.
+    /// Rank that has the newest model after the commit, from which other members copy it; `None` if no model
+    /// was trained yet and all start from the seed.
     pub source: Option<Rank>,
-    /// Number of the group's next step.
+    /// Number of the new group's first step.
     pub next_step: u64,
-    /// Samples of dead members that count as committed, to be settled before `released`.
+    /// Samples of dead members that count as committed. The ledger must settle them before it releases the
+    /// leases of `released`.
     pub settled: Vec<Contribution>,
     /// Dead members whose leases return to the ledger now.
     pub released: Vec<Holder>,
-    /// The model is lost: no member of the group before, which had it, is left.
+    /// Whether the model is lost, because no member of the group before is left.
     pub model_lost: bool,
 }
 
-/// Answer to a worker that asks for a group.
+/// Answer to a worker that asks to join a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Arrival {
-    /// The worker waits until a group is formed.
+    /// The worker must wait until the next group is formed.
     Waits,
     /// The worker is a member of the group in force but names an older one: it was not told of the new group, or its
     /// request is old.
@@ -77,7 +83,8 @@ enum State {
     Gone,
 }
 
-/// The set of workers and the group they reduce in.
+/// The workers of a job, and the group in which they reduce. The master's head asks it when to form a new
+/// group.
 #[derive(Debug, Clone)]
 pub struct Membership {
     nodes: NodeMap<(Incarnation, State)>,
@@ -102,7 +109,8 @@ pub struct Membership {
 }
 
 impl Membership {
-    /// Returns the membership of a job of these workers. The first group waits for all of them.
+    /// Returns the membership of a job with these workers, none of which has started. The first group waits
+    /// for all of them.
     pub fn new(workers: impl IntoIterator<Item = NodeId>) -> Self {
         let nodes: NodeMap<_> =
             workers.into_iter().map(|node| (node, (Incarnation(0), State::Pending))).collect();
@@ -122,17 +130,18 @@ impl Membership {
         }
     }
 
-    /// Version of the set of live workers.
+    /// Returns the version of the set of live workers.
     pub const fn version(&self) -> MembershipVersion {
         self.version
     }
 
-    /// Continues after a version that an earlier master gave out: neither it nor any version below is given again.
+    /// Continues after a version that an earlier master gave out: no version up to and including it is given
+    /// again.
     pub fn continue_after(&mut self, version: MembershipVersion) {
         self.version = self.version.max(version).next();
     }
 
-    /// The newest life of each live worker.
+    /// Returns the newest incarnation of each live worker.
     pub fn live(&self) -> impl Iterator<Item = Holder> + '_ {
         self.nodes
             .iter()
@@ -145,22 +154,23 @@ impl Membership {
         self.live
     }
 
-    /// Whether `holder` is the newest life of a live worker.
+    /// Returns whether `holder` is the newest incarnation of a live worker.
     pub fn is_live(&self, holder: Holder) -> bool {
         self.nodes.get(holder.node) == Some(&(holder.incarnation, State::Live))
     }
 
-    /// The newest life of a worker; `None` if the job has no such worker.
+    /// Returns the newest incarnation of a worker; `None` if the job has no such worker.
     pub fn incarnation(&self, node: NodeId) -> Option<Incarnation> {
         self.nodes.get(node).map(|(incarnation, _)| *incarnation)
     }
 
-    /// Whether all workers have left or were given up.
+    /// Returns whether all workers have left or were given up.
     pub const fn is_empty(&self) -> bool {
         self.live == 0 && self.pending == 0
     }
 
-    /// The group in force, if a member of it died and it was not formed anew since.
+    /// Returns the version of the group in force if one of its members died; `None` if all live, or a new
+    /// group has been formed since.
     pub fn broken(&self) -> Option<MembershipVersion> {
         (!self.dead.is_empty()).then_some(self.group_version)
     }
@@ -170,7 +180,8 @@ impl Membership {
         !self.group.is_empty() && self.newcomers > 0
     }
 
-    /// Registers a life of a worker. Returns whether it is accepted; an older life is not.
+    /// Registers an incarnation of a worker. Returns whether it is accepted; an incarnation older than the
+    /// newest is not.
     pub fn register(&mut self, holder: Holder) -> bool {
         let accepted = self.nodes.get(holder.node).is_some_and(|(newest, _)| holder.incarnation >= *newest);
         if accepted && !self.is_live(holder) {
@@ -180,7 +191,7 @@ impl Membership {
         accepted
     }
 
-    /// Takes a worker's request for a group. A repetition changes nothing.
+    /// Handles a worker's request to join a group. A repeated request changes nothing.
     pub fn join(&mut self, holder: Holder, standing: Standing) -> Arrival {
         if !self.is_live(holder) {
             return Arrival::NotLive;
@@ -198,7 +209,7 @@ impl Membership {
         Arrival::Waits
     }
 
-    /// Removes a worker that left in order: its leases are released, and it has nothing in flight.
+    /// Removes a worker that left in order, without leases and without a step in flight.
     pub fn leave(&mut self, holder: Holder) {
         if self.is_live(holder) {
             self.wait_no_more(holder);
@@ -208,7 +219,7 @@ impl Membership {
         }
     }
 
-    /// Removes a worker that will not come back.
+    /// Removes a worker that will not be started again.
     pub fn give_up(&mut self, node: NodeId) {
         if let Some((incarnation, _)) = self.nodes.get(node) {
             self.set(Holder::new(node, *incarnation), State::Gone);
@@ -216,7 +227,7 @@ impl Membership {
         self.version = self.version.next();
     }
 
-    /// Notes that a life of a worker was launched: a new one, or the first of a worker that the job did not have.
+    /// Records that an incarnation of a worker was launched. The worker may be new to the job.
     pub fn launched(&mut self, holder: Holder) {
         match self.nodes.get(holder.node) {
             Some((newest, _)) if holder.incarnation < *newest => {}
@@ -228,8 +239,9 @@ impl Membership {
         }
     }
 
-    /// Handles the end of an incarnation of a worker. Returns the incarnations whose leases can go back to the ledger at once: this one,
-    /// unless its last step is still to be decided by the survivors of its group.
+    /// Handles the end of a worker's incarnation. Returns the incarnations whose leases can go back to the
+    /// ledger at once. The ended incarnation is among them, unless the survivors of its group must still
+    /// decide its last step.
     pub fn lost(&mut self, holder: Holder) -> Vec<Holder> {
         self.wait_no_more(holder);
         if self.is_live(holder) {
@@ -250,8 +262,8 @@ impl Membership {
         Vec::new()
     }
 
-    /// Forgets the group in force and its model: the next group begins as the first one did. Returns the dead whose leases can
-    /// go back to the ledger.
+    /// Forgets the group in force and its model, so that the next group begins as the first one did. Returns
+    /// the dead members whose leases can go back to the ledger.
     pub fn disband(&mut self) -> Vec<Holder> {
         self.group.clear();
         self.newcomers = self.waiting.len();
@@ -260,12 +272,13 @@ impl Membership {
         std::mem::take(&mut self.dead).into_iter().collect()
     }
 
-    /// Dismisses all waiting workers, when there is nothing left to do.
+    /// Removes and returns all waiting workers, which the caller sends away because there is nothing left to
+    /// do.
     pub fn dismiss(&mut self) -> Vec<Holder> {
         self.take_waiting().into_keys().collect()
     }
 
-    /// Forms a group if all expected members have joined.
+    /// Forms a group if all expected members have asked to join; `None` otherwise.
     pub fn form(&mut self) -> Option<Formation> {
         // The first group waits for all; later ones go on without those who are being started again, unless nobody
         // else is there: then nobody waits.

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use antdt_core::NodeId;
 
-/// The ranks of one worker, in torchrun's words.
+/// The ranks of one worker among all workers and among those of its host, named as torchrun's environment
+/// variables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HostRanks {
     /// `RANK`: position among all workers of the job.
@@ -23,15 +24,16 @@ pub struct HostRanks {
 
 /// The host of each worker of a job.
 ///
-/// The ranks of a worker depend on the hosts of all workers. A worker that moves to another host changes them for the
-/// lives that start afterwards; lives that run keep the ranks that they were started with.
+/// The ranks of a worker depend on the hosts of all workers. When a worker moves to another host,
+/// incarnations that start afterwards get new ranks; those that run keep the ranks that they were started
+/// with.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Placement {
     hosts: BTreeMap<NodeId, String>,
 }
 
 impl Placement {
-    /// Notes the host of a worker, which replaces the one before.
+    /// Records the host of a worker, in place of its earlier one.
     pub fn set(&mut self, worker: NodeId, host: impl Into<String>) {
         self.hosts.insert(worker, host.into());
     }

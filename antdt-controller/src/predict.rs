@@ -1,4 +1,4 @@
-//! [`SpeedPredictor`]: how fast a worker will be, from how fast it was.
+//! [`SpeedPredictor`]: predicts how fast a worker will be from how fast it was.
 //!
 //! Values are logarithms of seconds per sample, in the order in which they were seen: a worker that becomes twice as fast and
 //! one that becomes twice as slow are equally far off. All predictors are of constant memory and constant time.
@@ -19,18 +19,18 @@ use std::fmt;
 use antdt_core::InvalidValue;
 use antdt_core::text::nearest;
 
-/// Predicts the next value of a series.
+/// Predicts the next value of a series, such as the logarithm of a worker's seconds per sample.
 pub trait SpeedPredictor: fmt::Debug + Send {
-    /// Its name in settings.
+    /// Returns the predictor's name in settings.
     fn name(&self) -> &'static str;
 
-    /// Takes in the newest value. One that is no finite number is ignored.
+    /// Adds the newest value of the series. A value that is not finite is ignored.
     fn observe(&mut self, value: f64);
 
-    /// The next value; `None` before the first.
+    /// Returns the predicted next value; `None` before the first value.
     fn predict(&self) -> Option<f64>;
 
-    /// A copy in the same state.
+    /// Returns a copy of the predictor in the same state.
     fn clone_box(&self) -> Box<dyn SpeedPredictor>;
 }
 
@@ -43,10 +43,11 @@ impl Clone for Box<dyn SpeedPredictor> {
 /// Names of all predictors.
 pub const NAMES: [&str; 3] = [WindowMedian::NAME, Ewma::NAME, AutoRegressive::NAME];
 
-/// Makes the predictor of that name. `smoothing` is the weight of the newest value, for the one that has such.
+/// Returns the predictor of this name. `smoothing` is the weight of the newest value in [`Ewma`]; the others
+/// ignore it.
 ///
 /// # Errors
-/// If there is none of that name.
+/// If there is no predictor of this name.
 pub fn by_name(name: &str, smoothing: f64) -> Result<Box<dyn SpeedPredictor>, InvalidValue> {
     match name {
         WindowMedian::NAME => Ok(Box::new(WindowMedian::default())),
@@ -60,12 +61,12 @@ pub fn by_name(name: &str, smoothing: f64) -> Result<Box<dyn SpeedPredictor>, In
     }
 }
 
-/// The median of the newest values.
+/// The predictor whose prediction is the median of the newest five values.
 #[derive(Debug, Clone, Default)]
 pub struct WindowMedian(VecDeque<f64>);
 
 impl WindowMedian {
-    /// Its name.
+    /// Name of the predictor in settings.
     pub const NAME: &'static str = "median";
 
     /// Values that it looks at. 5: two that are far off change nothing, and a change is followed after three.
@@ -98,7 +99,7 @@ impl SpeedPredictor for WindowMedian {
     }
 }
 
-/// An exponentially weighted mean.
+/// The predictor whose prediction is an exponentially weighted mean.
 #[derive(Debug, Clone, Copy)]
 pub struct Ewma {
     smoothing: f64,
@@ -106,10 +107,10 @@ pub struct Ewma {
 }
 
 impl Ewma {
-    /// Its name.
+    /// Name of the predictor in settings.
     pub const NAME: &'static str = "ewma";
 
-    /// One in which the newest value weighs `smoothing`, above 0 and at most 1.
+    /// Returns a predictor in which the newest value has the weight `smoothing`, above 0 and at most 1.
     pub const fn new(smoothing: f64) -> Self {
         Self { smoothing, mean: None }
     }
@@ -135,7 +136,8 @@ impl SpeedPredictor for Ewma {
     }
 }
 
-/// A constant and the newest two values, with weights that are fitted to the series as it goes.
+/// The predictor that is a linear function of the newest two values, whose weights are fitted to the series
+/// as it grows.
 #[derive(Debug, Clone)]
 pub struct AutoRegressive {
     /// Of the constant, the newest value and the one before.
@@ -157,7 +159,7 @@ impl Default for AutoRegressive {
 }
 
 impl AutoRegressive {
-    /// Its name.
+    /// Name of the predictor in settings.
     pub const NAME: &'static str = "autoregressive";
 
     /// How freely weights move at first, from "as the newest value". 1: a dozen values of a spread of 10 % move them little.

@@ -8,8 +8,8 @@ use antdt_core::{Exit, Holder, Incarnation, NodeId, Reason};
 /// Limits on starting nodes again after they ended by themselves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RelaunchConfig {
-    /// Most new incarnations of one node after it ended by itself, in a row without a commit in between. 3,
-    /// as in `DLRover`, which counts all of them.
+    /// Most new incarnations of one node that ended by itself, in a row without a commit in between. Default
+    /// 3, as in `DLRover`, which counts all of them.
     pub max_restarts: u32,
     /// Delay before the second new incarnation of a node; it doubles with each further one. The first starts
     /// at once.
@@ -24,26 +24,26 @@ impl Default for RelaunchConfig {
     }
 }
 
-/// What to do after a node ended by itself.
+/// Decision about a node that ended by itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Relaunch {
-    /// Nothing: the node has finished its work.
+    /// The node has finished its work and is not started again.
     Finished,
-    /// Nothing: the end of this incarnation was reported before.
+    /// The end of this incarnation was reported before; there is nothing to do.
     Repeated,
     /// Start the next incarnation of the node.
     Again {
         /// Node and incarnation to start.
         holder: Holder,
-        /// Delay before the start, so that a process that ends at once does not do so a thousand times a
+        /// Delay before the start; it keeps a process that ends at once from being started a thousand times a
         /// second.
         after: Duration,
-        /// Reason, for the log of decisions.
+        /// Reason for the restart, for the log of decisions.
         reason: Reason,
     },
-    /// Give the node up: a new incarnation would end the same way.
+    /// The node is given up, because a new incarnation would end the same way.
     Hopeless(Reason),
-    /// Give the node up: it has ended too often.
+    /// The node is given up, because it has ended too often.
     Exhausted(Reason),
 }
 
@@ -61,12 +61,13 @@ pub struct RelaunchBudget {
 }
 
 impl RelaunchBudget {
-    /// Returns a budget of which nothing is used.
+    /// Returns a budget that has seen no node end.
     pub const fn new(config: RelaunchConfig) -> Self {
         Self { config, nodes: BTreeMap::new() }
     }
 
-    /// Goes on with what an earlier budget knew of a node: this incarnation is its newest, and has not ended as far as is known.
+    /// Continues with what an earlier budget knew of a node: its newest incarnation, which counts as running,
+    /// and its number of restarts.
     pub fn resume(&mut self, newest: Holder, restarts: u32) {
         if let (1.., Some(before)) = (restarts, newest.incarnation.0.checked_sub(1)) {
             let latest_end = Incarnation(before);
@@ -74,8 +75,8 @@ impl RelaunchBudget {
         }
     }
 
-    /// Records that an update of this node was committed. Its count starts anew, because whatever ends it
-    /// from now on is not what ended it before.
+    /// Records that an update of this node was committed, which sets its count of restarts to 0: whatever
+    /// ends the node from now on has another cause.
     pub fn committed(&mut self, node: NodeId) {
         if let Some(lives) = self.nodes.get_mut(&node) {
             lives.restarts = 0;
@@ -88,8 +89,8 @@ impl RelaunchBudget {
         self.nodes.get(&node).map_or(0, |lives| lives.restarts)
     }
 
-    /// Decides about an incarnation that ended without an order. A second call for the same one returns
-    /// `Repeated`.
+    /// Decides whether an incarnation that ended without an order is started again. A second call for the
+    /// same incarnation returns [`Relaunch::Repeated`].
     pub fn exited(&mut self, holder: Holder, exit: Exit) -> Relaunch {
         let node = holder.node;
         let restarts = match self.nodes.get(&node) {

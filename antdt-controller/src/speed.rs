@@ -38,19 +38,21 @@ pub fn believed(estimates: &[Option<PaceEstimate>], error_rate: f64) -> Option<V
     Some(estimates.iter().map(believe).collect())
 }
 
-/// A worker's time per sample over the lower median of all workers, itself included, with its uncertainty.
+/// A worker's time per sample divided by the lower median of all workers (the worker itself included), with
+/// its uncertainty.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Slowness {
-    /// Estimated ratio; 4 is four times slower.
+    /// Estimated ratio: 4 means four times slower than the median worker.
     pub ratio: f64,
-    /// Lower bound of the ratio, at the error rate.
+    /// Lower bound of the ratio at the error rate that [`slowness`] was given.
     pub low: f64,
-    /// Upper bound of the ratio, at the error rate.
+    /// Upper bound of the ratio at the error rate that [`slowness`] was given.
     pub high: f64,
 }
 
-/// Compares each worker with the median, in the order of the estimates. `None` where a worker has no
-/// estimate, or no other worker has one.
+/// Compares each worker's time per sample with the median, in the order of the estimates. `error_rate` is the
+/// chance that a bound is wrong. An entry is `None` where a worker has no estimate, or no other worker has
+/// one.
 pub fn slowness(estimates: &[Option<PaceEstimate>], error_rate: f64) -> Vec<Option<Slowness>> {
     let peers = Peers::of(estimates, error_rate).filter(|peers| peers.known > 1);
     let compare = |estimate: &Option<PaceEstimate>| {

@@ -1,5 +1,5 @@
-//! No policy can break an invariant: a decision that would is refused whole, and says why. Each [action](crate::action) checks what is asked of
-//! it.
+//! [`Refusal`]: the reasons for which the dispatcher refuses a policy's decision as a whole, so that no
+//! policy can break an invariant. Each [action](crate::action) checks what is asked of it.
 
 use antdt_core::{Holder, InvalidValue, LocalSteps, NodeId};
 
@@ -13,123 +13,124 @@ pub enum Refusal {
     /// Batch sizes name a node that is not a live worker.
     #[error("batch size for {node}, which is not a live worker")]
     NotAWorker {
-        /// The node.
+        /// Node that the batch sizes name.
         node: NodeId,
     },
     /// The batch sizes leave a live worker out.
     #[error("no batch size for {node}, a live worker")]
     WorkerLeftOut {
-        /// The node.
+        /// Live worker that has no batch size in the decision.
         node: NodeId,
     },
-    /// A batch size is one that the worker does not accept.
+    /// A batch size is outside of the bounds of its worker.
     #[error("batch size {samples} for {node}, which takes {min} to {max}")]
     OutOfBounds {
-        /// The node.
+        /// Worker whose batch size is refused.
         node: NodeId,
-        /// Batch size in the decision.
+        /// Batch size in the decision, in samples.
         samples: u32,
-        /// Smallest batch that the worker accepts.
+        /// Smallest batch that the worker accepts, in samples.
         min: u32,
-        /// Largest batch that the worker accepts.
+        /// Largest batch that the worker accepts, in samples.
         max: u32,
     },
     /// In synchronous training, the batch sizes do not add up to the global batch.
     #[error("the batch sizes add up to {sum}, the global batch is {global}")]
     WrongSum {
-        /// Sum of the batch sizes.
+        /// Sum of the batch sizes in the decision, in samples.
         sum: u64,
         /// Samples in the global batch.
         global: u32,
     },
-    /// Micro-batches where workers do not wait for each other, or without batch sizes.
+    /// The decision asks for micro-batches without batch sizes, or in a mode whose workers do not wait for
+    /// each other.
     #[error(
         "{node} is to compute its batch in {count} micro-batches; that takes new batch sizes, in a sync mode whose workers take each step together"
     )]
     Accumulation {
-        /// The node.
+        /// Worker that was to compute in micro-batches.
         node: NodeId,
         /// Number of micro-batches in the decision.
         count: u32,
     },
-    /// Micro-batches that the worker does not accept.
+    /// The worker does not accept micro-batches of this size.
     #[error("{samples} samples in {count} micro-batches for {node}, each of which takes {min} to {max}")]
     MicroBatches {
-        /// The node.
+        /// Worker whose micro-batches are refused.
         node: NodeId,
-        /// Batch size in the decision.
+        /// Batch size in the decision, in samples.
         samples: u32,
         /// Number of micro-batches in the decision.
         count: u32,
-        /// Smallest micro-batch that the worker accepts.
+        /// Smallest micro-batch that the worker accepts, in samples.
         min: u32,
-        /// Largest micro-batch that the worker accepts.
+        /// Largest micro-batch that the worker accepts, in samples.
         max: u32,
     },
-    /// Steps between averages that the sync mode cannot take.
+    /// The sync mode does not allow this number of steps between averages.
     #[error("{steps} steps between averages; this sync mode takes {}", taken(*.mode))]
     LocalSteps {
-        /// Number of local steps in the decision.
+        /// Number of steps between averages in the decision.
         steps: u32,
-        /// Steps between averages that the mode allows.
+        /// Numbers of steps between averages that the mode allows.
         mode: LocalSteps,
     },
-    /// Backups where a step cannot be committed without all workers.
+    /// The decision asks for backup workers in a mode whose steps cannot be committed without all workers.
     #[error(
         "a step is to wait for all but {backups} workers; that takes a sync mode with servers whose workers take each step together"
     )]
     Backups {
-        /// The backups asked for.
+        /// Number of backup workers in the decision.
         backups: u32,
     },
-    /// As many backups as there are workers, or more.
+    /// The decision asks for as many backup workers as there are live workers, or more.
     #[error("a step is to wait for all but {backups} of {workers} workers; it needs at least one")]
     TooManyBackups {
-        /// The backups asked for.
+        /// Number of backup workers in the decision.
         backups: u32,
-        /// Live workers.
+        /// Number of live workers.
         workers: usize,
     },
     /// The target of a node action is not a running node.
     #[error("{target} is not running")]
     NotRunning {
-        /// Life that the action is for.
+        /// Incarnation that the action is for.
         target: Holder,
     },
-    /// The target of a node action is an earlier or later life than the one that runs.
+    /// The target of a node action is another incarnation of the node than the one that runs.
     #[error("{target} is not the life that runs, which is {running}")]
     OtherLife {
-        /// Life that the action is for.
+        /// Incarnation that the action is for.
         target: Holder,
-        /// Life of the node that runs.
+        /// Incarnation of the node that runs.
         running: Holder,
     },
-    /// The action is for a server, which cannot be restarted.
+    /// The node action is for a parameter server, which cannot be restarted.
     #[error("{node} is a server; its partition of the parameters would be lost")]
     Server {
-        /// The node.
+        /// Server that the action is for.
         node: NodeId,
     },
-    /// The chief may not be restarted.
+    /// The node action is for the chief, which the settings do not allow to be restarted.
     #[error("{node} is the chief; restarting it needs the user's word")]
     Chief {
-        /// The node.
+        /// Node id of the chief.
         node: NodeId,
     },
-    /// Where models live in the workers, no other worker has the model. A replacement that has reported no batch does
-    /// not have it yet.
+    /// The node action would restart the only worker that has the model. A replacement that has reported no
+    /// batch does not count as having it.
     #[error("nobody but {node} has the model, which would be lost with it")]
     OnlyWorker {
-        /// The node.
+        /// The only worker that has the model.
         node: NodeId,
     },
-    /// Two actions are for the same node.
+    /// Two node actions of the decision are for the same node.
     #[error("two actions on {node}")]
     Twice {
-        /// The node.
+        /// Node that both actions are for.
         node: NodeId,
     },
-    /// More restarts at once than allowed.
+    /// The decision asks for more restarts than the budget allows at a time.
     #[error("{asked} restarts, {free} more are allowed at once")]
     TooManyAtOnce {
         /// Number of restarts in the decision.
@@ -137,16 +138,16 @@ pub enum Refusal {
         /// Number of restarts that the budget allows now.
         free: usize,
     },
-    /// No action has this name.
+    /// The decision has a value for an action that no registry entry has.
     #[error("there is no action `{name}`")]
     UnknownAction {
-        /// Name in the decision.
+        /// Name of the action in the decision.
         name: String,
     },
-    /// An action refuses its value.
+    /// An action refuses the value that the decision has for it.
     #[error(transparent)]
     Value(#[from] InvalidValue),
-    /// The restart budget does not allow an action.
+    /// The restart budget does not allow a restart of the decision.
     #[error(transparent)]
     Budget(#[from] BudgetRefusal),
 }

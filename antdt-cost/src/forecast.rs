@@ -1,4 +1,4 @@
-//! Forecast of the duration of a synchronous step: that of its slowest worker, noise included.
+//! Forecast of the duration of a synchronous step, which is the time of its slowest worker, noise included.
 //!
 //! The largest of several noisy times is on average longer than the largest of their medians. A forecast
 //! without that would promise a gain from workers that only look slow: when one of them is made faster, noise

@@ -1,14 +1,16 @@
-//! [`Lasting`]: how long a slowness that goes on now will go on.
+//! [`Lasting`]: predicts how much longer a present slowness will last.
 //!
-//! The lengths of the slownesses of a job are taken to be exponential with one unknown rate. With a gamma prior of `PRIOR_ENDED` ends in
-//! `PRIOR` of slowness, after `n` that ended, which lasted `T` together, one that has lasted `t` so far is expected to go on for
+//! The durations of a job's slownesses are modelled as exponential with one unknown rate. The prior is a gamma distribution,
+//! worth `PRIOR_ENDED` ended slownesses with a total duration of `PRIOR`. After `n` slownesses that ended and together
+//! lasted `T`, one that has lasted `t` so far is expected to last for another
 //!
 //! ```text
 //! (PRIOR + T + t) / (PRIOR_ENDED + n),    at least t / 2
 //! ```
 //!
-//! The bound is for jobs in which short ones and long ones mix: what has outlived all the others is not one of them. The first slowness of a job is expected to go on for twice as long as it has lasted, and more; after many short ones, the next is
-//! expected to be short as well.
+//! The lower bound is for jobs that mix short and long slownesses: one that has outlived all others is not a short one. The
+//! first slowness of a job is expected to last for another 10 s plus twice the time that it has lasted so far; after many
+//! short ones, the next is expected to be short as well.
 //!
 //! Source: the conjugate prior of an exponential rate, textbook; its use here is our design.
 
@@ -20,7 +22,7 @@ const PRIOR_ENDED: f64 = 0.5;
 /// Slowness in which the prior has seen them, 5 s: what is slow for the first time is answered at once, whatever a plan costs.
 const PRIOR: f64 = 5.0;
 
-/// What a job has seen of how long slownesses last.
+/// The durations of a job's slownesses so far, from which the rest of the present one is predicted.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Lasting {
     ended: f64,
@@ -28,13 +30,13 @@ pub struct Lasting {
 }
 
 impl Lasting {
-    /// Records that a slowness has ended after `lasted`.
+    /// Records that a slowness ended after it had lasted for `lasted`.
     pub fn observe(&mut self, lasted: Duration) {
         self.ended += 1.0;
         self.seconds += lasted.as_secs_f64();
     }
 
-    /// Returns for how much longer a slowness is expected to last that has lasted for `age` so far.
+    /// Returns how much longer a slowness is expected to last that has lasted for `age` so far.
     pub fn expected(&self, age: Duration) -> Duration {
         let age = age.as_secs_f64();
         let seconds = (PRIOR + self.seconds + age) / (PRIOR_ENDED + self.ended);

@@ -24,35 +24,35 @@ const SURE: f64 = 2.0;
 pub struct Saved {
     /// Expected seconds saved; below 0 if the action costs more than it saves.
     pub seconds: f64,
-    /// Standard error of that.
+    /// Standard error of `seconds`.
     pub error: f64,
 }
 
 impl Saved {
-    /// Whether the action saves time, as far as the error tells.
+    /// Returns whether the saving exceeds two of its standard errors.
     pub fn is_sure(&self) -> bool {
         self.seconds > SURE * self.error
     }
 }
 
-/// What a plan is expected to do.
+/// Expected effects of a new plan on the steps of a job.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PlanOutlook {
-    /// Expected seconds of a step without it, above 0.
+    /// Expected seconds of a step without the plan, above 0.
     pub without: f64,
     /// Expected seconds of a step with the plan.
     pub with: f64,
     /// Standard error of `with / without`.
     pub error: f64,
-    /// Time until it is in force.
+    /// Time until the plan is in force.
     pub delay: Duration,
     /// Time from the end of the slowness until the next plan is in force.
     pub lag: Duration,
-    /// Share of a step that it costs while no worker is slow any more.
+    /// Share by which the plan makes a step longer while no worker is slow any more.
     pub healthy: f64,
 }
 
-/// What a restart is expected to do.
+/// Expected effects of a worker's restart on the steps of a job.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RestartOutlook {
     /// Expected seconds of a step at present, with the best batch sizes; above 0.
@@ -71,12 +71,12 @@ pub struct RestartOutlook {
     pub pause: Duration,
 }
 
-/// The rest of a job in which a worker is slow.
+/// The rest of a job in which a worker is slow, against which the savings of actions are computed.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rest {
     /// Expected time to the end of the job if no action is taken.
     pub left: Duration,
-    /// How long the slowness is expected to go on.
+    /// Expected time until the slowness ends.
     pub goes_on: Duration,
 }
 

@@ -27,8 +27,8 @@
 
 use std::f64::consts::FRAC_PI_2;
 
-/// Chance that one look at a healthy node calls it slow, at most. A hundred times fewer would ask for 0.7 more standard deviations of the ratio:
-/// 4 % more slowness at noise of 20 %.
+/// Largest chance that one look at a healthy node calls it slow. A chance a hundred times smaller would
+/// require 0.7 standard deviations of the ratio more: 4 % more slowness at noise of 20 %.
 pub const ERROR_RATE: f64 = 1e-8;
 
 /// The quantile of the normal distribution that is exceeded with a chance of [`ERROR_RATE`].

@@ -1,4 +1,4 @@
-//! Settings of the monitor. The defaults suit a job of thirty seconds and one of thirty hours.
+//! Settings of the monitor. The defaults suit jobs of thirty seconds as well as jobs of thirty hours.
 
 use antdt_core::InvalidValue;
 
@@ -17,18 +17,19 @@ use crate::rule::Rule;
 pub struct WindowConfig {
     /// Length of the short window in batches, for a node of median pace.
     ///
-    /// 20: a median over fewer follows every hiccup; the reaction lag is half of it.
+    /// Default 20: a median over fewer batches follows every short disturbance. The reaction lag is half of
+    /// this length.
     #[doc(alias = "W_short")]
     pub short_batches: u32,
-    /// Length of the long window in short windows. 10: long enough that one burst is not mistaken for a slow
-    /// machine.
+    /// Length of the long window, as a number of short windows. Default 10: long enough that one burst is not
+    /// mistaken for a slow machine.
     #[doc(alias = "W_long")]
     pub long_factor: u32,
     /// Number of batches at the start of an incarnation that are ignored: cold caches, first touch of memory,
     /// lazily opened files.
     ///
-    /// 5: a quarter of a short window. The median tolerates a longer warm-up; a larger number delays the
-    /// first verdict of a short job.
+    /// Default 5: a quarter of a short window. The median tolerates a longer warm-up; a larger number delays
+    /// the first verdict of a short job.
     pub warmup_batches: u32,
 }
 
@@ -40,7 +41,7 @@ impl WindowConfig {
         if quarter == 0 { 1 } else { quarter }
     }
 
-    /// Returns the number of verdicts that make up the long window.
+    /// Returns the number of verdicts in the long window.
     pub const fn long_beats(&self) -> usize {
         (self.short_batches as usize * self.long_factor as usize).div_ceil(self.beat_batches() as usize)
     }
@@ -65,7 +66,7 @@ pub struct MonitorConfig {
     /// When a worker without progress counts as hung.
     #[cfg_attr(feature = "serde", serde(default))]
     pub hang: HangConfig,
-    /// How long nodes wait for each other and for the master.
+    /// Longest waits of nodes for each other and for the master.
     #[cfg_attr(feature = "serde", serde(default))]
     pub wait: WaitConfig,
 }
@@ -74,7 +75,7 @@ impl MonitorConfig {
     /// Checks that the settings are valid together.
     ///
     /// # Errors
-    /// The first invalid value, with what would be valid.
+    /// The first invalid value, and what would be valid in its place.
     pub fn validate(&self) -> Result<(), InvalidValue> {
         let window = &self.window;
         // The upper ends bound the memory of a node: 4 * 4096 entries and 10 000 verdicts.

@@ -1,7 +1,7 @@
 //! Slow hardware: device classes that are slower than the fastest one, all the time.
 //!
-//! Nodes are compared with their own class only, so a slow class has no stragglers by that measure. Its slowness
-//! is constant and no restart cures it; a policy for mixed hardware wants to know it all the same.
+//! Nodes are compared with their own class only, so a slow class has no stragglers by that measure. Its
+//! slowness is constant and no restart cures it, but a policy for mixed hardware needs to know it.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -20,7 +20,7 @@ impl ClassContention {
     /// Share of the long window in which a class must have been slow: like a persistent straggler.
     const SHARE_PERCENT: usize = 80;
 
-    /// Returns an empty comparison that remembers `most` verdicts.
+    /// Returns an empty comparison that remembers the last `most` verdicts.
     pub const fn new(most: usize) -> Self {
         Self { most, slow: BTreeMap::new() }
     }
@@ -40,7 +40,8 @@ impl ClassContention {
         }
     }
 
-    /// Returns whether the class was slow through the long window.
+    /// Returns whether the device class was slower than the fastest class at every verdict of the long
+    /// window.
     pub fn is_slow_class(&self, class: &DeviceClass) -> bool {
         self.slow.get(class).is_some_and(|history| {
             history.iter().filter(|slow| **slow).count() * 100 >= self.most * Self::SHARE_PERCENT

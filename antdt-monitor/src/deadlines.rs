@@ -1,7 +1,7 @@
 //! Every deadline of a job, derived from how long its steps take and from the interval of its heartbeats.
 //!
-//! What can be wrong with a node is found out by whoever knows it best: the monitor, which hears all of them. The others wait longer,
-//! so that they are told instead of guessing:
+//! The monitor, which gets the heartbeats of all nodes, finds most faults. All others wait longer than the
+//! monitor does, so that they are told of a fault instead of guessing:
 //!
 //! ```text
 //! heartbeat < late < lost      a node is not heard of
@@ -10,12 +10,14 @@
 //!             peer < master    a node goes on without a master
 //! ```
 //!
-//! Each deadline is computed from the one below it, so that they are in this order for steps of any length. A job of short
-//! steps has the shortest ones, which allow for pauses of a shared machine; with longer steps they grow in proportion. Before the
-//! first step nothing is known of the steps, and the deadlines are those of long ones; except that a node without a master ends as
-//! soon as with short ones, since it has nothing to lose yet.
+//! Each deadline is computed from the one below it, so that they are in this order for steps of any length. A
+//! job of short steps has the shortest ones, which allow for pauses of a shared machine; with longer steps
+//! they grow in proportion. Before the first step the duration of steps is unknown, and the deadlines are
+//! those of long steps; but a node without a master exits as early as with short steps, because no work is
+//! lost yet.
 //!
-//! A limit that the user has set is taken as it is. [`Deadlines::faults`] says whether the order still holds then.
+//! A limit that the user sets is not changed. [`Deadlines::faults`] returns the pairs that are then in the
+//! wrong order.
 
 use std::fmt;
 use std::time::Duration;
@@ -28,7 +30,7 @@ const PEER_LEAST: Duration = Duration::from_secs(30);
 /// Shortest time that a node goes on without a master: for a person, or a process in waiting, to start another one.
 const MASTER_LEAST: Duration = Duration::from_secs(60);
 
-/// Limits that nodes keep themselves. `None`: they follow the steps.
+/// Longest waits that nodes themselves observe. `None` lets the wait follow the duration of the job's steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct WaitConfig {
@@ -40,20 +42,20 @@ pub struct WaitConfig {
     pub master: Option<Duration>,
 }
 
-/// The deadlines of a job whose steps take so long.
+/// The deadlines of a job, derived from its settings and the usual duration of its steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Deadlines {
     /// Usual duration of a step; `None` before the first.
     pub step: Option<Duration>,
-    /// Interval of heartbeats.
+    /// Interval at which a node sends heartbeats.
     pub heartbeat: Duration,
-    /// Silence after which a node is late.
+    /// Silence after which a node counts as late.
     pub late: Duration,
-    /// Silence after which a node is lost.
+    /// Silence after which a node counts as lost and is replaced.
     pub lost: Duration,
-    /// Time without progress after which a worker is reported.
+    /// Time without progress after which a worker is reported as stalled.
     pub stalled: Duration,
-    /// Time without progress after which a worker hangs.
+    /// Time without progress after which a worker counts as hung and is replaced.
     pub hung: Duration,
     /// Longest wait for another worker within one collective call.
     pub peer: Duration,
@@ -62,7 +64,8 @@ pub struct Deadlines {
 }
 
 impl Deadlines {
-    /// Derives all deadlines. `step` is the usual duration of the slowest worker's steps; `None` before the first one.
+    /// Derives all deadlines from the settings. `step` is the usual duration of the slowest worker's steps;
+    /// `None` before the first one.
     pub fn derive(config: &MonitorConfig, step: Option<Duration>) -> Self {
         let heartbeat = config.liveness.interval;
         let (late, lost) = config.liveness.limits(step.unwrap_or(Duration::MAX));
@@ -77,7 +80,7 @@ impl Deadlines {
         Self { step, heartbeat, late, lost, stalled, hung, peer, master }
     }
 
-    /// All deadlines with their names, from the shortest kind to the longest.
+    /// Returns all deadlines with their names, from `heartbeat` to `master`.
     pub const fn list(&self) -> [Deadline; 7] {
         [
             Deadline { name: "heartbeat", limit: self.heartbeat, what: "interval of a node's heartbeats" },
@@ -110,8 +113,8 @@ impl Deadlines {
         ]
     }
 
-    /// The pairs of which the first must be shorter than the second. That a node waits for a master for longer than for another
-    /// worker is asked for once steps are known.
+    /// Returns the pairs of deadlines of which the first must be shorter than the second. Once the duration
+    /// of steps is known, a node's wait for the master must also exceed its wait for another worker.
     pub fn order(&self) -> Vec<(Deadline, Deadline)> {
         let [heartbeat, late, lost, stalled, hung, peer, master] = self.list();
         let mut order = vec![
@@ -130,20 +133,20 @@ impl Deadlines {
         order
     }
 
-    /// The pairs that are not in order.
+    /// Returns the pairs of deadlines that are in the wrong order, because of limits that the user has set.
     pub fn faults(&self) -> Vec<(Deadline, Deadline)> {
         self.order().into_iter().filter(|(below, above)| below.limit >= above.limit).collect()
     }
 }
 
-/// A deadline with its name.
+/// A deadline of a job, with its name and meaning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Deadline {
-    /// One word.
+    /// Name of the deadline in one word, such as `lost`.
     pub name: &'static str,
-    /// How long it is.
+    /// Length of the deadline.
     pub limit: Duration,
-    /// For people: what it limits.
+    /// Description of what the deadline limits, for reports.
     pub what: &'static str,
 }
 

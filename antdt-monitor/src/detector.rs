@@ -1,13 +1,13 @@
 //! [`StragglerDetector`]: judges nodes from their batch reports.
 //!
-//! Pace is judged on local compute time **per sample**. Two traps make anything else useless:
+//! Pace is judged on local compute time **per sample**. Other times do not show stragglers, for two reasons:
 //! * *the barrier hides stragglers*: in synchronous training every node has the same step time;
 //! * *new batch sizes hide stragglers*: after a rebalancing every node has the same batch time.
 //!
-//! A node's ratio is its time per sample over the lower median of all live nodes of its role and device class,
-//! itself included. With two nodes that compares the slower with the faster one; with three or four it finds one
-//! slow node; with half of them slow it finds that half. If all are equally slow, none is a straggler: the ratio is 1. A node
-//! without peers gets no verdict.
+//! A node's ratio is its time per sample over the lower median of all live nodes of its role and device
+//! class, itself included. With two nodes that compares the slower with the faster one; with three or four it
+//! finds one slow node; with half of them slow it finds that half. If all nodes are equally slow, none is a
+//! straggler: their ratios are 1. A node without peers gets no verdict.
 //!
 //! By the [default rule](crate::rule::RatioRule) a node is no straggler while noise can explain its ratio: see [`ERROR_RATE`](crate::ERROR_RATE).
 //!
@@ -71,7 +71,7 @@ pub enum ReportAnswer {
     Malformed(&'static str),
 }
 
-/// A change that the detector tells its driver.
+/// A change of which the detector informs its driver.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub enum MonitorEffect {
@@ -86,15 +86,16 @@ pub enum MonitorEffect {
         /// Time per sample over the median of the peers, in the short window; `None` while unknown.
         slowness_ratio: Option<f64>,
     },
-    /// All workers together have become slower than they were under the same plan, by this factor; `None` if they are not any more.
+    /// All workers together have become slower than they were under the same plan, by this factor; `None`
+    /// when that ends.
     GlobalSlowdown(Option<f64>),
     /// A node has missed heartbeats. The driver need not act yet.
     Late(Holder),
-    /// A node is silent for so long that it counts as lost: fence it, then replace it.
+    /// A node is silent for so long that it counts as lost: the driver fences it, then replaces it.
     Silent(Holder),
     /// A worker has made no progress for longer than usual. The driver need not act yet.
     Stalled(Holder, Stall),
-    /// The training thread of a worker hangs: fence it, then replace it.
+    /// The training thread of a worker hangs: the driver fences the worker, then replaces it.
     Hung(Holder, Stall),
 }
 
@@ -108,24 +109,24 @@ pub struct Observation {
     /// Median compute time per sample over the short window, from batches under the newest plan only; `None`
     /// until they fill half of it (the warm-up of a new incarnation counts towards the half).
     pub sample_time_short: Option<Duration>,
-    /// Median over the long window. Before the first verdict it is the median over the short window, or
-    /// `None`.
+    /// Median compute time per sample over the long window. Before the first verdict it is the median over
+    /// the short window, or `None`.
     pub sample_time_long: Option<Duration>,
-    /// Estimate from the batches since the last change of pace; `None` before the second one after the
-    /// warm-up.
+    /// Estimate of the time per sample from the batches since the last change of pace; `None` before the
+    /// second batch after the warm-up.
     pub estimate: Option<PaceEstimate>,
-    /// What its batches under the newest plan took; `None` before the first.
+    /// Durations of the node's batches under the newest plan; `None` before the first.
     pub batch: Option<BatchView>,
-    /// Estimated time at which the node's pace changed last, or at which its incarnation's first batch began:
-    /// the batches since, counted back from the report that showed the change. `None` before the first
-    /// report.
+    /// Estimated time at which the node's pace changed last: the report that showed the change, less the
+    /// duration of the batches since. Without a change it is the start of the incarnation's first batch;
+    /// `None` before the first report.
     pub pace_since: Option<JobTime>,
     /// Time per sample over the median of the peers, in the short window at the last verdict; `None` while
     /// unknown.
     pub slowness_ratio: Option<f64>,
     /// Share of the long window in which the node was slow, 0 to 1.
     pub slow_fraction_long: f64,
-    /// Age of the newest report of any phase; `None` before the first.
+    /// Time since the newest report of the node, of any phase; `None` before the first report.
     pub last_report_age: Option<Duration>,
     /// Whether the node's heartbeats arrive.
     pub liveness: Liveness,
@@ -304,7 +305,7 @@ impl StragglerDetector {
         ReportAnswer::Accepted
     }
 
-    /// Records a heartbeat.
+    /// Records at `now` that a heartbeat of the node arrived.
     pub fn heartbeat(&mut self, now: JobTime, holder: Holder) -> ReportAnswer {
         match self.liveness.heard(now, holder) {
             Some(_) => ReportAnswer::Accepted,
@@ -330,7 +331,8 @@ impl StragglerDetector {
         ReportAnswer::Accepted
     }
 
-    /// Records what the system of a node says about its load: evidence for a person, and nothing that a verdict follows from.
+    /// Records a node's load, as the node's operating system reports it. Reports show the load to people; no
+    /// verdict follows from it.
     pub fn loaded(&mut self, holder: Holder, load: NodeLoad) -> ReportAnswer {
         let watched = self.nodes.get_mut(holder.node);
         match watched.filter(|watched| watched.incarnation == holder.incarnation) {
@@ -342,13 +344,15 @@ impl StragglerDetector {
         }
     }
 
-    /// Returns the newest of what the system of a node said about its load; `None` if it is not watched, or has said nothing.
+    /// Returns the newest load that a node has reported; `None` if the node is not watched, or has reported
+    /// none.
     pub fn load(&self, node: NodeId) -> Option<NodeLoad> {
         self.nodes.get(node)?.load.as_deref().copied()
     }
 
-    /// Returns the share of the time of a node's batches under the newest plan that it waited for data, of what it computed and waited for
-    /// data; 0 before the first, and of a node that is not watched.
+    /// Returns the share of a node's batch time that the node waited for data: `data_wait / (data_wait +
+    /// compute)`, over its batches under the newest plan. 0 before the first batch, and for a node that is
+    /// not watched.
     pub fn data_wait_share(&self, node: NodeId) -> f64 {
         self.nodes.get(node).map_or(0.0, |watched| watched.batches.data_wait_share())
     }
@@ -409,7 +413,7 @@ impl StragglerDetector {
         ReportAnswer::Accepted
     }
 
-    /// Returns what is known of a node; `None` if it is not watched.
+    /// Returns what the detector knows of a node; `None` if the node is not watched.
     pub fn observe(&self, now: JobTime, node: NodeId) -> Option<Observation> {
         let watched = self.nodes.get(node)?;
         let role = &self.roles[&node.role];
@@ -434,8 +438,8 @@ impl StragglerDetector {
         self.roles.get(&Role::Worker).and_then(|role| role.step_longest)
     }
 
-    /// Returns the deadlines of the job, derived from the settings and from how long its steps take at
-    /// present.
+    /// Returns the deadlines of the job, derived from the settings and from the present duration of its
+    /// steps.
     pub fn deadlines(&self) -> Deadlines {
         Deadlines::derive(&self.config, self.step_longest())
     }
@@ -453,7 +457,8 @@ impl StragglerDetector {
     }
 
     /// Returns the duration of synchronous steps that all workers completed under the newest plan; `None`
-    /// before the first one. Meaningless where workers do not wait for each other in every step.
+    /// before the first one. The value has no meaning in modes whose workers do not wait for each other in
+    /// every step.
     pub fn steps(&self) -> Option<StepView> {
         self.roles.get(&Role::Worker).and_then(|role| role.steps.view())
     }
@@ -463,7 +468,7 @@ impl StragglerDetector {
         self.roles.get(&Role::Worker).and_then(|role| role.slowdown)
     }
 
-    /// Returns the stragglers of all kinds, by id.
+    /// Returns the stragglers of all kinds, in the order of their node ids.
     pub fn stragglers(&self) -> impl Iterator<Item = (NodeId, StragglerKind)> + '_ {
         self.nodes.iter().filter_map(|(id, watched)| match watched.pace {
             Pace::Straggler(kind) => Some((id, kind)),

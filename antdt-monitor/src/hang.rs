@@ -26,8 +26,8 @@ const FIRST_FACTOR: u32 = 400;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct HangConfig {
-    /// Shortest time without progress that counts as a hang, however short the steps are. 3 s: a shared
-    /// machine may hold a thread up for a second.
+    /// Least time without progress that counts as a hang, however short the steps are. Default 3 s: a shared
+    /// machine may delay a thread by a second.
     #[cfg_attr(feature = "serde", serde(with = "antdt_core::time::nanoseconds"))]
     pub limit: Duration,
 }
@@ -64,8 +64,8 @@ impl HangConfig {
         }
     }
 
-    /// Judges a stall of a worker. `step` is the usual duration of its steps, `others` that of the slowest worker's; `None` while it is
-    /// unknown.
+    /// Judges a stall of a worker. `step` is the usual duration of this worker's steps, `others` that of the
+    /// slowest worker's steps; each is `None` while it is unknown.
     pub fn judge(&self, stall: Stall, step: Option<Duration>, others: Option<Duration>) -> Suspicion {
         let (stalled, hung) = match (stall.work, step, others) {
             (Work::Training, Some(step), _) => self.limits(Some(step)),
@@ -90,14 +90,14 @@ impl Default for HangConfig {
     }
 }
 
-/// Judgement of a training thread by how long it has made no progress.
+/// Judgement of a training thread, by the time that it has made no progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Suspicion {
-    /// No longer than usual.
+    /// The thread has been without progress no longer than usual.
     None,
-    /// Longer than usual; it may be a slow step.
+    /// The thread has been without progress longer than usual; this may be a slow step.
     Stalled,
-    /// Longer than any step of a healthy job.
+    /// The thread has been without progress for longer than any step of a healthy job takes.
     Hung,
 }
 

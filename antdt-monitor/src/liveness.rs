@@ -8,18 +8,18 @@ use antdt_core::{Holder, Incarnation, InvalidValue, JobTime, NodeId, NodeMap};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct LivenessConfig {
-    /// Interval at which a node sends heartbeats. 5 s: a lost message is repeated within that time.
+    /// Interval at which a node sends heartbeats. Default 5 s: a lost message is repeated within that time.
     #[cfg_attr(feature = "serde", serde(with = "antdt_core::time::nanoseconds"))]
     pub interval: Duration,
-    /// Silence after which a node is late. 15 s: two heartbeats may be lost.
+    /// Silence after which a node is late. Default 15 s: two heartbeats may be lost.
     #[cfg_attr(feature = "serde", serde(with = "antdt_core::time::nanoseconds"))]
     pub late_after: Duration,
-    /// Silence after which a node is lost and fenced. 30 s: longer than a garbage collection or a stalled
-    /// disk. The death of a process is noticed through its exit, at once.
+    /// Silence after which a node is lost and fenced. Default 30 s: longer than a garbage collection or a
+    /// stalled disk. The monitor notices the death of a process at once, by its exit.
     #[cfg_attr(feature = "serde", serde(with = "antdt_core::time::nanoseconds"))]
     pub lost_after: Duration,
-    /// Lower bound of `lost_after` where steps are short: a node is then lost after 12 steps, but not before
-    /// this time, nor later than `lost_after`. `None`: `lost_after` holds whatever the steps.
+    /// Lower bound of `lost_after` where steps are short: a node is then lost after 12 steps of silence, but
+    /// not before this time and not later than `lost_after`. `None` keeps `lost_after` whatever the steps.
     #[cfg_attr(feature = "serde", serde(default))]
     pub lost_after_least: Option<Duration>,
 }
@@ -42,7 +42,7 @@ impl LivenessConfig {
         Self { interval, late_after, lost_after, lost_after_least: None }
     }
 
-    /// Returns limits that follow the workers' steps: a node is lost after 15 steps of silence, but not
+    /// Returns limits that follow the workers' steps: a node is lost after 12 steps of silence, but not
     /// before `least` and not later than `limit`, both counted beyond the interval.
     pub fn following_steps(interval: Duration, least: Duration, limit: Duration) -> Self {
         Self { lost_after_least: Some(least + interval), ..Self::of(interval, limit) }
@@ -69,7 +69,7 @@ impl LivenessConfig {
     /// Checks that `interval`, `late_after` and `lost_after` ascend.
     ///
     /// # Errors
-    /// The first value that is not above the one before it.
+    /// The first value that is not above the value before it.
     pub fn validate(&self) -> Result<(), InvalidValue> {
         let seconds = |time: Duration| format!("{} s", time.as_secs_f64());
         if self.interval.is_zero() {
@@ -107,10 +107,10 @@ impl Default for LivenessConfig {
 pub enum Liveness {
     /// The last heartbeat is younger than `late_after`.
     OnTime,
-    /// The node is silent for `late_after`.
+    /// The node has been silent for `late_after`.
     Late,
-    /// The node is silent for `lost_after`. Final: an incarnation stays lost even if a later heartbeat of it
-    /// arrives.
+    /// The node has been silent for `lost_after`. Final: an incarnation stays lost even if a later heartbeat
+    /// of it arrives.
     Lost,
 }
 
@@ -135,8 +135,8 @@ struct Chain {
 /// Records the last heartbeat of each node, for one incarnation of each, and finds the nodes that became late
 /// or lost.
 ///
-/// Nodes of one state have the same time limit, so that the one with the oldest heartbeat is due first: they
-/// are kept in that order, and every question is answered in O(1), however many there are.
+/// Nodes of one state have the same time limit, so that the node with the oldest heartbeat is due first. The
+/// tracker keeps nodes in that order, and answers every question in O(1).
 #[derive(Debug, Clone)]
 pub struct LivenessTracker {
     config: LivenessConfig,
@@ -158,12 +158,12 @@ impl LivenessTracker {
         Self { config, late_after, lost_after, newest, pulses: NodeMap::new(), on_time: nobody, late: nobody }
     }
 
-    /// Sets the current duration of the workers' steps, which the limits may follow.
+    /// Sets the present duration of the workers' steps, which the limits may follow.
     pub fn follow(&mut self, step: Duration) {
         (self.late_after, self.lost_after) = self.config.limits(step);
     }
 
-    /// Starts watching an incarnation, instead of any other one of its node.
+    /// Starts watching an incarnation at `now`, in place of an earlier one of its node.
     pub fn watch(&mut self, now: JobTime, holder: Holder) {
         self.newest = self.newest.max(now);
         self.unchain(holder.node);
@@ -186,7 +186,7 @@ impl LivenessTracker {
         }
     }
 
-    /// Records a heartbeat. Returns the incarnation's state now; `None` if it is not watched.
+    /// Records a heartbeat at `now`. Returns the new state of the incarnation; `None` if it is not watched.
     pub fn heard(&mut self, now: JobTime, holder: Holder) -> Option<Liveness> {
         self.newest = self.newest.max(now);
         let pulse = self.pulses.get(holder.node).filter(|pulse| pulse.incarnation == holder.incarnation)?;

@@ -1,4 +1,4 @@
-//! Synthetic jobs: batch reports from a table of speeds, for trying rules and policies without a cluster.
+//! Synthetic jobs for tests of rules and policies without a cluster: batch reports from a table of speeds.
 
 use std::time::Duration;
 
@@ -54,13 +54,13 @@ pub fn check_rule(rule: &Rule) -> Result<(), String> {
 /// A worker of a [`SyntheticJob`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct SyntheticWorker {
-    /// Device class of the node.
+    /// Device class of the worker's node.
     pub device: DeviceClass,
     /// Compute time of one sample of a healthy worker.
     pub sample_time: Duration,
-    /// Number of samples in each of its batches.
+    /// Number of samples in each batch of the worker.
     pub batch_size: u32,
-    /// Incarnation of the node.
+    /// Incarnation of the worker's node.
     pub incarnation: Incarnation,
     sequence: u64,
     free_at: JobTime,
@@ -84,13 +84,13 @@ impl SyntheticWorker {
 /// the batches themselves.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SyntheticJob {
-    /// The workers; the position is the index of the node.
+    /// The workers; the position of a worker is the index of its node.
     pub workers: Vec<SyntheticWorker>,
     /// Whether each step ends when the slowest worker is done.
     pub synchronous: bool,
-    /// The plan that the reports name.
+    /// Version of the plan that the reports name.
     pub plan: PlanVersion,
-    /// Time of the last report.
+    /// Job time of the last report.
     pub now: JobTime,
     iteration: u64,
 }
@@ -113,7 +113,7 @@ impl SyntheticJob {
         Holder::new(node, self.workers[index].incarnation)
     }
 
-    /// Registers a worker, as it does when it starts.
+    /// Registers a worker with the detector, as the worker does when it starts.
     pub fn join(&self, detector: &mut StragglerDetector, index: usize) {
         detector.node_joined(self.now, &self.info(index));
     }
@@ -130,17 +130,18 @@ impl SyntheticJob {
         }
     }
 
-    /// Registers all workers.
+    /// Registers all workers with the detector.
     pub fn join_all(&self, detector: &mut StragglerDetector) {
         for index in 0..self.workers.len() {
             self.join(detector, index);
         }
     }
 
-    /// Returns the next reports. `slowdown` returns how many times slower a worker is at a moment; 1 is
-    /// healthy.
+    /// Returns the next batch reports of the job. `slowdown` returns how many times slower a worker is at a
+    /// moment; 1 is healthy.
     ///
-    /// In a synchronous job these are one report of each worker, otherwise the one report that is due next.
+    /// A synchronous job returns one report of each worker; any other job returns the one report that is due
+    /// next.
     pub fn next(&mut self, slowdown: impl Fn(usize, JobTime) -> f64) -> Vec<BatchReport> {
         let compute = |job: &Self, index: usize, at: JobTime| {
             let worker = &job.workers[index];

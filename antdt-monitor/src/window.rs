@@ -18,12 +18,13 @@ const FASTER_MAX: u32 = 4;
 /// Fewest batches that a median is taken over, however slow the node is. 5: two outliers do no harm.
 const BATCHES_MIN: u32 = 5;
 
-/// Compute time per sample, in picoseconds. A server's sample is a byte, which takes less than a nanosecond.
+/// Compute time per sample, in picoseconds: for a server a sample is one byte, which takes less than a
+/// nanosecond.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct SampleTime(pub u64);
 
 impl SampleTime {
-    /// Divides compute time by the number of samples. `None` without samples.
+    /// Returns the compute time divided by the number of samples; `None` if there are no samples.
     pub fn of(compute: Duration, samples: u64) -> Option<Self> {
         let picoseconds = (compute.as_nanos() * 1000).checked_div(u128::from(samples))?;
         Some(Self(u64::try_from(picoseconds).unwrap_or(u64::MAX)))
@@ -48,8 +49,8 @@ struct Batch {
 const FRESH: usize = 4;
 
 /// The short window: a bounded ring of the newest batches of one incarnation of a node. A median over
-/// [`short_batches`](WindowConfig::short_batches) of them is kept up to date with each insertion; one over another number is O(window)
-/// after an insertion, and O(1) until the next.
+/// [`short_batches`](WindowConfig::short_batches) of them is kept up to date with each insertion; a median
+/// over another number costs O(window) after an insertion, and O(1) until the next.
 ///
 /// The window has [`short_batches`](WindowConfig::short_batches) batches for a node whose batches take as
 /// long as the median node's. In synchronous training all have the same step, so all have that many. Under
@@ -96,7 +97,7 @@ impl ShortWindow {
         }
     }
 
-    /// Adds a batch. Batches without samples and those of the warm-up are ignored.
+    /// Adds a reported batch. Batches without samples and those of the warm-up are ignored.
     pub fn push(&mut self, report: &BatchReport) {
         let Some(sample_time) = SampleTime::of(report.compute, report.samples) else { return };
         if self.warmup_left > 0 {
@@ -148,8 +149,7 @@ impl ShortWindow {
         (self.batches.len() + self.fresh_len).min(self.most() as usize)
     }
 
-    /// Returns the median wall time of a batch over the newest
-    /// [`short_batches`](WindowConfig::short_batches).
+    /// Returns the median wall time of the newest [`short_batches`](WindowConfig::short_batches) batches.
     pub fn step_time(&self) -> Option<Duration> {
         self.walls.get().map(Duration::from_nanos)
     }
@@ -170,7 +170,7 @@ impl ShortWindow {
     /// Returns the median time per sample over the window; `None` until the window is full. `step_median` is
     /// the median node's step time, from which the length of the window follows.
     ///
-    /// A full window makes a burst shorter than half of it invisible.
+    /// A burst shorter than half of the window does not change the median.
     pub fn sample_time(&self, step_median: Duration) -> Option<SampleTime> {
         let span = self.span(step_median);
         if self.len() < span as usize {
@@ -195,10 +195,10 @@ impl ShortWindow {
     /// Returns the median time per sample over the part of the window that was computed under `plan` or a
     /// newer one; `None` until that is half a window.
     ///
-    /// A new plan may rest on these numbers only: numbers from before the last plan would answer it twice. At
-    /// the start of an incarnation the batches of the warm-up count towards the half, though their times do
-    /// not: a job that starts with a straggler is helped after 10 steps. A first plan made of few numbers is
-    /// corrected by the second.
+    /// A new plan may rest on these times only: with times from before the last plan, a policy would correct
+    /// the same slowness twice. At the start of an incarnation the batches of the warm-up count towards the
+    /// half window, though their times do not, so that a job which starts with a straggler gets a plan after
+    /// 10 steps. The second plan corrects a first one that was made from few batches.
     pub fn sample_time_under(&self, plan: PlanVersion, step_median: Duration) -> Option<SampleTime> {
         let span = self.span(step_median);
         let newest = self.newest(1).next().map_or(PlanVersion(0), |batch| batch.plan);
@@ -301,7 +301,7 @@ impl LongWindow {
         }
     }
 
-    /// Adds the numbers of a verdict.
+    /// Adds the time per sample, the slowness ratio and the slow mark of one verdict.
     pub fn push(&mut self, sample_time: SampleTime, slowness_ratio: f64, slow: bool) {
         self.sample_times.push(sample_time);
         self.slowness_ratios.push(Ratio(slowness_ratio));
@@ -319,12 +319,12 @@ impl LongWindow {
         self.slow_count as f64 / self.most as f64
     }
 
-    /// Returns the median time per sample; `None` before the first verdict.
+    /// Returns the median time per sample over the long window; `None` before the first verdict.
     pub fn sample_time(&self) -> Option<SampleTime> {
         self.sample_times.get()
     }
 
-    /// Returns the median slowness ratio; `None` before the first verdict.
+    /// Returns the median slowness ratio over the long window; `None` before the first verdict.
     pub fn slowness_ratio(&self) -> Option<f64> {
         self.slowness_ratios.get().map(|ratio| ratio.0)
     }

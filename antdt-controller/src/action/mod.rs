@@ -1,12 +1,15 @@
-//! Actions: what a policy may decide on.
+//! Actions: the changes to a running job that a policy may decide on.
 //!
-//! An action is one folder with a type that implements [`Action`]: how a decision asks for it, when it would break the job, and what
-//! a worker, or the cluster, does when it takes effect. To add one: write the folder, and add a line for it to the [registry]; a program adds its own
-//! to the [`REGISTRY`]. Nobody else names an action: the dispatcher, joined policies and workers go through the registry.
+//! An action is one folder with a type that implements [`Action`]: how a decision asks for the action, when
+//! the action would break the job, and what a worker or the cluster does when it takes effect. To add one,
+//! write the folder and add a line for it to the [registry]; a program adds its own actions to the
+//! [`REGISTRY`]. All other code (the dispatcher, joined policies, workers) finds actions through the registry
+//! and names none.
 //!
-//! The actions that ship before any other have a field of their own in a [`Decision`], because the solver, the head half of a sync mode or
-//! the restart saga carries them out. Every other one is a [value](Decision::actions) by its name, a text. It
-//! goes into the plan, and all workers switch to it at one iteration; it holds until a plan says another value.
+//! Some actions have a field in a [`Decision`], because the solver, the head half of a sync mode or the
+//! restart saga carries them out. Every other action has a text in [`Decision::actions`], by its name. The
+//! text becomes part of the plan, all workers switch to it at one iteration, and it holds until a later plan
+//! has another one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -33,108 +36,116 @@ pub use kill_restart::KillRestart;
 pub use local_steps::AdjustLocalSteps;
 pub use registry::REGISTRY;
 
-/// ActionValues of actions, as texts by the action's name.
+/// Values of the actions in a decision or plan, as texts by the action's name.
 pub type ActionValues = BTreeMap<String, String>;
 
-/// A decision, and what it is checked against.
+/// A decision of a policy, with the state of the job that an [`Action`] checks it against.
 #[derive(Debug, Clone, Copy)]
 pub struct Asked<'a> {
-    /// When it was made.
+    /// Time at which the policy made the decision.
     pub now: JobTime,
-    /// What the policy decided.
+    /// Decision of the policy.
     pub decision: &'a Decision,
-    /// The job that the policy saw.
+    /// View of the job that the policy decided on.
     pub view: &'a ClusterView,
-    /// The restarts that are left.
+    /// Budget of restarts, with what is spent so far.
     pub budget: &'a RestartBudget,
 }
 
 impl<'a> Asked<'a> {
-    /// The running workers.
+    /// Returns the live workers in the view.
     pub fn live(&self) -> impl Iterator<Item = &'a NodeView> {
         self.view.live_workers()
     }
 }
 
-/// What an action can change in a worker. The worker's process implements it.
+/// Interface through which an action changes a worker. The worker's process implements it.
 pub trait Worker {
-    /// What the sync mode asks of everyone.
+    /// Returns the capabilities of the job's sync mode.
     fn mode(&self) -> Capabilities;
 
-    /// Samples of this worker's batch in the plan that takes effect.
+    /// Returns this worker's batch size in the plan that takes effect, in samples.
     fn batch_size(&self) -> u32;
 
-    /// Samples of a worker's batch if all that the job was started with had the same.
+    /// Returns the global batch size divided by the number of workers that the job was started with, in
+    /// samples.
     fn even_batch_size(&self) -> f64;
 
-    /// Sets the share of the learning rate at which this worker's gradients change the model from now on; `None` leaves it to the sync mode.
-    /// Where each worker's push takes effect by itself, a gradient with a share counts as a mean of its own samples.
+    /// Sets the share of the learning rate at which this worker's gradients change the model from now on;
+    /// `None` leaves it to the sync mode. Where servers apply each worker's push by itself, they apply a push
+    /// with a share as the mean over its own samples.
     fn set_rate_share(&mut self, share: Option<f32>);
 
-    /// Hands an action to the trainer, which may be of the user's own.
+    /// Hands an action and its value to the trainer, for actions that the user's own trainer carries out.
     ///
     /// # Errors
-    /// If the trainer does not take it.
+    /// If the trainer refuses the action or the value.
     fn tell_trainer(&mut self, action: &str, value: &str) -> Result<(), InvalidValue>;
 }
 
-/// What an action can change in the cluster that runs the job. Who starts the job's processes implements it.
+/// Interface through which an action changes the cluster that runs the job. The part of the master that
+/// starts processes implements it.
 pub trait Cluster {
-    /// Has workers that are started from now on run on other hosts than these, and on any host but these.
+    /// Makes the launcher start workers on hosts other than these from now on. The set replaces that of the
+    /// call before; workers that run stay where they are.
     fn avoid(&mut self, hosts: &BTreeSet<String>);
 }
 
 /// A kind of action that a policy may decide on.
 ///
-/// Only names and the check have to be written for an action that is a value in a decision.
+/// An action that is a text value in a [`Decision`] has to implement only the names, [`about`](Self::about)
+/// and [`check`](Self::check).
 pub trait Action: fmt::Debug + Send + Sync {
-    /// Its name in reports, decisions and plans, such as `ADJUST_BS`.
+    /// Returns the action's name in reports, decisions and plans, such as `ADJUST_BS`.
     fn name(&self) -> &'static str;
 
-    /// Its name in the report of a dry run: `WOULD_` and the name.
+    /// Returns the action's name in the report of a dry run: its [`name`](Self::name) after `WOULD_`.
     fn dry_name(&self) -> &'static str;
 
-    /// What it does, in one line.
+    /// Returns a description, in one line, of what the action does.
     fn about(&self) -> &'static str;
 
-    /// Whether a decision asks for it.
+    /// Returns whether a decision asks for this action.
     fn is_asked(&self, decision: &Decision) -> bool {
         decision.actions.contains_key(self.name())
     }
 
-    /// Moves what a decision asks of it to another decision. What is not asked leaves the other one as it is.
+    /// Moves what a decision asks of this action to another decision. If `from` asks for nothing, `to` stays
+    /// as it is.
     fn hand_over(&self, from: &mut Decision, to: &mut Decision) {
         if let Some(value) = from.actions.remove(self.name()) {
             to.actions.insert(self.name().to_owned(), value);
         }
     }
 
-    /// Checks a decision that asks for it, which may ask for others too.
+    /// Checks a decision that asks for this action; it may ask for other actions too.
     ///
     /// # Errors
-    /// If it would break the job.
+    /// If the action would break the job.
     fn check(&self, asked: &Asked<'_>) -> Result<(), Refusal>;
 
-    /// Whether restarts that are decided together with a new value of it wait until that is in force, and are decided anew then: because it says
-    /// where they run.
+    /// Returns whether a new value of this action must be in force before nodes are restarted, because it
+    /// says where they run. The dispatcher then drops the restarts of the same decision, and the policy
+    /// decides on them anew.
     fn precedes_restarts(&self) -> bool {
         false
     }
 
-    /// Carries it out in a worker, before the first batch under a plan that has a value for it. Called again with every later plan and when a
-    /// worker joins a group anew, so it must not matter how often.
+    /// Carries out a value of this action in a worker, before the worker's first batch under a plan that has
+    /// the value. The worker calls it again with every later plan and whenever it joins a group, so a
+    /// repetition must change nothing.
     ///
     /// # Errors
-    /// If the worker cannot.
+    /// If the worker cannot carry out the value.
     fn begin(&self, _value: &str, _worker: &mut dyn Worker) -> Result<(), InvalidValue> {
         Ok(())
     }
 
-    /// Carries it out in the cluster, once all workers have switched to a plan that has another value for it than the plan before. Called again
-    /// with later plans, so it must not matter how often.
+    /// Carries out a value of this action in the cluster, once all workers have switched to a plan with a new
+    /// value. The master calls it again with later plans, so a repetition must change nothing.
     ///
     /// # Errors
-    /// If this program cannot.
+    /// If this program cannot carry out the value.
     fn order(&self, _value: &str, _cluster: &mut dyn Cluster) -> Result<(), InvalidValue> {
         Ok(())
     }
@@ -146,7 +157,7 @@ impl Named for &'static dyn Action {
     }
 }
 
-/// Carries out the values of a plan in a worker.
+/// Carries out all action values of a plan in a worker.
 ///
 /// # Errors
 /// If this program does not know an action, or the worker cannot carry one out.
@@ -157,7 +168,7 @@ pub fn begin(values: &ActionValues, worker: &mut dyn Worker) -> Result<(), Inval
     Ok(())
 }
 
-/// Carries out the values of a plan in the cluster.
+/// Carries out all action values of a plan in the cluster.
 ///
 /// # Errors
 /// If this program does not know an action, or the cluster cannot carry one out.
@@ -174,10 +185,11 @@ fn known(name: &str) -> Result<&'static dyn Action, InvalidValue> {
     })
 }
 
-/// Checks a decision against the view it was made from.
+/// Checks a policy's decision against the view that the policy decided on, by the [`check`](Action::check) of
+/// every action that it asks for.
 ///
 /// # Errors
-/// The first thing that is wrong.
+/// The first refusal.
 pub fn validate(
     now: JobTime,
     decision: &Decision,

@@ -1,10 +1,11 @@
-//! The actions that a program knows by name.
+//! The registry of actions.
 
 use antdt_core::registry::Registry;
 
 use super::{Action, adjust_bs, adjust_lr, backup_workers, exclude_host, kill_restart, local_steps};
 
-/// All actions, in the order in which they are checked; a plan that changes several things is reported under the first of them.
+/// Registry of all actions, in the order in which the dispatcher checks them. A plan that several actions
+/// change is reported under the first of them.
 pub static REGISTRY: Registry<&'static dyn Action> = Registry::new("action", SHIPPED);
 
 /// Actions that ship.

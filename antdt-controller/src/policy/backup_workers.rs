@@ -1,4 +1,5 @@
-//! `BackupWorkers`: steps that do not wait for their slowest workers, where that trains more samples per second.
+//! `BackupWorkers`: the policy that lets steps end without their slowest workers, where that trains more
+//! samples per second.
 //!
 //! ```text
 //! time(b)     = expected time until all workers but b are done + overhead
@@ -10,9 +11,10 @@
 //! the ones that noise cannot explain away ([`believed`]), with the noise of each worker: unlike new batch sizes, backups help against
 //! batches that are slow now and then, whichever worker has them.
 //!
-//! A change must promise to cut the time per trained sample by `gain-min-percent`. It is held to what follows: after
-//! `MEASURED_STEPS` expected steps the rate of the job is compared with the one before, and a change that made it smaller is taken
-//! back and not tried again for a while, twice as long each time.
+//! A change must promise to cut the time per trained sample by `gain-min-percent`. The policy checks the
+//! outcome: after `MEASURED_STEPS` expected steps it compares the rate of the job with the rate before. It
+//! takes back a change that made the rate smaller, and does not try it again for a while, which doubles each
+//! time.
 //!
 //! Source: synchronous training with backup workers, Chen et al., 2016 (recalled), where the number is fixed; that it is
 //! chosen by the expected rate is our design.
@@ -50,11 +52,12 @@ const DOUBLINGS_MAX: u32 = 10;
 /// Settings of [`BackupWorkers`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct BackupWorkersConfig {
-    /// Least predicted cut of the time per trained sample, in percent. 10: gradients of fewer samples are noisier, and a worker
-    /// that is late computes for nothing.
+    /// Least predicted cut of the time per trained sample, in percent, for which the number of backups
+    /// changes. Default 10: gradients of fewer samples are noisier, and a worker that is late computes for
+    /// nothing.
     pub gain_min_percent: u32,
-    /// Most workers that a step need not wait for, in percent of the live ones, rounded up; 1 to 99. 25: more would leave out the data
-    /// of many workers again and again.
+    /// Most workers that a step need not wait for, in percent of the live workers, rounded up; 1 to 99.
+    /// Default 25: more would leave out the data of many workers again and again.
     pub backups_max_percent: u32,
 }
 
@@ -76,7 +79,7 @@ struct Tried {
     lasts: Duration,
 }
 
-/// Steps that do not wait for their slowest workers, where that trains more samples per second.
+/// The policy that lets steps be committed without their slowest workers, where that trains more samples per second.
 ///
 /// The [module](self) has the rules.
 #[doc(alias = "BACKUP_WORKERS")]
@@ -92,10 +95,10 @@ pub struct BackupWorkers {
 }
 
 impl BackupWorkers {
-    /// Its name in the registry.
+    /// Name of the policy in the registry.
     pub const NAME: &'static str = "backup";
 
-    /// With settings of the caller's own.
+    /// Returns the policy with these settings.
     pub const fn new(config: BackupWorkersConfig) -> Self {
         Self { config, overhead: Duration::ZERO, tried: None, paused: None, taken_back: 0 }
     }

@@ -1,9 +1,10 @@
 //! Several policies as one: `nd+backup`, `nd+dd`.
 //!
-//! Each kind of action belongs to one of them, the last that is named of those that [take](Policy::actions) it: under `nd+dd`
-//! batch sizes are those of `dd`, and restarts those of `nd`. What a policy decides beyond what belongs to it is dropped.
-//! Policies are asked in the order in which they are named, and each sees the job as the ones before it want it: `backup` judges the
-//! batch sizes that `nd` has just chosen. All of it is one decision, which is validated, and carried out or refused, as a whole.
+//! Each kind of action is taken by one policy only: the last one in the name among those that [can
+//! take](Policy::actions) it. Under `nd+dd`, for example, `dd` sets the batch sizes and `nd` restarts
+//! workers. All other actions that a policy asks for are dropped. Policies are asked in the order of the
+//! name, and each one sees the job as the policies before it would change it: `backup` judges the batch sizes
+//! that `nd` has just chosen. The result is one decision, which is carried out or refused as a whole.
 //!
 //! Source: our design.
 
@@ -22,8 +23,9 @@ use crate::budget::RestartBudget;
 const PLUS: char = '+';
 const DOT: char = '.';
 
-/// Makes the policy of a name, or of several names joined by `+`, with these settings. Those of one of several policies have its
-/// name before theirs: `nd.error-rate`. Settings that are not given have their defaults.
+/// Builds the policy of this name, or one policy of several names joined by `+`. `settings` are texts by
+/// name; in a joined policy each setting begins with the name of its policy, as in `nd.error-rate`. Missing
+/// settings have their defaults.
 ///
 /// ```
 /// use antdt_controller::policy;
@@ -32,7 +34,8 @@ const DOT: char = '.';
 /// ```
 ///
 /// # Errors
-/// If there is no such policy or setting, a value is invalid, or nothing would be left to one of several policies to decide.
+/// If there is no such policy or setting, a value is invalid, or one of several policies would have no action
+/// left to decide on.
 pub fn build(name: &str, settings: &BTreeMap<String, String>) -> Result<Box<dyn Policy>, BuildError> {
     if !name.contains(PLUS) {
         return REGISTRY.build(name, settings);
@@ -56,7 +59,7 @@ pub fn build(name: &str, settings: &BTreeMap<String, String>) -> Result<Box<dyn 
     Ok(Box::new(Composed::new(parts)?))
 }
 
-/// Several policies, each of which decides what belongs to it.
+/// Several policies joined into one; each action belongs to the last policy that decides on it.
 ///
 /// The [module](self) has the rules.
 #[derive(Debug, Clone)]
@@ -66,10 +69,11 @@ pub struct Composed {
 }
 
 impl Composed {
-    /// These policies as one.
+    /// Joins these policies into one.
     ///
     /// # Errors
-    /// If there is none, one is named twice, or nothing is left to one to decide, because all that it does belongs to later ones.
+    /// If the list is empty, a policy occurs twice, or a policy has no action left to decide on, because all
+    /// of its actions belong to later policies.
     pub fn new(parts: Vec<Box<dyn Policy>>) -> Result<Self, InvalidValue> {
         let names: Vec<&str> = parts.iter().map(|part| part.name()).collect();
         let name = names.join("+");

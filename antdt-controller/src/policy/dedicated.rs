@@ -1,4 +1,4 @@
-//! `AntDT-DD`: batch sizes and micro-batches for a dedicated cluster of mixed devices.
+//! `AntDT-DD`: the policy that sets batch sizes and micro-batches for a dedicated cluster of mixed devices.
 //!
 //! ```text
 //! profile   each device class computes micro-batches of so many sizes, each twice the one before; the time of a
@@ -49,19 +49,21 @@ const POINTS_MAX: usize = 16;
 /// Settings of [`Dedicated`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DedicatedConfig {
-    /// Sizes of micro-batches in a profile, at least 1. 3: two give the line, and the third shows whether it is one; each
-    /// costs some steps with micro-batches half as large as those of the next.
+    /// Number of micro-batch sizes that a profile measures, at least 1. Default 3: two give the line, and the
+    /// third shows whether it is one. Each costs some steps with micro-batches half as large as those of the
+    /// next.
     pub profile_sizes: u32,
-    /// Batches of each worker that a size is judged by, at least 1. 5: the first batch after a change and one more that is
-    /// disturbed leave the median alone.
+    /// Number of batches of each worker by which a micro-batch size is judged, at least 1. Default 5: the
+    /// median then ignores the first batch after a change and one more disturbed batch.
     pub profile_batches: u32,
-    /// Most micro-batches in a batch, at least 1. 16: beyond, the memory bound is far from the share of the device, and a
-    /// smaller global batch serves better.
+    /// Most micro-batches in a batch, at least 1. Default 16: with more, the memory bound is far below the
+    /// device's share, and a smaller global batch serves better.
     pub accumulation_max: u32,
-    /// Least cut of the step time, in percent, that is worth a new plan. 3: less is within the error of a profile.
+    /// Least cut of the step time, in percent, that is worth a new plan. Default 3: less is within the error
+    /// of a profile.
     pub gain_min_percent: u32,
-    /// Deviation of a class from its profile, in percent, from which on the profile is corrected. 10: a dedicated cluster is
-    /// quiet, what is more is a change.
+    /// Deviation of a device class from its profile, in percent, from which on the profile is corrected.
+    /// Default 10: on a dedicated cluster, a larger deviation is a real change.
     pub drift_percent: u32,
 }
 
@@ -157,7 +159,8 @@ impl Profile {
     }
 }
 
-/// Batch sizes and micro-batches for mixed devices. The [module](self) has the rules.
+/// The policy `AntDT-DD`: batch sizes and micro-batches for clusters of mixed devices. The [module](self) has
+/// the rules.
 #[doc(alias = "AntDT-DD")]
 #[derive(Debug, Clone, Default)]
 pub struct Dedicated {

@@ -1,12 +1,15 @@
-//! The policy that keeps workers from hosts all of whose workers are slow: `EXCLUDE_HOST`, and nothing else.
+//! The policy `exclude-host`: it excludes hosts all of whose workers are slow, by the action `EXCLUDE_HOST`.
 //!
-//! A host is excluded when all its live workers, at least two, are stragglers and were slow for half of the long window, one of them through all of it,
-//! while a live worker of another host is no straggler at all. One is enough for the whole window, because that is when it may be restarted, and a
-//! restart must not come back to the host. What makes two workers of one host slow at once for so long is likelier the host than the workers: a restart that comes back to it
-//! cures nothing. The policy restarts nobody; joined with one that does (`nd+exclude-host`), the workers that it restarts run elsewhere.
+//! A host is excluded when all its live workers, at least two, are stragglers and were slow for half of the
+//! long window, one of them through all of it, while a live worker of another host is no straggler at all.
+//! One worker that is slow through the whole window is enough, because it may be restarted then, and a
+//! restart must not place it on the host again. When two workers of one host are slow for so long, the host
+//! is a likelier cause than the workers, and a restart on the same host cures nothing. The policy restarts no
+//! worker itself; joined with one that does (`nd+exclude-host`), restarted workers run on other hosts.
 //!
-//! At most half of the hosts that the launcher may choose among are excluded, because the others carry all workers. A host stays excluded to the
-//! end of the job: nobody runs there any more who could show that it has become fast.
+//! At most half of the hosts that the launcher may choose among are excluded, because the others carry all
+//! workers. A host stays excluded to the end of the job, because no worker runs there any more that could
+//! show that the host has become fast.
 //!
 //! Source: our design.
 
@@ -25,7 +28,7 @@ const WORKERS_MIN: usize = 2;
 /// Part of the long window in which each of them was slow. Half: a second one that is slow for a moment is no evidence about the host.
 const SLOW_LEAST: f64 = 0.5;
 
-/// Excludes hosts all of whose workers are slow.
+/// The policy that excludes a host when all its workers are slow. The [module](self) has the rules.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ExcludeSlowHosts;
 

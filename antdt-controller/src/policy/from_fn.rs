@@ -5,7 +5,7 @@ use antdt_core::{ClusterView, JobTime};
 use super::{Decision, Policy};
 use crate::budget::RestartBudget;
 
-/// A policy without state or settings: its name, and how it decides.
+/// A policy without state or settings: its name, and the function that makes its decisions.
 #[derive(Debug, Clone, Copy)]
 pub struct FromFn(pub &'static str, pub fn(JobTime, &ClusterView, &RestartBudget) -> Decision);
 

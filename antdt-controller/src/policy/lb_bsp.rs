@@ -1,4 +1,5 @@
-//! `LB-BSP`: batch sizes in proportion to predicted speeds, a step of the way at a time. A baseline.
+//! `LB-BSP`: the policy that moves batch sizes, a share of the way with each plan, towards sizes in
+//! proportion to predicted speeds. It is a baseline to compare `nd` with.
 //!
 //! ```text
 //! predicted  = by the predictor, from the logarithms of each worker's times per sample
@@ -6,9 +7,11 @@
 //! next       = current + learning-rate * (target - current), rounded so that the sum stays the global batch
 //! ```
 //!
-//! A plan is made whenever `next` differs from the sizes in force, at least `SETTLED_STEPS` steps after the one before. There
-//! is no test whether noise explains the difference, no forecast that is held to its outcome, and no restart: that is what `nd`
-//! is compared with. By default predictions are exponentially weighted means ([`predict`] has others). Speeds are those of the same monitor, and a plan costs what any plan costs.
+//! A plan is made whenever `next` differs from the sizes in force, at least `SETTLED_STEPS` steps after the
+//! one before. Unlike `nd`, the policy does not test whether noise explains a difference, does not compare
+//! forecasts with their outcome, and restarts no worker. By default predictions are exponentially weighted
+//! means ([`predict`] has others). Speeds are those of the same monitor, and a plan costs what any plan
+//! costs.
 //!
 //! Source: the abstract of Chen et al., Semi-Dynamic Load Balancing (LB-BSP), 2018, read: batch sizes follow predicted speeds at
 //! iteration boundaries. The paper predicts with a recurrent network (NARX) from speed, processor and memory load; ours are
@@ -35,11 +38,11 @@ const TIME_MAX: Duration = Duration::from_secs(24 * 3600);
 /// Settings of [`LbBsp`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LbBspConfig {
-    /// Part of the way to the target sizes that one plan goes, above 0 and at most 1. 0.5: each plan
-    /// halves the distance, and of the noise in a prediction half becomes a plan.
+    /// Part of the way to the target batch sizes that one plan goes, above 0 and at most 1. Default 0.5: each
+    /// plan halves the distance, and half of the noise in a prediction enters the plan.
     pub learning_rate: f64,
-    /// Weight of the newest speed in the prediction of an exponentially weighted mean, above 0 and at most 1. 0.5: half of it is the
-    /// newest look.
+    /// Weight of the newest speed in the exponentially weighted mean, above 0 and at most 1. Default 0.5:
+    /// half of the prediction is the newest measurement.
     pub smoothing: f64,
     /// Name of the predictor, one of [`NAMES`](crate::predict::NAMES).
     pub predictor: &'static str,
@@ -51,7 +54,7 @@ impl Default for LbBspConfig {
     }
 }
 
-/// Batch sizes in proportion to predicted speeds, a step of the way at a time.
+/// The baseline policy `LB-BSP`: it moves batch sizes step by step towards the workers' predicted speeds.
 ///
 /// The [module](self) has the rules.
 #[doc(alias = "LB-BSP")]

@@ -1,4 +1,4 @@
-//! The policy that has the learning rate follow the batch sizes: `ADJUST_LR`, and nothing else.
+//! The policy `lr`, which makes the learning rate follow the batch sizes by `ADJUST_LR`.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,8 @@ use super::{Decision, Policy};
 use crate::action::adjust_lr::{AdjustLr, RateRule};
 use crate::budget::RestartBudget;
 
-/// Asks for one [`RateRule`], in the first plan that it can. Joined with a policy that changes batch sizes, the rate follows them.
+/// The policy that asks for one [`RateRule`], in the first plan that it can. Joined with a policy that
+/// changes batch sizes, it makes the learning rate follow them.
 #[derive(Debug, Clone, Copy)]
 pub struct FollowBatch {
     rule: RateRule,

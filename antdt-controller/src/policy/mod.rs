@@ -1,9 +1,9 @@
-//! What to do: a [`Policy`] looks at the job and decides.
+//! [`Policy`]: looks at the state of a job and decides what to do about stragglers.
 //!
 //! A policy is a pure function of its own state and the view; it cannot break an invariant, because the
-//! [`Dispatcher`](crate::Dispatcher) refuses a decision that would. To write one: implement [`Policy`], hand it to
-//! the dispatcher, and run the suite in `testing` (feature `testing`) over it. To name it on the command line, add
-//! it to the [`REGISTRY`]; several make one policy, [`Composed`].
+//! [`Dispatcher`](crate::Dispatcher) refuses a decision that would. To write one: implement [`Policy`], hand
+//! it to the dispatcher, and run the suite in `testing` (feature `testing`) over it. To make `--policy`
+//! accept its name, add it to the [`REGISTRY`]. [`Composed`] joins several policies into one.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -41,45 +41,47 @@ pub use none::Unmanaged;
 pub use predictive::Predictive;
 pub use registry::{Entry, REGISTRY};
 
-/// A policy's proposal to do something to one life of one node.
+/// A policy's proposal of an action on one incarnation of one node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProposedAction {
-    /// Life of the node that the action is for.
+    /// Incarnation of the node that the action is for.
     pub target: Holder,
     /// Kind of the action.
     pub kind: NodeActionKind,
-    /// Reason for the decision.
+    /// Reason for which the policy proposes the action.
     pub reason: Reason,
 }
 
-/// What a policy decides, and why. Empty except for the reasons when nothing is to be done.
+/// What a policy decides, and why. A decision to do nothing has only reasons.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Decision {
     /// New batch sizes for all live workers.
     #[doc(alias = "ADJUST_BS")]
     pub batch_sizes: Option<BTreeMap<NodeId, u32>>,
-    /// Micro-batches in which workers compute their new batches; a worker that is not named computes its batch at once. Only
-    /// where the batch sizes add up to the global batch, and only with batch sizes.
+    /// Number of micro-batches in which each worker computes its new batch; a worker that is not in the map
+    /// computes its batch at once. Allowed only together with `batch_sizes`, and only in modes whose batch
+    /// sizes add up to the global batch.
     #[doc(alias = "gradient accumulation")]
     pub accumulation: BTreeMap<NodeId, u32>,
-    /// Steps that each worker takes between two averages; only in a sync mode that
-    /// [averages models](antdt_core::LocalSteps::Several). `None` leaves it as it is. Without batch sizes, those in force
-    /// stay.
+    /// Steps that each worker takes between two averages; only in a sync mode that [averages
+    /// models](antdt_core::LocalSteps::Several). `None` keeps the number in force. If `batch_sizes` is
+    /// `None`, the batch sizes in force stay.
     pub local_steps: Option<u32>,
-    /// Workers that a step need not wait for; only in a sync mode that
-    /// [takes backups](antdt_core::Capabilities::takes_backups), and fewer than there are workers. `None` leaves it as it is. Without batch sizes,
-    /// those in force stay.
+    /// Workers that a step need not wait for; only in a sync mode that [takes
+    /// backups](antdt_core::Capabilities::takes_backups), and fewer than there are workers. `None` keeps the
+    /// number in force. If `batch_sizes` is `None`, the batch sizes in force stay.
     #[doc(alias = "BACKUP_WORKERS")]
     pub backups: Option<u32>,
-    /// ActionValues of other actions, by the action's name in the [registry](crate::action::REGISTRY). An action that is not named
-    /// stays as it is. Without batch sizes, those in force stay.
+    /// Values of other actions, by the action's name in the [registry](crate::action::REGISTRY). An action
+    /// that is not named keeps its value. If `batch_sizes` is `None`, the batch sizes in force stay.
     pub actions: ActionValues,
-    /// What the new batch sizes are expected to do to the step time. It is compared with what follows, and the policy is
-    /// told; `None` if the policy expects nothing in particular.
+    /// Effect on the step time that the policy expects of the new batch sizes. The dispatcher compares it
+    /// with the steps that follow, and tells the policy; `None` if the policy expects nothing in particular.
     pub forecast: Option<Forecast>,
-    /// Node actions. They change the membership, so batch sizes decided in the same tick are dropped.
+    /// Actions on single nodes. They change the membership, so the dispatcher drops batch sizes that were
+    /// decided in the same tick.
     pub node_actions: Vec<ProposedAction>,
-    /// Reasons for which the batch sizes change, or nothing is done.
+    /// Reasons for which the batch sizes change, or for which nothing is done.
     pub reasons: Vec<Reason>,
 }
 
@@ -90,12 +92,12 @@ impl Decision {
         Self { reasons: vec![reason], ..Self::default() }
     }
 
-    /// Whether anything is to be done.
+    /// Returns whether the decision asks for anything to be done.
     pub fn acts(&self) -> bool {
         self.plans() || !self.node_actions.is_empty()
     }
 
-    /// Whether a new plan is asked for.
+    /// Returns whether the decision asks for a new plan.
     pub fn plans(&self) -> bool {
         self.batch_sizes.is_some()
             || self.local_steps.is_some()
@@ -104,7 +106,7 @@ impl Decision {
     }
 }
 
-/// A worker that a new plan is for.
+/// A live worker that a new plan gives a batch size to.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Seat {
     /// Id of the worker.
@@ -128,12 +130,13 @@ impl From<&NodeView> for Seat {
     }
 }
 
-/// How the global batch is shared out among the workers of a new membership.
+/// The global batch, divided among the workers of a new membership.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Split {
     /// Number of samples for each worker.
     pub batch_sizes: BTreeMap<NodeId, u32>,
-    /// Micro-batches in which workers compute their batches; a worker that is not named computes its batch at once.
+    /// Number of micro-batches in which each worker computes its batch; a worker that is not in the map
+    /// computes its batch at once.
     pub accumulation: BTreeMap<NodeId, u32>,
 }
 
@@ -147,25 +150,26 @@ impl From<BTreeMap<NodeId, u32>> for Split {
 /// Decides what a job does about its stragglers.
 #[doc(alias = "solution")]
 pub trait Policy: fmt::Debug + Send {
-    /// Its name on the command line and in reports.
+    /// Returns the policy's name on the command line and in reports.
     fn name(&self) -> &str;
 
-    /// Names of the [actions](crate::action) that it decides on; any, unless it says otherwise. Of several policies that are one
-    /// ([`Composed`]), only the last that takes an action decides on it.
+    /// Returns the names of the [actions](crate::action) that the policy decides on; all actions by default.
+    /// Of several policies that are [joined](Composed), only the last one that names an action decides on it.
     fn actions(&self) -> Vec<&'static str> {
         action::REGISTRY.names()
     }
 
-    /// What to do now. Called once per control tick, while no plan is on its way and the membership is settled.
+    /// Decides what to do now. The dispatcher calls it once per control tick, while no plan is in flight and
+    /// the membership is settled.
     ///
-    /// Must be total (every view gets a decision), deterministic and indifferent to the order of nodes in the view.
-    /// `budget` says which nodes may be restarted.
+    /// The policy must be total (every view gets a decision), deterministic and indifferent to the order of
+    /// nodes in the view. `budget` says which nodes may be restarted.
     fn decide(&mut self, now: JobTime, view: &ClusterView, budget: &RestartBudget) -> Decision;
 
-    /// How to share `total` samples among the workers of a new membership. Evenly, unless a policy knows better.
+    /// Divides `total` samples among the workers of a new membership; evenly by default.
     ///
     /// # Errors
-    /// If the bounds do not allow it.
+    /// If the workers' bounds allow no division.
     fn split(&self, total: u32, seats: &[Seat]) -> Result<Split, ApportionError> {
         split_by(None, total, seats)
     }
@@ -173,12 +177,13 @@ pub trait Policy: fmt::Debug + Send {
     /// Reports the outcome of a plan or an action to the policy.
     fn on_outcome(&mut self, _now: JobTime, _outcome: &ActionOutcome) {}
 
-    /// Its settings as texts by name, from which the [registry] makes it again; empty if it has none.
+    /// Returns the policy's settings as texts by name, from which the [registry] builds it again; empty if it
+    /// has none.
     fn settings(&self) -> BTreeMap<String, String> {
         BTreeMap::new()
     }
 
-    /// A copy in the same state.
+    /// Returns a copy of the policy in the same state.
     fn clone_box(&self) -> Box<dyn Policy>;
 }
 

@@ -1,4 +1,4 @@
-//! `AntDT-ND`: for clusters that are shared, where nodes become slow and fast again.
+//! `AntDT-ND`: the policy for shared clusters, where nodes become slow and fast again.
 //!
 //! | finding | all-reduce, synchronous servers | asynchronous servers |
 //! |---|---|---|
@@ -59,21 +59,25 @@ use antdt_cost::forecast::expected_step;
 /// Settings of [`NonDedicated`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct NonDedicatedConfig {
-    /// Least predicted gain of new batch sizes, in percent of the step time. 5: above the noise of medians.
+    /// Least predicted gain of new batch sizes, in percent of the step time. Default 5: above the noise of
+    /// medians.
     pub gain_min_percent: u32,
-    /// Chance that noise alone makes any worker of the job count as slower or faster than its peers, above 0 and below
-    /// one. 0.001: of 3,600 simulated jobs without a straggler none acted with noise of up to 20 %; ten times as much
-    /// saves less than a batch of delay.
+    /// Chance that noise alone makes any worker of the job count as slower or faster than its peers, above 0
+    /// and below 1. Default 0.001: of 3,600 simulated jobs without a straggler, none acted with noise of up
+    /// to 20 %; a value ten times as large saves less than a batch of delay.
     pub error_rate: f64,
-    /// Share of the live workers whose time per sample must be known, in percent. 90.
+    /// Share of the live workers whose time per sample must be known before the policy acts, in percent.
+    /// Default 90.
     pub known_min_percent: u32,
-    /// The job must have this many times the break-even time to go. 1.5: delays are estimates.
+    /// Factor by which the time left of the job must exceed the break-even time of a restart. Default 1.5:
+    /// delays are estimates.
     pub safety_factor: f64,
-    /// Pause of all workers when the membership changes (`R`). 1 s: forming a group and copying a model.
+    /// Pause of all workers when the membership changes (`R` in the [module](self)). Default 1 s: forming a
+    /// group and copying a model.
     pub reform_pause: Duration,
-    /// Time a node has to finish its batch before it is killed. 30 s.
+    /// Time that a node has to finish its batch before it is killed. Default 30 s.
     pub drain: Duration,
-    /// A restart helped if the node's slowness ratio fell below this fraction of what it was. 0.8.
+    /// Fraction of the former slowness ratio below which a restart counts as a cure. Default 0.8.
     pub cured_below: f64,
 }
 
@@ -115,7 +119,8 @@ struct Strike {
     slowness_ratio: f64,
 }
 
-/// `AntDT-ND`: batch sizes against stragglers that come and go, restarts against those that stay if that pays.
+/// The policy `AntDT-ND`: new batch sizes against stragglers that come and go, and restarts against those
+/// that stay, if a restart pays.
 ///
 /// The [module](self) has the rules.
 #[doc(alias = "AntDT-ND")]

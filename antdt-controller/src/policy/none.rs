@@ -1,11 +1,11 @@
-//! The policy that does nothing: what every other one is compared with.
+//! The policy `none`, which takes no action: the baseline of all other policies.
 
 use antdt_core::{ClusterView, JobTime, Reason};
 
 use super::{Decision, Policy};
 use crate::budget::RestartBudget;
 
-/// Leaves stragglers alone. After a change of the membership the samples are shared out evenly.
+/// The policy that takes no action. After a change of the membership the samples are shared out evenly.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Unmanaged;
 

@@ -1,4 +1,5 @@
-//! `predictive`: what makes the rest of the job shortest, as far as that can be predicted.
+//! The policy `predictive`: takes the actions that make the rest of the job shortest, as far as that can be
+//! predicted.
 //!
 //! At every tick it predicts what each action would save of the rest of the job ([`Rest`]), with the error of that, and takes
 //! the first that saves time for sure: a restart, new batch sizes, or other backups.
@@ -59,7 +60,8 @@ struct Episode {
     since: JobTime,
 }
 
-/// Decides by the predicted completion time. The [module](self) has the rules.
+/// The policy that takes the action with the shortest predicted completion time. The [module](self) has the
+/// rules.
 #[derive(Debug, Clone)]
 pub struct Predictive {
     /// Has the gates of restarts: the budget, the break-even time, what did not help before.

@@ -1,7 +1,7 @@
-//! The policies that a program knows by name, and their settings.
+//! The registry of policies, with their settings.
 //!
-//! One registry serves the master, recordings, `whatif` and the simulator. A program adds policies of its own to it, before it
-//! reads its command line; they are then as good as those that ship.
+//! The master, recordings, `whatif` and the simulator use this one registry. A program adds policies of its
+//! own before it reads its command line; they are then treated like those that ship.
 
 use antdt_core::registry::{self, Registry, Setting};
 
@@ -13,7 +13,7 @@ use super::{
 /// A policy in the registry, under the name that [`Policy::name`] returns.
 pub type Entry = registry::Entry<Box<dyn Policy>>;
 
-/// All registered policies.
+/// Registry of all policies.
 ///
 /// ```
 /// use antdt_controller::policy::REGISTRY;

@@ -14,7 +14,7 @@ pub const WORKERS_MAX: u8 = 8;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Job {
-    /// Sync mode, as an index into `Capabilities::COMMON`, 0 to 5.
+    /// Sync mode of the job, as an index into `Capabilities::COMMON`, 0 to 5.
     pub sync: u8,
     /// Number of workers at the start, 1 to 8. Worker 0 is the chief.
     pub workers: u8,
@@ -30,49 +30,51 @@ pub struct Job {
     pub chief_allowed: bool,
 }
 
-/// One step of a history. Its numbers mean something in every state; a step that has no object is skipped.
+/// One step of a history. Its numbers are valid in every state; a step that finds nothing to act on is
+/// skipped.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Step {
     /// Time passes, and the dispatcher gets a control tick.
     Tick {
-        /// Seconds since the previous step.
+        /// Seconds since the previous step of the history.
         after: u16,
     },
     /// The pace of a worker changes.
     Pace {
-        /// Number of the worker.
+        /// Index of the worker.
         node: u8,
-        /// Its time per sample in percent of the usual; 0 if unknown.
+        /// The worker's time per sample, in percent of the usual time; 0 makes it unknown.
         percent: u16,
-        /// Whether the pace has been so through the long window.
+        /// Whether the worker has had this pace through the long window.
         lasting: bool,
     },
-    /// All workers switched to the plan in flight; or, as late news, to the plan that was withdrawn last.
+    /// The dispatcher hears that all workers switched to the plan in flight or, late, to the plan that was
+    /// withdrawn last.
     Applied {
-        /// Whether it is late news.
+        /// Whether the message is about the plan that was withdrawn last.
         late: bool,
     },
     /// A worker is lost, and the others form a new group.
     Lose {
-        /// Number of the worker.
+        /// Index of the worker.
         node: u8,
     },
     /// An absent worker joins, and the workers form a new group.
     Join {
-        /// Number of the worker.
+        /// Index of the worker.
         node: u8,
     },
-    /// News of an earlier group arrives.
+    /// A message about an earlier membership arrives late.
     OldGroup,
     /// A restart ends.
     Ended {
-        /// Index among the restarts in progress.
+        /// Index of the restart among those in progress.
         which: u8,
         /// Whether the node came back.
         well: bool,
-        /// Whether the news comes twice.
+        /// Whether the dispatcher is told of the end twice.
         twice: bool,
     },
     /// The cluster becomes busy (`true`) or stops being so (`false`).
@@ -93,7 +95,7 @@ impl History {
     /// Returns a history of the given steps.
     ///
     /// # Errors
-    /// If a setting of the job is out of its range.
+    /// If a setting of the job is out of range.
     pub fn new(job: Job, steps: Vec<Step>) -> Result<Self, InvalidValue> {
         if job.workers == 0 || job.workers > WORKERS_MAX {
             return Err(InvalidValue::new("workers", job.workers, "1 to 8 in a history"));

@@ -1,9 +1,9 @@
-//! The promises of a policy and of the dispatcher around it.
+//! The invariants of a policy and of the dispatcher around it.
 
 use std::collections::BTreeSet;
 use std::fmt;
 
-/// One promise of a policy, or of the dispatcher around it. `Display` gives its name.
+/// One invariant of a policy, or of the dispatcher around it. `Display` gives its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Invariant {
@@ -13,7 +13,7 @@ pub enum Invariant {
     Valid,
     /// Equal histories give equal decisions.
     Deterministic,
-    /// The order of the nodes in the view does not matter.
+    /// The order of the nodes in the view does not change a decision.
     OrderIndifferent,
     /// The batch sizes of a plan add up to the global batch in synchronous training.
     Sum,
@@ -21,18 +21,19 @@ pub enum Invariant {
     Bounds,
     /// At most one plan is in flight, and no version is used twice.
     OneInFlight,
-    /// A plan is for the current group, and a new group gets one at once.
+    /// A plan is for the current membership, and a new membership gets a plan at once.
     Membership,
-    /// A node action hits the running incarnation, and no other.
+    /// A node action hits the running incarnation of its node, and no other.
     OtherLife,
-    /// Restarts keep to the budget, and there is one at a time for each node.
+    /// Restarts keep to the budget, and each node has at most one restart in progress.
     Budget,
-    /// The chief is not restarted unasked, and neither is the only worker that has the model.
+    /// The policy never restarts the chief unless the settings allow it, and never the only worker that has
+    /// the model.
     Chief,
 }
 
 impl Invariant {
-    /// All promises.
+    /// All invariants, in order.
     pub const ALL: [Self; 11] = [
         Self::Total,
         Self::Valid,
@@ -47,7 +48,7 @@ impl Invariant {
         Self::Chief,
     ];
 
-    /// Returns the name.
+    /// Returns the name of the invariant.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Total => "total",
@@ -64,7 +65,7 @@ impl Invariant {
         }
     }
 
-    /// Returns the promise as a sentence.
+    /// Returns the invariant as a sentence.
     pub const fn promise(self) -> &'static str {
         match self {
             Self::Total => "every tick gets a decision, and doing nothing has a reason",
@@ -102,24 +103,24 @@ pub struct Invariants {
 }
 
 impl Invariants {
-    /// Returns the set of all promises.
+    /// Returns the set of all invariants.
     pub fn all() -> Self {
         Self { of: Invariant::ALL.into() }
     }
 
-    /// Returns the set of these promises.
+    /// Returns the set of these invariants.
     pub fn only(of: impl IntoIterator<Item = Invariant>) -> Self {
         Self { of: of.into_iter().collect() }
     }
 
-    /// Removes one promise.
+    /// Removes one invariant from the set.
     #[must_use]
     pub fn without(mut self, invariant: Invariant) -> Self {
         self.of.remove(&invariant);
         self
     }
 
-    /// Returns whether the promise is in the set.
+    /// Returns whether the invariant is in the set.
     pub fn contains(&self, invariant: Invariant) -> bool {
         self.of.contains(&invariant)
     }

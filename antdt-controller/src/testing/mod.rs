@@ -47,15 +47,15 @@ use crate::validate::validate;
 #[cfg(feature = "runtime")]
 pub use crate::runtime::launcher::suite::{LauncherViolation, check_launcher};
 
-/// A property that a policy does not have, with the case that shows it.
+/// A property of a correct policy that the policy under test does not have, with the case that shows it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the policy is not {property}, in case {case}: {detail}")]
 pub struct Violation {
-    /// The expected behaviour.
+    /// Behaviour that the suite expects.
     pub property: &'static str,
-    /// Number of the case; the same seed gives the same cases.
+    /// Number of the random case; the same seed gives the same cases.
     pub case: u32,
-    /// The observed behaviour.
+    /// Behaviour that the suite observed.
     pub detail: String,
 }
 
@@ -113,11 +113,12 @@ pub fn check_policy(policy: &dyn Policy, cases: u32, seed: Seed) -> Result<(), V
     Ok(())
 }
 
-/// Checks an action of your own: that it has its names and says what it does, that it knows what is asked of it and has no objection to a decision
-/// that asks for nothing, and that it hands over what is asked of it and nothing else. `asked` is a decision that asks for it alone.
+/// Checks a user-defined action: it has names and a description, it recognises the decisions that ask for it,
+/// it accepts a decision that asks for nothing, and it hands over exactly what is asked of it. `asked` is a
+/// decision that asks for this action alone.
 ///
 /// # Errors
-/// What is wrong, in words.
+/// A description of what is wrong.
 pub fn check_action(action: &dyn Action, asked: &Decision) -> Result<(), String> {
     let name = action.name();
     if name.is_empty() || action.about().is_empty() || action.dry_name() != format!("WOULD_{name}") {
@@ -191,7 +192,7 @@ fn number(rng: &mut DetRng, below: u32) -> u32 {
     u32::try_from(rng.below(u64::from(below))).unwrap_or(0)
 }
 
-/// Returns a random job, in a likely or an unlikely state.
+/// Returns a random view of a job, in a likely or an unlikely state.
 pub fn random_view(rng: &mut DetRng, tick: u64) -> ClusterView {
     let modes = Capabilities::COMMON;
     let mode = modes[rng.below(modes.len() as u64) as usize];
@@ -301,8 +302,8 @@ fn random_node(rng: &mut DetRng, id: NodeId, noisy: bool) -> NodeView {
     }
 }
 
-/// Returns a quiet synchronous job: one worker for each of these times per sample, in microseconds, with
-/// equal batches of 64.
+/// Returns the view of a synchronous job without stragglers: one worker for each of `sample_times_us` (its
+/// time per sample, in microseconds), with equal batches of 64 samples.
 pub fn quiet_view(mode: Capabilities, sample_times_us: &[u64]) -> ClusterView {
     let workers: BTreeMap<NodeId, u64> =
         (0..).map(NodeId::worker).zip(sample_times_us.iter().copied()).collect();

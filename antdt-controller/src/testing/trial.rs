@@ -18,8 +18,8 @@ use crate::dispatch::{DispatchEffect, DispatchEvent, Dispatcher, DispatcherConfi
 use crate::policy::{Decision, Policy, Seat, Split};
 use crate::validate::validate;
 
-/// A promise that was broken in a history. Its text names the promise and the step, says how it was broken,
-/// and gives the line that replays the history.
+/// Report that a policy or a dispatcher broke an invariant in a history. Its text names the invariant and the
+/// step, says how the invariant was broken, and gives the line that replays the history.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Broken(Box<Found>);
 
@@ -32,22 +32,23 @@ struct Found {
 }
 
 impl Broken {
-    /// Returns the broken promise.
+    /// Returns the broken invariant.
     pub fn invariant(&self) -> Invariant {
         self.0.invariant
     }
 
-    /// Returns the step after which the promise was broken, from 1; 0 is the start of the job.
+    /// Returns the number of the step, from 1, after which the invariant was broken; 0 is the start of the
+    /// job.
     pub fn step(&self) -> usize {
         self.0.step
     }
 
-    /// Returns a description of the violation.
+    /// Returns a description of how the invariant was broken.
     pub fn what(&self) -> &str {
         &self.0.what
     }
 
-    /// Returns the history.
+    /// Returns the history in which the invariant was broken.
     pub fn history(&self) -> &History {
         &self.0.history
     }
@@ -125,7 +126,7 @@ impl Invariants {
     /// Replays a history against the dispatcher of this crate with a policy.
     ///
     /// # Errors
-    /// Names the first promise that is broken.
+    /// Names the first invariant that is broken.
     // By value, as a policy is handed to the dispatcher; every dispatcher gets a copy in the same state.
     #[allow(clippy::needless_pass_by_value, reason = "reads as the constructor of the policy at the call")]
     pub fn check(&self, history: &History, policy: impl Policy) -> Result<(), Broken> {
@@ -142,7 +143,7 @@ impl Invariants {
     /// third sees the nodes in another order.
     ///
     /// # Errors
-    /// Names the first promise that is broken.
+    /// Names the first invariant that is broken.
     pub fn check_dispatcher<M>(
         &self,
         history: &History,

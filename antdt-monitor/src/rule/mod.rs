@@ -20,7 +20,8 @@ pub use ratio::RatioRule;
 pub struct Evidence {
     /// Ratio over the short window.
     pub ratio_short: f64,
-    /// Short ratio that noise alone may give a healthy node, with a chance of at most [`ERROR_RATE`](crate::ERROR_RATE); above 1.
+    /// Short-window ratio that noise alone may give a healthy node, with a chance of at most
+    /// [`ERROR_RATE`](crate::ERROR_RATE); above 1.
     pub ratio_by_chance: f64,
     /// Median of the ratio over the long window.
     pub ratio_long: f64,
@@ -34,9 +35,9 @@ pub trait PaceRule: fmt::Debug + Send + Sync {
     /// Returns whether a node with this slowness ratio counts as slow at this moment.
     fn is_slow(&self, ratio: f64) -> bool;
 
-    /// Returns the rule's verdict. `_current` is the one in force, for hysteresis; it is never
-    /// `Straggler(Deterministic)`, which is a verdict on the device class, not on the node. The default is a
-    /// transient straggler while the node is slow, whatever noise explains.
+    /// Returns the rule's verdict on a node. `_current` is the verdict in force, for hysteresis; it is never
+    /// `Straggler(Deterministic)`, which is a verdict on a device class. By default a node is a transient
+    /// straggler while it is slow, even if noise explains the ratio.
     fn judge(&self, evidence: &Evidence, _current: Pace) -> Pace {
         if self.is_slow(evidence.ratio_short) {
             Pace::Straggler(StragglerKind::Transient)
@@ -46,7 +47,7 @@ pub trait PaceRule: fmt::Debug + Send + Sync {
     }
 }
 
-/// A rule of one function, which returns whether a node with this slowness ratio is slow.
+/// A pace rule that is one function: it returns whether a node with this slowness ratio is slow.
 #[derive(Debug, Clone, Copy)]
 pub struct FromFn(pub fn(f64) -> bool);
 
@@ -70,8 +71,8 @@ const SHIPPED: &[Entry] = &[Entry {
     build: |settings| Ok(Arc::new(RatioRule::read(settings)?)),
 }];
 
-/// A pace rule with its name and settings, as a recording holds it. Two are equal if their names and settings
-/// are.
+/// A pace rule with its name and settings, as a recording stores it. Two rules are equal if their names and
+/// settings are.
 #[derive(Clone)]
 pub struct Rule {
     name: String,
@@ -116,7 +117,7 @@ impl Rule {
         self.rule.is_slow(ratio)
     }
 
-    /// Returns the rule's verdict; `current` is the one in force.
+    /// Returns the rule's verdict on a node; `current` is the verdict in force.
     pub fn judge(&self, evidence: &Evidence, current: Pace) -> Pace {
         self.rule.judge(evidence, current)
     }

@@ -17,17 +17,18 @@ use super::{Evidence, PaceRule};
 /// summaries, whose numbers we do not know. For scale: `DLRover` calls a node slow at twice the median of a probe.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RatioRule {
-    /// Ratio from which a node is slow. 1.3: noise of healthy nodes in public traces stays below 1.25 at the
-    /// 99th percentile.
+    /// Ratio over the short window from which a node is slow. Default 1.3: noise of healthy nodes in public
+    /// traces stays below 1.25 at the 99th percentile.
     #[doc(alias = "lambda")]
     pub transient: f64,
-    /// Ratio over the long window from which a restart is considered. 1.5: below, even a perfect cure hardly
-    /// pays.
+    /// Ratio over the long window from which a restart is considered. Default 1.5: below it, even a perfect
+    /// cure hardly pays.
     pub persistent: f64,
-    /// Share of the long window in which a persistent straggler was slow. 0.8: no single burst makes a node
-    /// persistent.
+    /// Share of the long window in which a persistent straggler was slow. Default 0.8: no single burst makes
+    /// a node persistent.
     pub slow_fraction: f64,
-    /// Fraction of its threshold at which a verdict is left. 0.9: keeps it from flapping at the threshold.
+    /// Fraction of its threshold below which a verdict ends. Default 0.9: a ratio near the threshold does not
+    /// change the verdict back and forth.
     pub hysteresis: f64,
 }
 
@@ -38,7 +39,7 @@ impl Default for RatioRule {
 }
 
 impl RatioRule {
-    /// Name in the registry.
+    /// Name of the rule in the registry.
     pub const NAME: &'static str = "ratio";
 
     pub(super) fn settings() -> Vec<Setting> {

@@ -8,13 +8,14 @@ use super::{Action, Asked};
 use crate::policy::Decision;
 use crate::validate::Refusal;
 
-/// New batch sizes and micro-batches. All workers switch at one iteration.
+/// The action that gives all live workers new batch sizes and micro-batches. All workers switch at one
+/// iteration.
 #[doc(alias = "ADJUST_BS")]
 #[derive(Debug, Clone, Copy)]
 pub struct AdjustBs;
 
 impl AdjustBs {
-    /// Name of the action.
+    /// Name of the action in reports, decisions and plans.
     pub const NAME: &'static str = "ADJUST_BS";
 }
 

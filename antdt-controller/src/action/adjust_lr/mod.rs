@@ -20,7 +20,7 @@ use antdt_core::{Capabilities, InvalidValue};
 use super::{Action, Asked, Worker};
 use crate::validate::Refusal;
 
-/// How the learning rate follows a worker's batch size.
+/// Rule by which the learning rate follows a worker's batch size.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum RateRule {
     /// The worker's share of the learning rate is proportional to its batch size.
@@ -32,13 +32,14 @@ pub enum RateRule {
 }
 
 impl RateRule {
-    /// The text forms, for a help text.
+    /// Text forms of a rate rule, for help texts.
     pub const USAGES: [&'static str; 3] = ["linear", "sqrt", "fixed=SHARE"];
 
     /// Least and largest share that may be fixed. A tenth and ten times: beyond, a slip of the hand is likelier than a wish.
     const FIXED: (f32, f32) = (0.1, 10.0);
 
-    /// Returns the share of the learning rate of a worker with batches of `batch_size` samples, where an even share is `even`.
+    /// Returns the share of the learning rate for a worker with batches of `batch_size` samples; `even` is
+    /// the batch size, in samples, at which the share is 1 under the two rules that follow batch sizes.
     pub fn share(self, batch_size: u32, even: f64) -> f32 {
         let ratio = f64::from(batch_size.max(1)) / even.max(f64::MIN_POSITIVE);
         #[allow(clippy::cast_possible_truncation, reason = "rounded once a plan, on one worker")]
@@ -52,7 +53,7 @@ impl RateRule {
     /// Checks that the rule makes sense in a sync mode.
     ///
     /// # Errors
-    /// If the rule follows batch sizes and the mode takes its means over samples: every sample then has the
+    /// If the rule follows batch sizes and the sync mode averages over samples: every sample then has the
     /// same weight already.
     pub fn suits(self, mode: Capabilities) -> Result<(), InvalidValue> {
         let steps_alone = mode.mixes() || (mode.needs_servers() && !mode.steps_in_common());
@@ -98,13 +99,14 @@ impl FromStr for RateRule {
     }
 }
 
-/// A share of the learning rate by a [`RateRule`]. All workers switch at one iteration.
+/// The action that gives each worker a share of the learning rate, by a [`RateRule`]. All workers switch at
+/// one iteration.
 #[doc(alias = "ADJUST_LR")]
 #[derive(Debug, Clone, Copy)]
 pub struct AdjustLr;
 
 impl AdjustLr {
-    /// Name of the action.
+    /// Name of the action in reports, decisions and plans.
     pub const NAME: &'static str = "ADJUST_LR";
 }
 

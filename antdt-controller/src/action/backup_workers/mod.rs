@@ -1,18 +1,18 @@
-//! `BACKUP_WORKERS`: how many workers a step need not wait for.
+//! The action `BACKUP_WORKERS`: sets how many workers a step need not wait for.
 
 use super::{Action, Asked};
 use crate::policy::Decision;
 use crate::validate::Refusal;
 
-/// A number of workers that a step need not wait for, in a sync mode that
-/// [takes backups](antdt_core::Capabilities::takes_backups). All workers switch at one step, from which on the master's
-/// [coordinator](crate::StepCoordinator) commits without them.
+/// The action that sets the number of workers that a step need not wait for, in a sync mode that [takes
+/// backups](antdt_core::Capabilities::takes_backups). All workers switch at one step, from which on the
+/// master's [coordinator](crate::StepCoordinator) commits without them.
 #[doc(alias = "BACKUP_WORKERS")]
 #[derive(Debug, Clone, Copy)]
 pub struct BackupWorkers;
 
 impl BackupWorkers {
-    /// Name of the action.
+    /// Name of the action in reports, decisions and plans.
     pub const NAME: &'static str = "BACKUP_WORKERS";
 }
 

@@ -1,15 +1,16 @@
-//! `EXCLUDE_HOST`: hosts on which no worker is started any more.
+//! The action `EXCLUDE_HOST`: names hosts on which no worker is started any more.
 //!
 //! | value | workers that are started from now on |
 //! |---|---|
 //! | `HOST[,HOST]…` | run on other hosts |
 //! | `none` | run anywhere again |
 //!
-//! It is anti-affinity for what is started, and moves nobody by itself: workers that run on the host stay there until something restarts them,
-//! a policy by `KILL_RESTART` or a crash. Restarts of the same decision wait until it is in force, so that they do not come back to the host.
+//! The action affects only workers that start later. A worker that runs on the host stays there until it is
+//! restarted, by `KILL_RESTART` or after a crash. Restarts in the same decision wait until the action is in
+//! force, so that they do not place workers on the host again.
 //!
-//! Only a launcher that knows several hosts can carry it out ([`Launcher::avoid`](crate::Launcher::avoid)); elsewhere it is refused. Servers
-//! stay where they are.
+//! The action is refused unless the launcher knows several hosts; [`Launcher::avoid`](crate::Launcher::avoid)
+//! carries it out. It does not affect servers.
 //!
 //! Source: our design; node anti-affinity is what cluster schedulers call it.
 
@@ -22,7 +23,7 @@ use antdt_core::InvalidValue;
 use super::{Action, Asked, Cluster};
 use crate::validate::Refusal;
 
-/// Hosts that workers are kept from, in the text form that a decision has.
+/// Hosts on which a plan or decision starts no worker any more, with their text form.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Excluded(pub BTreeSet<String>);
 
@@ -30,15 +31,16 @@ impl Excluded {
     /// The text form of no host.
     const NONE: &'static str = "none";
 
-    /// Returns the hosts that a plan excludes, of the values of its actions; none if it says nothing.
+    /// Returns the hosts that a plan excludes, from the values of its actions; the set is empty if the plan
+    /// has no value for `EXCLUDE_HOST`.
     pub fn of(values: &super::ActionValues) -> Self {
         values.get(ExcludeHost::NAME).and_then(|value| value.parse().ok()).unwrap_or_default()
     }
 
-    /// Whether workers can be kept from these hosts if a launcher may choose among `hosts`.
+    /// Checks that a launcher which may choose among `hosts` can keep workers off the excluded hosts.
     ///
     /// # Errors
-    /// If the launcher cannot choose, does not know one of them, or nothing would be left.
+    /// If the launcher cannot choose among hosts, does not know an excluded host, or no host would be left.
     pub fn suits(&self, hosts: &BTreeSet<String>) -> Result<(), InvalidValue> {
         let refused = |expected: String| Err(InvalidValue::new(ExcludeHost::NAME, self, expected));
         if self.0.is_empty() {
@@ -88,13 +90,13 @@ impl FromStr for Excluded {
     }
 }
 
-/// Hosts on which no worker is started any more.
+/// The action that names hosts on which no worker is started any more.
 #[doc(alias = "anti-affinity")]
 #[derive(Debug, Clone, Copy)]
 pub struct ExcludeHost;
 
 impl ExcludeHost {
-    /// Name of the action.
+    /// Name of the action in reports, decisions and plans.
     pub const NAME: &'static str = "EXCLUDE_HOST";
 }
 

@@ -1,4 +1,4 @@
-//! How many restarts a job may spend on slow nodes.
+//! [`RestartBudget`]: limits the number of restarts of slow nodes.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -9,20 +9,23 @@ use antdt_core::{ActionId, Holder, JobTime, NodeId, Reason};
 /// [`RelaunchBudget`](crate::RelaunchBudget).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BudgetConfig {
-    /// Most restarts of one node in a job. 3, as in `DLRover`: what three restarts did not cure, a fourth will not cure
-    /// either.
+    /// Most restarts of one node for slowness in a job. The default is 3, as in `DLRover`: what three
+    /// restarts did not cure, a fourth will not cure either.
     pub per_node: u32,
-    /// Most restarts within an hour, in percent of the nodes; see also [`per_hour_least`](Self::per_hour_least).
+    /// Most restarts that may begin within an hour, in percent of the workers; see also
+    /// [`per_hour_least`](Self::per_hour_least).
     pub per_hour_percent: u32,
-    /// Number of restarts within an hour that even the smallest job may have.
+    /// Number of restarts within an hour that the budget allows even if
+    /// [`per_hour_percent`](Self::per_hour_percent) comes to fewer.
     pub per_hour_least: u32,
     /// Most restarts in progress at a time, in percent of the workers; one is always allowed. 5 by default,
     /// because the other workers carry the load of a worker that restarts.
     pub at_once_percent: u32,
-    /// After a restart that took `t` the node is left alone for `cool_down_factor · t`. 10: no node spends more
-    /// than a tenth of its time on restarts. Relative, so that it suits nodes that start in 1 s or in 10 min.
+    /// Length of the cool-down of a node after a restart, as a multiple of the time that the restart took.
+    /// The default is 10: no node spends more than a tenth of its time on restarts, whether it starts in 1 s
+    /// or in 10 min.
     pub cool_down_factor: u32,
-    /// Whether the chief may be restarted.
+    /// Whether the chief, the first worker, may be restarted for slowness.
     pub chief_allowed: bool,
 }
 
@@ -46,10 +49,10 @@ pub enum BudgetRefusal {
     /// The node is being restarted already.
     #[error("{node} is being restarted already")]
     Running {
-        /// The node.
+        /// Node that is being restarted.
         node: NodeId,
     },
-    /// As many other nodes as allowed are being restarted.
+    /// As many other nodes as the budget allows are being restarted.
     #[error("{running} nodes are being restarted, at most {most} may be at once")]
     AtOnce {
         /// Number of restarts in progress.
@@ -60,7 +63,7 @@ pub enum BudgetRefusal {
     /// The node has had as many restarts as one node may have.
     #[error("{node} was restarted {times} times, its limit")]
     Node {
-        /// The node.
+        /// Node that may not be restarted again.
         node: NodeId,
         /// Number of restarts of the node so far.
         times: u32,
@@ -74,15 +77,15 @@ pub enum BudgetRefusal {
     /// The node was restarted a short while ago.
     #[error("{node} was restarted a short while ago; not again before {until}")]
     CoolDown {
-        /// The node.
+        /// Node that was restarted.
         node: NodeId,
-        /// Earliest time of the next restart.
+        /// End of the node's cool-down, the earliest time of its next restart.
         until: JobTime,
     },
 }
 
 impl BudgetRefusal {
-    /// Returns the refusal as the reason for which `node` is not restarted.
+    /// Returns this refusal as the [`Reason`] for which `node` is not restarted.
     pub const fn reason(&self, node: NodeId) -> Reason {
         match self {
             Self::Running { .. } => Reason::Unsettled,
@@ -114,23 +117,24 @@ pub struct RestartBudget {
 impl RestartBudget {
     const HOUR: Duration = Duration::from_secs(3600);
 
-    /// Returns a budget of which nothing is used.
+    /// Returns a budget of which no restart is spent.
     pub const fn new(config: BudgetConfig) -> Self {
         Self { config, nodes: BTreeMap::new(), running: BTreeMap::new(), recent: VecDeque::new() }
     }
 
-    /// Returns the limits.
+    /// Returns the limits of the budget.
     pub const fn config(&self) -> &BudgetConfig {
         &self.config
     }
 
-    /// Returns how many more of `workers` workers one decision may take away now.
+    /// Returns how many of a job's `workers` workers may be restarted now, by the limits on restarts at a
+    /// time and within an hour.
     pub fn room(&self, now: JobTime, workers: usize) -> usize {
         let at_once = self.most_at_once(workers).saturating_sub(self.running.len());
         at_once.min(self.most_an_hour(workers).saturating_sub(self.last_hour(now)))
     }
 
-    /// Whether `node` may be restarted now in a job of `workers` workers.
+    /// Checks that `node` may be restarted now, in a job of `workers` workers.
     ///
     /// # Errors
     /// The first limit that forbids it.
@@ -156,7 +160,7 @@ impl RestartBudget {
         Ok(())
     }
 
-    /// Records that a restart begins. The caller has checked [`allows`](Self::allows).
+    /// Records at `now` that a restart begins. The caller has asked [`allows`](Self::allows) before.
     pub fn started(&mut self, now: JobTime, id: ActionId, target: Holder) {
         self.nodes.entry(target.node).or_default().restarts += 1;
         self.running.insert(id, (target.node, now));
@@ -164,7 +168,8 @@ impl RestartBudget {
         self.recent.push_back(now);
     }
 
-    /// Records that a restart ended, whether the node came back or not. An unknown or repeated id changes nothing.
+    /// Records at `now` that a restart ended, whether or not the node came back, and begins the node's
+    /// cool-down. An unknown or repeated id changes nothing.
     pub fn ended(&mut self, now: JobTime, id: ActionId) {
         if let Some((node, start)) = self.running.remove(&id) {
             let rest = now.since(start).saturating_mul(self.config.cool_down_factor);
@@ -173,17 +178,21 @@ impl RestartBudget {
         }
     }
 
-    /// Returns the number of restarts of a node so far, and how long it is left alone after the last of them.
+    /// Returns the number of restarts of a node so far, and the length of the cool-down after the last of
+    /// them.
     pub fn spent(&self, node: NodeId) -> (u32, Duration) {
         self.nodes.get(&node).map_or((0, Duration::ZERO), |spent| (spent.restarts, spent.rest))
     }
 
-    /// Returns the number of restarts that count towards the limit of an hour, as of the newest of them.
+    /// Returns the number of restarts in the hour before the newest restart; a successor of the master
+    /// continues with it.
     pub fn recent(&self) -> u32 {
         u32::try_from(self.recent.len()).unwrap_or(u32::MAX)
     }
 
-    /// Goes on from what was spent under an earlier master, whose clock nobody knows: as if its restarts had ended just now.
+    /// Continues with what an earlier master has spent. The clock of that master is unknown, so all its
+    /// restarts count as ended at `now`. `nodes` gives each node's number of restarts and the length of its
+    /// last cool-down.
     pub fn resume(
         &mut self,
         now: JobTime,

@@ -1,4 +1,5 @@
-//! `KILL_RESTART`: a worker finishes its batch, is stopped, and is started again. [`restart`] is the course of one, [`budget`] how many there may be.
+//! The action `KILL_RESTART`: a worker finishes its batch, is stopped, and is started again. [`restart`]
+//! carries out one restart, [`budget`] limits their number.
 
 use std::collections::BTreeSet;
 
@@ -11,13 +12,13 @@ use crate::validate::Refusal;
 pub mod budget;
 pub mod restart;
 
-/// Restarts of nodes, one saga each ([`RestartSaga`](crate::RestartSaga)).
+/// The action that restarts nodes; a [`RestartSaga`](crate::RestartSaga) carries out each restart.
 #[doc(alias = "KILL_RESTART")]
 #[derive(Debug, Clone, Copy)]
 pub struct KillRestart;
 
 impl KillRestart {
-    /// Name of the action.
+    /// Name of the action in reports, decisions and plans.
     pub const NAME: &'static str = "KILL_RESTART";
 }
 

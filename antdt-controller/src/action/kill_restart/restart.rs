@@ -9,7 +9,7 @@
 //! messages changes anything. Both effects come out of one mutation, and effects are carried out in order, so
 //! there is no state in between.
 //!
-//! An incarnation that turns out to be needed before it has left stays until it is not:
+//! If it turns out that only the old incarnation has the model, that incarnation is not killed:
 //! [`RestartEvent::Needed`].
 //!
 //! Every event names an incarnation. Repeated, late and reordered events, and those of other incarnations,
@@ -27,12 +27,12 @@ const NEEDED_FOR: Duration = Duration::from_secs(1);
 /// Time limits of the steps of a restart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RestartConfig {
-    /// Limit from the kill to the report that the process ended. 10 s.
+    /// Limit from the kill to the report that the process ended. Default 10 s.
     pub kill_limit: Duration,
-    /// Limit from the request for a new process to its start. 300 s: a cluster may have to find a place for
-    /// it.
+    /// Limit from the request for a new process to its start. Default 300 s: a cluster may have to find a
+    /// place for the process.
     pub pending_limit: Duration,
-    /// Limit from the start of the process to its registration. 120 s: frameworks are slow to load.
+    /// Limit from the start of the process to its registration. Default 120 s: frameworks are slow to load.
     pub starting_limit: Duration,
 }
 
@@ -90,7 +90,7 @@ pub enum RestartEffect {
     Fence(Holder),
     /// Kill the process of this incarnation.
     Kill(Holder),
-    /// Start this incarnation.
+    /// Start a process for this incarnation.
     Launch(Holder),
     /// Report the outcome to the [`Dispatcher`](crate::Dispatcher).
     Outcome(ActionOutcome),
@@ -109,7 +109,7 @@ pub struct RestartSaga {
 }
 
 impl RestartSaga {
-    /// Begins a restart: the old incarnation is asked to drain.
+    /// Begins a restart: returns the saga, whose first effect asks the old incarnation to drain.
     pub fn begin(now: JobTime, action: &NodeAction, config: RestartConfig) -> Self {
         // A kind that is unknown here drains at once: a restart is the least that every kind includes.
         let drain = match action.kind {
@@ -127,7 +127,7 @@ impl RestartSaga {
         }
     }
 
-    /// Returns the id of the action.
+    /// Returns the id of the action that asked for the restart.
     pub const fn id(&self) -> ActionId {
         self.id
     }
@@ -147,12 +147,12 @@ impl RestartSaga {
         self.old
     }
 
-    /// Returns the incarnation that replaces it.
+    /// Returns the incarnation that replaces the old one.
     pub const fn replacement(&self) -> Holder {
         Holder::new(self.old.node, self.old.incarnation.next())
     }
 
-    /// Applies an event.
+    /// Applies an event at `now`; the effects that follow from it are queued.
     pub fn event(&mut self, now: JobTime, event: RestartEvent) {
         use RestartState as S;
         let (old, new) = (self.old, self.replacement());

@@ -1,4 +1,4 @@
-//! `LOCAL_STEPS`: how many steps each worker takes between two averages.
+//! The action `LOCAL_STEPS`: sets how many steps each worker takes between two averages.
 
 use antdt_core::LocalSteps;
 
@@ -6,12 +6,13 @@ use super::{Action, Asked};
 use crate::policy::Decision;
 use crate::validate::Refusal;
 
-/// A number of steps between two averages, in a sync mode that [averages models](antdt_core::LocalSteps::Several).
+/// The action that sets the number of steps between two averages, in a sync mode that [averages
+/// models](antdt_core::LocalSteps::Several).
 #[derive(Debug, Clone, Copy)]
 pub struct AdjustLocalSteps;
 
 impl AdjustLocalSteps {
-    /// Name of the action.
+    /// Name of the action in reports, decisions and plans.
     pub const NAME: &'static str = "LOCAL_STEPS";
 }
 

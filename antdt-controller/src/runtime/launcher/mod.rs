@@ -1,4 +1,4 @@
-//! Launchers.
+//! Launchers that ship with this crate.
 
 mod process;
 #[cfg(any(test, feature = "testing"))]

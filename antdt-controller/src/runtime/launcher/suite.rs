@@ -10,13 +10,13 @@ use antdt_core::{Holder, Incarnation, NodeId};
 
 use crate::launcher::{LaunchError, LaunchStatus, Launcher, LauncherEvent, NodeExit, NodeSpec, Outlets};
 
-/// A property that a launcher does not have.
+/// A property of a correct launcher that the launcher under test does not have.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the launcher is not {property}: {detail}")]
 pub struct LauncherViolation {
-    /// The expected behaviour.
+    /// Behaviour that the suite expects.
     pub property: &'static str,
-    /// The observed behaviour.
+    /// Behaviour that the suite observed.
     pub detail: String,
 }
 

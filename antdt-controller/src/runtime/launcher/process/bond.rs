@@ -4,13 +4,15 @@ use std::io;
 
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 
-/// Variable with the process id of the launching process, which every child of a process launcher has.
+/// Name of the environment variable that tells every child of a process launcher the process id of the
+/// launching process.
 pub const LAUNCHER_PID: &str = "ANTDT_LAUNCHER_PID";
 
-/// How the end of the launcher's process affects a node.
+/// How the death of the launching process affects this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Bond {
-    /// No process launcher started this process, or another process stands in between. It ends by a lost lease.
+    /// Not directly: no process launcher started this process, or another process stands in between. The
+    /// process ends once its master stays silent for too long.
     Free,
     /// The kernel kills this process when the launching process dies.
     Bound,
@@ -18,11 +20,11 @@ pub enum Bond {
     Orphan,
 }
 
-/// Binds the life of this process to that of the launching process, if a process launcher started it. To be called at the
-/// start of a node.
+/// Binds the life of this process to that of the launching process, if a process launcher started it. A
+/// node's program calls it when it starts.
 ///
 /// # Errors
-/// If the system refuses it.
+/// If the operating system refuses the request.
 pub fn bind_to_launcher() -> io::Result<Bond> {
     let launcher = std::env::var(LAUNCHER_PID).ok().and_then(|pid| pid.parse().ok());
     let Some(launcher) = launcher.and_then(Pid::from_raw) else { return Ok(Bond::Free) };

@@ -52,9 +52,9 @@ const OUTPUT_LIMIT: Duration = Duration::from_secs(1);
 /// Longest grace; a longer one is cut to it, so that its end can be computed.
 const GRACE_MOST: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// Runs nodes as children of this process.
+/// A launcher that runs nodes as child processes of this process.
 ///
-/// Needs a tokio runtime with I/O and time around it. Dropping it kills all children.
+/// It must be used within a tokio runtime that has I/O and time enabled. Dropping it kills all children.
 pub struct ProcessLauncher {
     host: String,
     outlets: Outlets,
@@ -80,7 +80,7 @@ impl fmt::Debug for ProcessLauncher {
 }
 
 impl ProcessLauncher {
-    /// Builds a launcher without children.
+    /// Returns a launcher without children, which reports through `outlets`.
     ///
     /// # Panics
     /// Outside a tokio runtime.
