@@ -20,7 +20,7 @@ pub enum ElementType {
     I32 = 3,
     /// 64-bit integer.
     I64 = 4,
-    /// Byte.
+    /// 8-bit unsigned integer.
     U8 = 5,
     /// IEEE half float.
     F16 = 6,
@@ -69,10 +69,10 @@ mod sealed {
 
 /// A number that collectives reduce. Sealed: the wire format knows each type by its number.
 ///
-/// Integers wrap around. A NaN among the operands of a float makes every result of it NaN, minimum and maximum
-/// included, so that it reaches all members alike. Half types are widened to `f32`, combined, and rounded once
-/// per combination, ties to even; a NaN among their results is always the same one, so that every way to compute them
-/// gives the same bits.
+/// Integers wrap around. A NaN among the operands of a float makes every result of it NaN, minimum and
+/// maximum included, so that it reaches all members alike. Half types are widened to `f32`, combined, and
+/// rounded once per combination, ties to even. A NaN result of a half type always has the same bits, on every
+/// processor.
 pub trait Element: sealed::Sealed + bytemuck::Pod + Default + PartialEq + fmt::Debug + Send + Sync {
     /// Type of the element at run time.
     const TYPE: ElementType;

@@ -2,7 +2,7 @@
 
 use crate::element::{Element, ElementType};
 
-/// A slice of elements as bytes, with the type of its elements.
+/// A slice of elements as bytes, together with their element type, for calls that take elements of any type.
 #[derive(Debug, Clone, Copy)]
 pub struct Elements<'a> {
     element: ElementType,
@@ -10,7 +10,8 @@ pub struct Elements<'a> {
     bytes: &'a [u8],
 }
 
-/// A mutable slice of elements as bytes, with the type of its elements.
+/// A mutable slice of elements as bytes, together with their element type, for calls that take elements of
+/// any type.
 #[derive(Debug)]
 pub struct ElementsMut<'a> {
     element: ElementType,
@@ -19,7 +20,7 @@ pub struct ElementsMut<'a> {
 }
 
 impl<'a> Elements<'a> {
-    /// Converts a typed slice.
+    /// Wraps a slice of typed elements.
     pub fn of<E: Element>(slice: &'a [E]) -> Self {
         Self { element: E::TYPE, bytes: bytemuck::cast_slice(slice) }
     }
@@ -45,7 +46,7 @@ impl<'a> Elements<'a> {
 }
 
 impl<'a> ElementsMut<'a> {
-    /// Converts a typed slice.
+    /// Wraps a mutable slice of typed elements.
     pub fn of<E: Element>(slice: &'a mut [E]) -> Self {
         Self { element: E::TYPE, bytes: bytemuck::cast_slice_mut(slice) }
     }

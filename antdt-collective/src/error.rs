@@ -19,9 +19,9 @@ pub enum CollectiveError {
         "{peer} kept this rank waiting for {waited:.1?} in {at}, {missing} bytes are missing; look at that node, then form a new group"
     )]
     Timeout {
-        /// Member that is late.
+        /// Member from which a message, or the acceptance of one, is missing.
         peer: Holder,
-        /// Tag of the call.
+        /// Position of the call in the history of the group.
         at: Tag,
         /// Time since the call began.
         waited: Duration,
@@ -33,13 +33,13 @@ pub enum CollectiveError {
     PeerClosed {
         /// Member whose connection ended.
         peer: Holder,
-        /// Tag of the call.
+        /// Position of the call in the history of the group.
         at: Tag,
     },
     /// This process, or a peer, aborted the call.
     #[error("aborted by {}: {reason}", by.map_or_else(|| "this process".to_owned(), |by| by.to_string()))]
     Aborted {
-        /// Peer that aborted; `None` for this process's own abort handle.
+        /// Member that aborted; `None` if this process's own abort handle ended the call.
         by: Option<Holder>,
         /// Member that caused the abort, if it is known.
         culprit: Option<Holder>,
@@ -58,7 +58,8 @@ pub enum CollectiveError {
         /// This rank's call or group, in words.
         ours: String,
     },
-    /// A newer group exists, which this process has missed: get the new list of members and join that group.
+    /// A newer group exists, which this process has not joined: the caller must get the new list of members
+    /// and join that group.
     #[error("membership {ours} is over, {theirs} has begun; ask the master for the new group")]
     StaleMembership {
         /// Membership version of this process's group.
@@ -82,7 +83,7 @@ pub enum CollectiveError {
         /// Description of the damage.
         what: String,
     },
-    /// The call cannot be served, whatever the group; correct the arguments.
+    /// The arguments are wrong in any group; the caller must correct them.
     #[error("{what}")]
     Invalid {
         /// What is wrong, and what would be accepted.
@@ -105,13 +106,14 @@ impl CollectiveError {
         Self::Io { what: format!("{what}: {e}"), kind: e.kind() }
     }
 
-    /// Returns whether a new group would meet the same error: the call cannot be served, or the members are
-    /// on hosts that the transport does not connect.
+    /// Returns whether a new group would meet the same error: the arguments are wrong, or the members are on
+    /// hosts that the transport does not connect.
     pub const fn is_permanent(&self) -> bool {
         matches!(self, Self::OtherHost { .. } | Self::Invalid { .. })
     }
 
-    /// Returns the member that made the call fail, if it is known: the late, dead or disagreeing one.
+    /// Returns the member that made the call fail, if it is known: the member that is late, dead, or in
+    /// disagreement.
     pub const fn culprit(&self) -> Option<Holder> {
         match self {
             Self::Timeout { peer, .. }

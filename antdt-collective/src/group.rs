@@ -45,15 +45,15 @@ pub struct Group {
 }
 
 impl Group {
-    /// Largest number of members of a group. Each is connected with each; beyond this, connections outnumber
-    /// file descriptors.
+    /// Largest number of members of a group. Each member is connected with each other; in a larger group the
+    /// connections would outnumber the file descriptors.
     pub const WORLD_MAX: usize = 1024;
 
     /// Returns a group; the rank of a member is its position in `members`, and `me` is the rank of this
     /// process.
     ///
     /// # Errors
-    /// If there is no member, too many, the same one twice, or `me` is not one of them.
+    /// If there is no member, there are too many, one occurs twice, or `me` is not the rank of a member.
     pub fn new(membership: MembershipVersion, members: Vec<Member>, me: Rank) -> Result<Self, InvalidValue> {
         if members.is_empty() || members.len() > Self::WORLD_MAX {
             return Err(InvalidValue::new(
@@ -108,7 +108,7 @@ impl Group {
     }
 
     /// Returns a number that two groups share only if they have the same members in the same order. Addresses
-    /// don't count: one member may be reached at different ones.
+    /// do not count, because one member may have several.
     pub fn fingerprint(&self) -> u64 {
         let start = Seed(self.membership.0).derive("group");
         self.members

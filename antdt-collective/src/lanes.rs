@@ -1,16 +1,17 @@
 //! Control values that are summed with every synchronous step. They make a plan start at the same iteration
 //! on all ranks, or on none, without a barrier of its own.
 //!
-//! Every rank adds `[n, eod, w, w², reform, leaving, whole, loss]` to the step's sums, in `f64` and apart from the
-//! gradient. All ranks see the same totals and so decide alike. With `w` the newest plan that a rank holds
-//! and can apply, all ranks hold the same one exactly if `world * Σw² = (Σw)²`: equality in the
-//! Cauchy-Schwarz inequality. The sum alone would not do: versions 1, 2, 3 add up to three times 2.
+//! Every rank contributes `[n, eod, w, w², reform, leaving, whole, loss]` to sums over all ranks, in `f64`
+//! and separate from the gradient. All ranks see the same totals and so decide alike. With `w` the newest
+//! plan that a rank holds and can apply, all ranks hold the same one exactly if `world * Σw² = (Σw)²`:
+//! equality in the Cauchy-Schwarz inequality. The sum alone would not do: versions 1, 2, 3 add up to three
+//! times 2.
 //!
 //! Source: our design.
 
 use antdt_core::PlanVersion;
 
-/// Control values that one rank contributes to a step.
+/// Control values that one rank contributes to a step, beside its gradient.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Lanes {
     /// Samples behind the rank's gradient; 0 if the rank had no data.
@@ -21,11 +22,13 @@ pub struct Lanes {
     pub plan_ready: PlanVersion,
     /// Whether the master asked the rank to form a new group after this step.
     pub reform: bool,
-    /// Whether the rank was ordered to leave and would do so after this step. It asks for a new group, too.
+    /// Whether the rank was ordered to leave the job, and would do so after this step. The rank then asks for
+    /// a new group, too.
     pub leaving: bool,
-    /// Whether the rank needs the mean of all ranks' models next, where a step averages those of a few.
+    /// Whether the rank needs the mean of all ranks' models in the next step, in a mode whose steps average
+    /// the models of a few.
     pub whole: bool,
-    /// Sum of the losses of the rank's samples.
+    /// Sum of the losses of the rank's samples in this step.
     pub loss_sum: f64,
 }
 
@@ -36,26 +39,26 @@ pub struct Verdict {
     pub samples: u64,
     /// Whether every rank has seen the end of the data.
     pub end_of_data: bool,
-    /// The plan that every rank holds, if it is the same for all.
+    /// Plan that every rank holds; `None` if the ranks hold different plans.
     pub plan_agreed: Option<PlanVersion>,
     /// Whether any rank was asked to form a new group.
     pub reform: bool,
     /// Whether every rank would leave. Then rank 0 must stay, or the model would be lost with the last rank.
     pub all_leaving: bool,
-    /// Whether any rank needs the mean of all ranks' models next.
+    /// Whether any rank needs the mean of all ranks' models in the next step.
     pub whole: bool,
     /// Sum of the losses over all samples of the step.
     pub loss_sum: f64,
 }
 
 impl Lanes {
-    /// Number of values in a rank's contribution.
+    /// Number of control values that a rank contributes.
     pub const LEN: usize = 8;
 
     /// Integers up to here are exact in an `f64`; beyond, no agreement is claimed.
     const EXACT_MAX: f64 = (1_u64 << 53) as f64;
 
-    /// Returns the values that are summed over all ranks.
+    /// Encodes the control values as numbers that are summed over all ranks.
     #[allow(clippy::cast_precision_loss, reason = "counts; a version that does not fit is never agreed on")]
     pub fn encode(&self) -> [f64; Self::LEN] {
         let version = self.plan_ready.0 as f64;
@@ -72,7 +75,7 @@ impl Lanes {
         ]
     }
 
-    /// Returns the conclusion from the totals over `world` ranks.
+    /// Returns what the totals of the control values over `world` ranks mean. Every rank computes the same.
     #[allow(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,

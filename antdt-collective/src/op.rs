@@ -1,20 +1,20 @@
-//! Reductions: how two operands become one.
+//! Reductions: the operations by which the operands of all ranks are combined.
 
 use std::fmt;
 
-/// A reduction, applied element by element.
+/// A reduction, which combines the operands of all ranks element by element.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum ReduceOp {
-    /// Addition.
+    /// The sum of the operands.
     Sum = 1,
     /// The smallest operand.
     Min = 2,
     /// The largest operand.
     Max = 3,
-    /// Multiplication.
+    /// The product of the operands.
     Prod = 4,
-    /// Addition, and the total divided once by the number of members; floats only. For operands of unequal
+    /// The sum of the operands, divided once by the number of members; floats only. For operands of unequal
     /// weight see [`weighted`](crate::weighted).
     Mean = 5,
 }

@@ -9,7 +9,7 @@
 //!
 //! Source: two-phase commit without a coordinator among the members that are alive; our design.
 
-/// State of a member's unanimous calls, as it reports it when a new group is formed.
+/// Progress of a member's unanimous calls, which the member reports when a new group is formed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CallState {
     /// Number of calls whose result the member has committed; `None` for a member without history.
@@ -19,18 +19,18 @@ pub struct CallState {
     pub open: bool,
 }
 
-/// Fate of a member's last unanimous call, decided by the next group.
+/// Fate of a member's last unanimous call, as the next group decides it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Resolution {
-    /// No call was open, and all members have committed the same calls.
+    /// No call is open, and all members have committed the same calls.
     Level,
-    /// The open call counts: this member must adopt its result.
+    /// The open call counts: this member must adopt the call's result.
     Committed,
-    /// The open call counts on no member: it must be made again.
+    /// The open call counts on no member: the caller must make it again.
     RolledBack,
-    /// Other members have committed results that this member does not hold. It needs their state.
+    /// Other members have committed results that this member does not hold: it must copy their state.
     Behind {
-        /// Number of missed calls.
+        /// Number of calls that this member missed.
         missed: u64,
     },
 }
@@ -39,7 +39,7 @@ impl CallState {
     /// Length of the encoded state in bytes.
     pub const LEN: usize = 16;
 
-    /// Encodes the state for the wire. By hand, since all states are gathered as blocks of one length.
+    /// Encodes the state for the wire.
     pub fn encode(self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
         bytes[..8].copy_from_slice(&self.committed.unwrap_or(0).to_le_bytes());
@@ -47,7 +47,7 @@ impl CallState {
         bytes
     }
 
-    /// Decodes what [`encode`](Self::encode) wrote.
+    /// Decodes a state that [`encode`](Self::encode) wrote.
     pub fn decode(bytes: &[u8; Self::LEN]) -> Self {
         let (count, _) = bytes.split_first_chunk().expect("there are 16 bytes");
         let committed = (bytes[8] & 1 != 0).then_some(u64::from_le_bytes(*count));

@@ -1,9 +1,10 @@
 //! Adaptive timeouts: how long a call waits for the other members, learned from the calls so far.
 //!
-//! A constant is always wrong: too short for a slow network, and minutes of silence where a step takes milliseconds. The
-//! limit is `median + k·max(1.48·MAD, median)` of the last calls of about the same length, within bounds that the caller
-//! gives. 1.48·MAD estimates a standard deviation without being moved by the outliers it is to find; the median stands
-//! in for it where all calls took the same time, so that a member which becomes `k` times slower is waited for.
+//! No constant fits all jobs: it would be too short for a slow network, or minutes too long where a step
+//! takes milliseconds. The limit is `median + k·max(1.48·MAD, median)` of the last calls of about the same
+//! length, within bounds that the caller gives. 1.48·MAD estimates a standard deviation without being moved
+//! by the outliers it is to find; the median stands in for it where all calls took the same time, so that a
+//! member which becomes `k` times slower is waited for.
 //!
 //! Source: users' request in hivemind's issue 676 (recalled in our specification); the rule is our design.
 
@@ -20,7 +21,8 @@ const CLASSES: usize = 48;
 /// Standard deviations in a median absolute deviation, of what is distributed normally.
 const NORMAL: f32 = 1.4826;
 
-/// Learned timeouts: the durations of recent calls by length, and the limit that follows from them.
+/// Learned timeouts: the durations of recent collective calls by length, and the timeout that follows from
+/// them.
 #[derive(Debug, Clone)]
 pub struct Patience {
     factor: f32,
@@ -36,14 +38,14 @@ struct Class {
 }
 
 impl Patience {
-    /// Returns an estimator without observations. `factor` is `k` in the [formula](self).
+    /// Returns an estimator that has observed no call. `factor` is `k` in the [formula](self).
     pub fn new(factor: f64) -> Self {
         #[allow(clippy::cast_possible_truncation, reason = "a factor, not a measurement")]
         let factor = factor as f32;
         Self { factor, classes: vec![None; CLASSES] }
     }
 
-    /// Records that a call of `bytes` took `took`.
+    /// Records that a call with `bytes` bytes took the time `took`.
     pub fn observe(&mut self, bytes: usize, took: Duration) {
         let class = self.classes[class_of(bytes)]
             .get_or_insert_with(|| Box::new(Class { seconds: [0.0; WINDOW], count: 0, limit: None }));
@@ -58,8 +60,8 @@ impl Patience {
         }
     }
 
-    /// Returns the limit for a call of `bytes`: at least `least`, at most `most`, and `most` while too few
-    /// calls of this length were observed.
+    /// Returns the timeout for a call with `bytes` bytes: between `least` and `most`, and `most` while too
+    /// few calls of about this length were observed.
     pub fn limit(&self, bytes: usize, least: Duration, most: Duration) -> Duration {
         let known = self.classes[class_of(bytes)].as_ref().and_then(|class| class.limit);
         // What is no number of seconds is beyond `most`.

@@ -12,7 +12,7 @@ pub enum WeightedMean {
         /// Sum of all members' weights.
         total: f64,
     },
-    /// The weights of all ranks were 0; the buffer was left as it was.
+    /// The weights of all ranks were 0, so the buffer keeps its values.
     NoWeight,
 }
 

@@ -25,13 +25,13 @@ pub const FIRST_BUCKET_BYTES: usize = 1 << 20;
 /// Layers whose gradients are reduced together in one all-reduce.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bucket {
-    /// The layers by index, last first, each with the place of its gradient in the bucket.
+    /// Indices of the layers, the last layer first, each with the span of its gradient in the bucket.
     pub layers: Vec<(usize, Span)>,
     /// Length of the bucket in values.
     pub len: usize,
 }
 
-/// The plan that assigns each layer's gradient to a bucket. All members must use the same one.
+/// The plan that assigns each layer's gradient to a bucket. All members of the group must use the same plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Buckets {
     layer_lens: Vec<usize>,
@@ -82,7 +82,7 @@ impl Buckets {
     }
 }
 
-/// A gradient that does not fit the bucket plan. The step goes on without it.
+/// Reason why a gradient does not fit the bucket plan. The step goes on without the gradient.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BucketError {
@@ -94,7 +94,7 @@ pub enum BucketError {
         /// Number of layers in the plan.
         layers: usize,
     },
-    /// The gradient of a layer was submitted twice in one step.
+    /// The caller submitted the gradient of a layer twice in one step.
     #[error("layer {layer} came twice in one step; finish the step first")]
     Twice {
         /// Index of the layer.
@@ -105,12 +105,12 @@ pub enum BucketError {
     Length {
         /// Index of the layer.
         layer: usize,
-        /// Values that were submitted.
+        /// Number of values that the caller submitted.
         got: usize,
-        /// Values that the plan expects.
+        /// Number of values that the plan expects.
         expected: usize,
     },
-    /// The step ended before the gradients of some layers were submitted.
+    /// The step ended before the caller had submitted the gradients of all layers.
     #[error(
         "layers {layers:?} never came; every layer must be handed over in every step, zeros if it has no gradient"
     )]
@@ -120,7 +120,7 @@ pub enum BucketError {
     },
 }
 
-/// Progress of one step: which layers' gradients have arrived, and which buckets may be reduced.
+/// Progress of one step: which layers' gradients have arrived, and which buckets may be reduced now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Filling {
     // Whether each layer came.
@@ -166,10 +166,10 @@ impl Filling {
         Ok(first..self.next)
     }
 
-    /// Ends the step.
+    /// Checks that the gradients of all layers have arrived.
     ///
     /// # Errors
-    /// If gradients are missing: names their layers.
+    /// If gradients are missing; the error names their layers.
     pub fn finish(&self) -> Result<(), BucketError> {
         let layers: Vec<usize> = (0..self.came.len()).filter(|layer| !self.came[*layer]).collect();
         if layers.is_empty() { Ok(()) } else { Err(BucketError::Missing { layers }) }

@@ -5,8 +5,7 @@ use half::bf16;
 use super::PayloadError;
 use crate::element::Half;
 
-/// Appends the values as `bf16`, two bytes each, to `into`, and replaces each value by its rounding error. By hand, since these
-/// are values in bulk.
+/// Appends the values as `bf16`, two bytes each, to `into`, and replaces each value by its rounding error.
 pub fn encode(values: &mut [f32], into: &mut Vec<u8>) {
     into.extend(values.iter_mut().flat_map(|value| {
         let sent = bf16::narrow(*value);

@@ -2,18 +2,18 @@
 
 use crate::error::CollectiveError;
 
-/// The residual of one gradient: what earlier steps did not send. Each step adds it to the gradient,
-/// compresses the sum, and keeps what the compression lost.
+/// The residual of one gradient: the part that earlier steps did not send. Each step adds the residual to the
+/// gradient, compresses the sum, and keeps what the compression lost.
 ///
-/// It belongs to this process and its gradient, not to the group: move it to the next group's communicator
-/// when the group changes. When the process ends, its residual is lost.
+/// The residual belongs to this process and one gradient, not to the group: it stays valid when the group
+/// changes. When the process ends, its residual is lost.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct ErrorFeedback {
     residual: Vec<f32>,
 }
 
 impl ErrorFeedback {
-    /// Returns the values that were not sent yet; empty before the first step.
+    /// Returns the residual: the values that no step has sent yet; empty before the first step.
     pub fn residual(&self) -> &[f32] {
         &self.residual
     }
@@ -21,7 +21,7 @@ impl ErrorFeedback {
     /// Returns the gradient plus the residual: the values to compress in this step.
     ///
     /// # Errors
-    /// If the gradient does not have the length of the earlier ones.
+    /// If the gradient has another length than in earlier steps.
     pub fn compensate(&self, gradient: &[f32]) -> Result<Vec<f32>, CollectiveError> {
         if self.residual.is_empty() {
             return Ok(gradient.to_vec());
@@ -37,8 +37,8 @@ impl ErrorFeedback {
         Ok(gradient.iter().zip(&self.residual).map(|(value, kept)| value + kept).collect())
     }
 
-    /// Stores what compression lost as the residual of the next step. Values that are not finite are dropped:
-    /// an overflow or a NaN has been sent as such, and must spoil one step only.
+    /// Stores the values that compression lost as the residual of the next step. Values that are not finite
+    /// are dropped: the step has sent the overflow or NaN as such, and it must spoil that step only.
     pub fn keep(&mut self, mut lost: Vec<f32>) {
         lost.iter_mut().filter(|value| !value.is_finite()).for_each(|value| *value = 0.0);
         self.residual = lost;

@@ -30,8 +30,8 @@ pub mod top_k;
 pub use feedback::ErrorFeedback;
 pub use top_k::TopK;
 
-/// A compressed form of a gradient. All members must use the same one. As text: `bf16`, or `topk=0.01` with
-/// the share of the values that is sent.
+/// A compressed form of a gradient. All members must use the same form. As text it is `bf16`, or `topk=0.01`
+/// with the share of the values that is sent.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Compression {
     /// Each value rounded to its upper 16 bits.
@@ -65,22 +65,22 @@ impl FromStr for Compression {
     }
 }
 
-/// Bytes that cannot be decoded as a compressed gradient of the expected length.
+/// Reason why bytes cannot be decoded as a compressed gradient of the expected length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PayloadError {
-    /// There are too few or too many bytes.
+    /// The number of bytes differs from the expected one.
     #[error("{got} bytes came, {expected} were due")]
     Length {
-        /// Bytes received.
+        /// Number of bytes received.
         got: usize,
-        /// Bytes expected.
+        /// Number of bytes expected.
         expected: usize,
     },
-    /// The bytes are not a whole number of entries.
+    /// The bytes are not a whole number of entries, each a position and a value.
     #[error("{got} bytes came, which are no whole number of entries of {entry} bytes")]
     Entries {
-        /// Bytes received.
+        /// Number of bytes received.
         got: usize,
         /// Length of one entry in bytes.
         entry: usize,

@@ -9,8 +9,8 @@ use super::PayloadError;
 /// Bytes of one chosen value on the wire: its place and itself. By hand, since these are values in bulk.
 const ENTRY: usize = 8;
 
-/// Top-k compression: sends a share of the values, those largest in magnitude, the first among equals. NaN
-/// counts as larger than any number, so that it reaches all members.
+/// Top-k compression: sends a share of the values, those that are largest in magnitude; of equal values the
+/// first. NaN counts as larger than any number, so that it reaches all members.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TopK {
     share: f64,
@@ -63,8 +63,8 @@ impl TopK {
         places
     }
 
-    /// Appends the chosen values to `into`, all positions first, then all values. In `values` it replaces
-    /// them by zeros, which leaves what is not sent.
+    /// Appends the chosen values to `into`, all positions first, then all values. It replaces the chosen
+    /// values in `values` by zeros, so that `values` then holds what was not sent.
     ///
     /// # Panics
     /// If there are more than 2³² values.
@@ -81,7 +81,8 @@ impl TopK {
 /// Adds values that [`TopK::encode`] wrote to `into`, each at its position.
 ///
 /// # Errors
-/// If the bytes are no chosen values of a gradient of this length; `into` then holds some of them.
+/// If the bytes are not the chosen values of a gradient of this length; some of them may have been added
+/// then.
 pub fn add(bytes: &[u8], into: &mut [f32]) -> Result<(), PayloadError> {
     if !bytes.len().is_multiple_of(ENTRY) {
         return Err(PayloadError::Entries { got: bytes.len(), entry: ENTRY });

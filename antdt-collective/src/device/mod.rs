@@ -1,8 +1,10 @@
-//! The rules of groups whose members compute on GPUs, without a device: who can take part, how the communicator of a library
-//! becomes that of the next group, and how often what is under way is asked for.
+//! The rules of groups whose members compute on GPUs, without any device code: which members can take part,
+//! how a library's communicator is reused for the next group, and how often an operation in progress is
+//! polled.
 //!
-//! Members decide by what all of them have said, never by what one of them knows: all come to the same decision. The
-//! libraries themselves are in `runtime::nccl` and `runtime::ipc`, behind the features of these names.
+//! All members decide by the same statements of all members, never by what only one of them knows, and so
+//! decide alike. The libraries themselves are in `runtime::nccl` and `runtime::ipc`, behind the features of
+//! these names.
 //!
 //! [`RowStep`] is what a kernel computes for rows of tables that lie on a GPU (`runtime::rows`).
 //!

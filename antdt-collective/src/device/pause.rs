@@ -1,4 +1,4 @@
-//! How long to wait before what is under way is asked for again.
+//! The pauses between two polls of a GPU operation that is in progress.
 
 use std::time::Duration;
 
@@ -11,8 +11,9 @@ const FIRST: Duration = Duration::from_micros(20);
 /// The longest pause: a call of so many bytes that it is reached takes a hundred times longer.
 const LONGEST: Duration = Duration::from_millis(1);
 
-/// Returns the pause after so many questions that were answered with "not yet": none at first, then twice as long every
-/// four questions, up to a millisecond, and never beyond `left`, the time until the deadline.
+/// Returns the pause before the next poll of a GPU operation, after `asked` polls that found it unfinished.
+/// The first 200 polls follow without a pause; then the pause starts at 20 µs and doubles with every four
+/// polls, up to a millisecond. It is never longer than `left`, the time until the deadline.
 pub fn pause(asked: u32, left: Duration) -> Duration {
     let Some(late) = asked.checked_sub(EAGER) else { return Duration::ZERO };
     let longer = FIRST.saturating_mul(1 << (late / 4).min(16));

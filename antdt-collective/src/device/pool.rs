@@ -16,27 +16,27 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Name of a communicator; no two ever have the same.
+/// Name of a communicator in a [`Pool`]; no two communicators ever have the same name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CommKey(pub u64);
 
-/// How the members of a group come to a communicator.
+/// How the members of a group get a communicator of the GPU library.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Use {
-    /// They all have it.
+    /// All members reuse the communicator of this name, which they have.
     Reuse(CommKey),
-    /// They make it, and keep it.
+    /// All members make a communicator together, and keep it under this name.
     Make(CommKey),
-    /// They do without one.
+    /// The members communicate without a communicator of the library.
     Without,
 }
 
-/// What the members of a group are told.
+/// Instruction to the members of a group: how they get a communicator, and which ones they give up first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CommOrder {
-    /// How they come to a communicator.
+    /// How the members get a communicator.
     pub how: Use,
-    /// What each member gives up first.
+    /// For each member that must give communicators up before, their names.
     pub give_up: BTreeMap<u32, Vec<CommKey>>,
 }
 
@@ -48,7 +48,8 @@ struct Member {
     untold: Vec<CommKey>,
 }
 
-/// Which communicators there are, for whoever forms the groups.
+/// The communicators that the members of partial all-reduces have. The process that forms the groups owns it,
+/// and decides which are kept.
 #[derive(Debug, Clone)]
 pub struct Pool {
     capacity: usize,
@@ -65,8 +66,8 @@ pub struct Pool {
 const FORMED_MAX: usize = 4096;
 
 impl Pool {
-    /// Returns a pool without communicators, in which no member ever has more than `capacity`, and a group gets one when it is
-    /// formed for the `worth`th time.
+    /// Returns a pool without communicators. No member ever has more than `capacity` of them; a group gets
+    /// one when it is formed for the `worth`th time.
     pub const fn new(capacity: usize, worth: u32) -> Self {
         Self {
             capacity,
@@ -79,8 +80,9 @@ impl Pool {
         }
     }
 
-    /// Says how a group comes to a communicator. The members are in the order of their ranks; groups that differ in it are
-    /// different. Every member must be told, in the order of the calls.
+    /// Decides how the members of a group get a communicator. `group` lists the members in order of rank; the
+    /// same members in another order are another group. The caller must send every order to its members, in
+    /// the order of the calls.
     ///
     /// ```
     /// use antdt_collective::device::{Pool, Use};
@@ -111,7 +113,8 @@ impl Pool {
         CommOrder { how, give_up: group.iter().filter_map(told).collect() }
     }
 
-    /// Forgets a member that has left or died; the others give up what they have with it.
+    /// Forgets a member that has left or died; the other members give up the communicators that they share
+    /// with it.
     pub fn leave(&mut self, member: u32) {
         for key in self.members.remove(&member).unwrap_or_default().kept {
             self.give_up(key);
@@ -119,7 +122,8 @@ impl Pool {
         self.formed.retain(|group, _| !group.contains(&member));
     }
 
-    /// Returns how many communicators a member has, until it is told to give some up.
+    /// Returns the number of communicators that a member has, counting those that it has not yet been told to
+    /// give up.
     pub fn held_by(&self, member: u32) -> usize {
         self.members.get(&member).map_or(0, |member| member.kept.len() + member.untold.len())
     }
@@ -168,28 +172,28 @@ impl Pool {
     }
 }
 
-/// What a member refuses to do, because it cannot be what all others do.
+/// Reason why a member refuses an order of the [`Pool`]: the other members could not do the same.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HeldError {
-    /// There is no such communicator here.
+    /// The member has no communicator of this name.
     #[error("communicator {} is not here; leave the job, and join again", .0.0)]
     Unknown(CommKey),
-    /// There is one already.
+    /// The member has a communicator of this name already.
     #[error("communicator {} is here already; leave the job, and join again", .0.0)]
     Known(CommKey),
-    /// It is that of other members.
+    /// The communicator of this name has other members than the group.
     #[error("communicator {} belongs to {of:?}, not to {wanted:?}; leave the job, and join again", .key.0)]
     OfOthers {
-        /// Its name.
+        /// Name of the communicator.
         key: CommKey,
-        /// Its members.
+        /// Members of the communicator, in order of rank.
         of: Vec<u32>,
-        /// Those of the group.
+        /// Members of the group, in order of rank.
         wanted: Vec<u32>,
     },
 }
 
-/// The communicators that a member has, by their names.
+/// The communicators that a member has, by their names; the member's side of a [`Pool`].
 #[derive(Debug, Clone)]
 pub struct HeldComms<C> {
     comms: BTreeMap<CommKey, (Vec<u32>, C)>,
@@ -202,20 +206,21 @@ impl<C> Default for HeldComms<C> {
 }
 
 impl<C> HeldComms<C> {
-    /// Gives up what the member is told to. The caller drops what it gets, all before it makes another.
+    /// Removes the communicators of these names and returns them. The caller drops all of them before it
+    /// makes another one.
     ///
     /// # Errors
-    /// If one is not here.
+    /// If the member has no communicator of one of the names.
     pub fn give_up(&mut self, keys: &[CommKey]) -> Result<Vec<C>, HeldError> {
         keys.iter()
             .map(|key| self.comms.remove(key).map(|(_, comm)| comm).ok_or(HeldError::Unknown(*key)))
             .collect()
     }
 
-    /// Keeps a communicator that was made.
+    /// Adds a communicator `comm` that the members of `group` have just made.
     ///
     /// # Errors
-    /// If there is one of this name.
+    /// If the member has a communicator of this name already.
     pub fn keep(&mut self, key: CommKey, group: &[u32], comm: C) -> Result<(), HeldError> {
         if self.comms.contains_key(&key) {
             return Err(HeldError::Known(key));
@@ -224,10 +229,10 @@ impl<C> HeldComms<C> {
         Ok(())
     }
 
-    /// Returns the communicator of a group.
+    /// Returns the communicator of this name for a call of `group`.
     ///
     /// # Errors
-    /// If it is not here, or that of others.
+    /// If the member has no communicator of this name, or it has other members than `group`.
     pub fn reuse(&mut self, key: CommKey, group: &[u32]) -> Result<&mut C, HeldError> {
         let (members, comm) = self.comms.get_mut(&key).ok_or(HeldError::Unknown(key))?;
         if members != group {
@@ -236,20 +241,21 @@ impl<C> HeldComms<C> {
         Ok(comm)
     }
 
-    /// Returns how many there are.
+    /// Returns the number of communicators.
     pub fn len(&self) -> usize {
         self.comms.len()
     }
 
-    /// Returns whether there is none.
+    /// Returns whether there is no communicator.
     pub fn is_empty(&self) -> bool {
         self.comms.is_empty()
     }
 }
 
-/// Cuts groups into rounds in each of which no member is in two, so that each round is one split of the communicator of all
-/// (`ncclCommSplit`, which all of its members call). Returns, for each round and rank, the index of the rank's group; `None`: it
-/// takes part without one. A rank that does not exist is in no round.
+/// Divides groups into rounds so that no member is in two groups of one round. Each round is one split of the
+/// communicator of all `world` ranks (`ncclCommSplit`, which all of them call). Returns, for each round and
+/// rank, the index of the rank's group, or `None` if the rank takes part in the split without a group. Ranks
+/// of `world` or above are ignored.
 ///
 /// ```
 /// use antdt_collective::device::splits;

@@ -1,71 +1,74 @@
-//! A step of an optimizer on rows of a table, as kernels take it.
+//! One step of an optimizer on rows of a table, in the form that GPU kernels take.
 
-/// One step of an optimizer, prepared: the same numbers give the same bits on the host and on a GPU. `g` is
-/// `sum * scale + decay * w`, where `sum` is the sum of gradients of a value `w`.
+/// One step of an optimizer on rows of a table, with all its constants computed. Host and GPU compute the
+/// same bits from it. In the formulas `w` is a value, and `g` is `sum * scale + decay * w` with `sum` the sum
+/// of the value's gradients.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum RowStep {
-    /// `w -= rate * g`.
+    /// Gradient descent: `w -= rate * g`.
     Sgd {
         /// Learning rate.
         rate: f32,
-        /// Factor for the sums.
+        /// Factor for the sums of gradients, one over the number of samples for a mean.
         scale: f32,
         /// Weight decay.
         decay: f32,
     },
-    /// `v = momentum * v + g; w -= rate * (along_gradient * g + along_sum * v)`.
+    /// Momentum: `v = momentum * v + g; w -= rate * (along_gradient * g + along_sum * v)`, where `v` is the
+    /// running sum of gradients.
     Momentum {
         /// Learning rate.
         rate: f32,
-        /// Factor for the sums.
+        /// Factor for the sums of gradients, one over the number of samples for a mean.
         scale: f32,
         /// Weight decay.
         decay: f32,
-        /// Share of the running sum that is left.
+        /// Factor by which the running sum `v` decays in each step.
         momentum: f32,
-        /// How much of the gradient the step goes along.
+        /// Weight of the gradient `g` in the step.
         along_gradient: f32,
-        /// How much of the running sum the step goes along.
+        /// Weight of the running sum `v` in the step.
         along_sum: f32,
     },
-    /// `a += g * g; w -= rate * g / (√a + epsilon)`.
+    /// Adagrad: `a += g * g; w -= rate * g / (√a + epsilon)`.
     Adagrad {
         /// Learning rate.
         rate: f32,
-        /// Factor for the sums.
+        /// Factor for the sums of gradients, one over the number of samples for a mean.
         scale: f32,
         /// Weight decay.
         decay: f32,
-        /// Keeps the division finite.
+        /// Small constant that keeps the division finite.
         epsilon: f32,
     },
-    /// `m = beta1 * m + rest1 * g; v = beta2 * v + rest2 * (g * g); w = keep * w - rate * m / (√v * correction + epsilon)`.
+    /// Adam: `m = beta1 * m + rest1 * g; v = beta2 * v + rest2 * (g * g); w = keep * w - rate * m / (√v *
+    /// correction + epsilon)`.
     Adam {
-        /// Learning rate over the bias of the mean.
+        /// Learning rate, divided by the bias of the mean `m`.
         rate: f32,
-        /// Factor for the sums.
+        /// Factor for the sums of gradients, one over the number of samples for a mean.
         scale: f32,
-        /// Weight decay that adds to the gradient.
+        /// Weight decay that is added to the gradient.
         decay: f32,
-        /// Factor for the value itself.
+        /// Factor for the value `w` itself, which decoupled weight decay makes smaller than 1.
         keep: f32,
-        /// Share of the mean that is left.
+        /// Factor by which the mean `m` decays in each step.
         beta1: f32,
-        /// One less `beta1`.
+        /// Weight of the new gradient in the mean: `1 - beta1`.
         rest1: f32,
-        /// Share of the mean square that is left.
+        /// Factor by which the mean square `v` decays in each step.
         beta2: f32,
-        /// One less `beta2`.
+        /// Weight of the new squared gradient in the mean square: `1 - beta2`.
         rest2: f32,
-        /// One over the root of the bias of the mean square.
+        /// One over the square root of the bias of the mean square `v`.
         correction: f32,
-        /// Keeps the division finite.
+        /// Small constant that keeps the division finite.
         epsilon: f32,
     },
 }
 
 impl RowStep {
-    /// Returns how many numbers the optimizer keeps for each value.
+    /// Returns the number of values that the optimizer stores for each parameter: 0, 1 or 2.
     pub const fn state_per_value(&self) -> usize {
         match self {
             Self::Sgd { .. } => 0,

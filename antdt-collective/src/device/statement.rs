@@ -1,52 +1,54 @@
-//! What a member says of itself when a group meets.
+//! What a member tells the others about its GPU and library when a group meets.
 
 use std::fmt;
 
 use antdt_core::Rank;
 
-/// What the library of a member offers for a communicator of the next group.
+/// The operations on communicators that a member's library offers; all members need an operation for the
+/// group to use it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Abilities {
-    /// `ncclCommShrink`: a communicator without some of its members.
+    /// `ncclCommShrink`: makes a communicator without some of its members.
     pub shrink: bool,
-    /// `ncclCommGrow`: one with members more.
+    /// `ncclCommGrow`: makes a communicator with additional members.
     pub grow: bool,
-    /// `ncclCommRevoke`: stops what is under way, so that a communicator whose call failed can shrink.
+    /// `ncclCommRevoke`: stops the operations in progress, so that a communicator whose call failed can
+    /// shrink.
     pub revoke: bool,
-    /// `ncclCommSplit`: a communicator is cut in parts, whose members may be in another order.
+    /// `ncclCommSplit`: divides a communicator into parts, whose members may have another order.
     pub split: bool,
 }
 
-/// The communicator of the last group that a member still has.
+/// The communicator of its last group, which a member still has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Last {
-    /// Fingerprint of that group.
+    /// Fingerprint of the last group.
     pub group: u64,
-    /// Members that it had.
+    /// Number of members of the last group.
     pub world: u32,
-    /// Rank of this member in it.
+    /// Rank of this member in the last group.
     pub rank: Rank,
-    /// Whether a call of it failed.
+    /// Whether a call of the last group failed.
     pub failed: bool,
 }
 
-/// What a member says of itself when a group meets.
+/// What a member tells the others about its GPU, its library and its communicator when a group meets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Statement {
-    /// Identity of its GPU, which no other GPU has; `None` if the member has no GPU or no library.
+    /// UUID of the member's GPU; `None` if the member has no GPU or no library.
     pub gpu: Option<u128>,
-    /// Identity of its host, which no other host has.
+    /// Identity of the member's host, different for every host.
     pub host: u64,
-    /// Version of its library, such as 23003.
+    /// Version of the member's library, such as 23003.
     pub version: u32,
-    /// What its library offers.
+    /// Operations that the member's library offers.
     pub abilities: Abilities,
-    /// The communicator that it has.
+    /// Communicator that the member still has from its last group; `None` if it has none.
     pub last: Option<Last>,
 }
 
 impl Statement {
-    /// Of a member that cannot take part.
+    /// Statement of a member that has no GPU or no library.
     pub const ABSENT: Self = Self {
         gpu: None,
         host: 0,
@@ -55,10 +57,10 @@ impl Statement {
         last: None,
     };
 
-    /// Length on the wire, in bytes.
+    /// Length of an encoded statement, in bytes.
     pub const LEN: usize = 48;
 
-    /// Returns the bytes of it, little-endian. By hand, since the peers must know the length.
+    /// Encodes the statement for the wire, little-endian.
     pub fn encode(&self) -> [u8; Self::LEN] {
         let Self { gpu, host, version, abilities: Abilities { shrink, grow, revoke, split }, last } = *self;
         let failed = last.is_some_and(|last| last.failed);
@@ -76,7 +78,7 @@ impl Statement {
         bytes
     }
 
-    /// Reads what [`encode`](Self::encode) wrote; `None` if the bytes are nothing that it writes.
+    /// Decodes a statement; `None` if the bytes are not an [encoded](Self::encode) one.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; Self::LEN] = bytes.try_into().ok()?;
         let (gpu, rest) = bytes.split_first_chunk()?;

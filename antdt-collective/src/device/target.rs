@@ -1,17 +1,18 @@
-//! What kernels are compiled to.
+//! The architecture that GPU kernels are compiled for.
 
-/// What kernels are compiled to, for a GPU and by a compiler that knows some of them.
+/// The compiler target of a GPU's kernels. Architectures are compute capabilities times ten, such as 90.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target {
-    /// The machine code of exactly this architecture, such as 90: it does not depend on how new the driver is.
+    /// Machine code of exactly this architecture, which a driver of any age can run.
     Code(u32),
-    /// The portable form of this architecture, which the driver of a newer GPU translates.
+    /// Portable code (PTX) of this architecture, which the driver of a newer GPU translates.
     Portable(u32),
 }
 
 impl Target {
-    /// Returns what to compile to for a GPU of this architecture, by a compiler that knows these: its own code, or the
-    /// portable form of the newest before it. `None`: the compiler knows only newer ones.
+    /// Returns the target for a GPU of architecture `gpu` and a compiler that supports the architectures
+    /// `known`: the GPU's own machine code, or portable code of the newest supported architecture below it.
+    /// `None` if the compiler supports newer architectures only.
     ///
     /// ```
     /// use antdt_collective::device::Target;
@@ -25,7 +26,7 @@ impl Target {
         known.iter().copied().filter(|known| *known < gpu).max().map(Self::Portable)
     }
 
-    /// Returns the option of the compiler.
+    /// Returns the command-line option that selects this target in the compiler.
     pub fn option(self) -> String {
         match self {
             Self::Code(architecture) => format!("--gpu-architecture=sm_{architecture}"),

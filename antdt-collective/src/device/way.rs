@@ -1,4 +1,4 @@
-//! How the members of a group come to a communicator.
+//! Decision how the members of a new group get a communicator of the GPU library.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,49 +7,52 @@ use antdt_core::Rank;
 
 use super::{Last, Statement, Terms};
 
-/// How the members of a group come to a communicator.
+/// How the members of a new group get a communicator of the GPU library.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Way {
-    /// The group does without the library, because of this member and for this reason.
+    /// The group communicates without the library, because of the member of this rank and for this reason.
     Without(Rank, String),
-    /// Every member keeps the one that it has.
+    /// Every member keeps the communicator of the last group.
     Keep,
-    /// The communicator of the last group goes on without these ranks of it.
+    /// The communicator of the last group shrinks: some ranks leave it.
     Shrink {
-        /// Ranks in the last group that are not in this one, in order.
+        /// Ranks of the last group that are not in the new one, ascending.
         excluded: Vec<Rank>,
-        /// How what is under way is stopped first.
+        /// How the operations in progress are stopped before.
         stop: Stop,
     },
-    /// The communicator of the last group goes on with its members as the first ranks, and new members behind them.
+    /// The communicator of the last group grows: new members follow after its ranks.
     Grow,
-    /// The communicator of the last group is cut in one part, of all its members in the order of this group.
+    /// The communicator of the last group is split into one part with all its members, in the order of the
+    /// new group.
     Reorder,
-    /// Every member gives up the one that it has, if any, and all initialise a new one.
+    /// Every member gives up its communicator, if it has one, and all members initialise a new one.
     Renew(Renewal),
 }
 
-/// How what a communicator has under way is stopped before it shrinks.
+/// How the operations in progress on a communicator are stopped before it shrinks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stop {
-    /// Nothing is under way: no call failed.
+    /// Not at all: no call failed, so no operation is in progress.
     Not,
     /// By `ncclCommRevoke`.
     Revoke,
-    /// By the abort that shrinking has of its own, where a member's library has nothing better.
+    /// By the abort option of `ncclCommShrink`, where the library of a member does not offer
+    /// `ncclCommRevoke`.
     Abort,
 }
 
-/// Reason why a communicator is initialised anew.
+/// Reason why the members initialise a new communicator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Renewal {
-    /// No member has one.
+    /// No member has a communicator.
     First,
-    /// The members that have one have different ones, or some left and others came or changed their order.
+    /// The members have communicators of different groups, or some members left while others joined or
+    /// changed their order.
     Mixed,
-    /// A call failed, and what is under way cannot be stopped any other way.
+    /// A call failed, and the communicator cannot be repaired by shrinking.
     Failed,
-    /// The library of a member lacks what would do.
+    /// The library of a member does not offer the operation that the change requires.
     Unable,
 }
 
@@ -84,8 +87,8 @@ impl fmt::Display for Renewal {
     }
 }
 
-/// Decides how a group comes to a communicator of a library with these terms, by what its members said in order of rank.
-/// Every member decides the same.
+/// Decides how the members of a group get a communicator of a library with these requirements. `statements`
+/// are those of all members in order of rank, so that every member decides the same.
 ///
 /// ```
 /// use antdt_collective::device::{Renewal, Statement, Terms, Way, way};

@@ -20,21 +20,21 @@ use crate::op::ReduceOp;
 pub enum OperationKind {
     /// Members connect to each other.
     Connect = 0,
-    /// Every rank ends with the reduction over all ranks' buffers.
+    /// Every rank gets the reduction over all ranks' buffers.
     AllReduce = 1,
-    /// Every rank ends with every rank's block.
+    /// Every rank gets the blocks of all ranks.
     AllGather = 2,
-    /// Every rank ends with the root's bytes.
+    /// Every rank gets the root's bytes.
     Broadcast = 3,
     /// No rank leaves before every rank has entered.
     Barrier = 4,
-    /// Every rank ends with its own block of the reduction over all ranks.
+    /// Every rank gets its own block of the reduction over all ranks.
     ReduceScatter = 5,
-    /// The root ends with every rank's block.
+    /// The root gets the blocks of all ranks.
     Gather = 6,
-    /// Every rank ends with its own block of the root's buffer.
+    /// Every rank gets its own block of the root's buffer.
     Scatter = 7,
-    /// Every rank ends with the block that each other rank has for it.
+    /// Every rank gets, from each other rank, the block that is meant for it.
     AllToAll = 8,
     /// The members of a new group tell each other which results of the earlier group they have committed.
     Regroup = 9,
@@ -61,9 +61,9 @@ impl OperationKind {
 /// Description of a collective by one rank. All ranks of a call must agree in all fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Operation {
-    /// Kind of the operation.
+    /// Kind of the collective.
     pub kind: OperationKind,
-    /// Type of the elements.
+    /// Type of the elements of the collective.
     pub element: ElementType,
     /// Reduction; [`ReduceOp::Sum`] where nothing is reduced.
     pub op: ReduceOp,
@@ -71,7 +71,7 @@ pub struct Operation {
     pub algorithm: u8,
     /// Root rank; rank 0 where there is no root.
     pub root: Rank,
-    /// Number of elements; 0 where ranks may differ.
+    /// Number of elements; 0 for collectives in which ranks may have different numbers.
     pub len: u64,
 }
 
@@ -144,9 +144,9 @@ impl fmt::Display for Tag {
 pub enum Timeliness {
     /// The message is the expected one.
     Expected,
-    /// The message belongs to an earlier call or group: drop it.
+    /// The message belongs to an earlier call or group; the receiver drops it.
     Old,
-    /// The message belongs to a later round or call: keep it until then.
+    /// The message belongs to a later round or call; the receiver keeps it until then.
     Early,
     /// The sender is in a newer group, so this group has ended.
     NewerMembership,
@@ -277,7 +277,7 @@ impl Header {
         Self { kind, tag, segment, len, crc: None }
     }
 
-    /// Returns the bytes of the header on the wire. By hand: one is made and read for each segment, at fixed places.
+    /// Encodes the header for the wire.
     pub fn encode(&self) -> [u8; Self::LEN] {
         let Self { kind, tag, segment, len, crc } = self;
         let Tag { membership, sequence, round, operation } = tag;
@@ -306,7 +306,7 @@ impl Header {
     /// Parses and checks the bytes of a header.
     ///
     /// # Errors
-    /// If the header is not of this protocol, is damaged, or announces too long a payload.
+    /// If the header belongs to another protocol, is damaged, or announces a payload that is too long.
     pub fn decode(bytes: &[u8; Self::LEN]) -> Result<Self, FrameError> {
         let u32_at = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         let u64_at = |at: usize| u64::from(u32_at(at)) | (u64::from(u32_at(at + 4)) << 32);

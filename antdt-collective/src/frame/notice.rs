@@ -23,13 +23,13 @@ enum Sent<'a> {
     Mismatch { peer: Holder, theirs: Cow<'a, str>, ours: Cow<'a, str> },
 }
 
-/// Message of a member that gives up, as another member decodes it.
+/// Message of a member that aborts its group, as another member decodes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AbortNotice {
     /// Error with which the receiving member's call fails.
     pub error: CollectiveError,
-    /// Whether the culprit is only the member that the sender was waiting for. That one may itself be waiting
-    /// for another member, and then says so in a notice of its own.
+    /// Whether the culprit is only the member that the sender was waiting for. That member may itself be
+    /// waiting for another one, and then says so in a notice of its own.
     pub suspects: bool,
 }
 

@@ -72,7 +72,7 @@ macro_rules! atomic {
 atomic!(AtomicU32, u32, atomic::fence);
 atomic!(AtomicU64, u64, atomic::fence);
 
-/// The other process's counter has an impossible value: its memory was overwritten.
+/// The other process's counter has an impossible value: the memory that both share was overwritten.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Damaged;
 
@@ -95,17 +95,18 @@ pub struct Producer<A> {
 }
 
 impl<A: Deref<Target: Atomic<Value = u64>>> Producer<A> {
-    /// Returns the writing end of an empty ring of `capacity` bytes: this end moves `head`, the other one
-    /// `tail`.
+    /// Returns the writing end of an empty ring of `capacity` bytes. This end advances the counter `head`,
+    /// the reading end advances `tail`.
     pub const fn new(head: A, tail: A, capacity: u64) -> Self {
         Self { head, tail, capacity, position: 0, taken: 0 }
     }
 
-    /// Returns how many bytes may be written now, from [`place`](Self::place) on and round the end. It reads
-    /// the other end's counter only if fewer than `wanted` bytes are known to be free.
+    /// Returns how many bytes may be written now, from [`place`](Self::place) on, continuing at the start of
+    /// the ring after its end. Reads the other end's counter only if fewer than `wanted` bytes are known to
+    /// be free.
     ///
     /// # Errors
-    /// If that counter has an impossible value.
+    /// If the other end's counter has an impossible value.
     pub fn space(&mut self, wanted: u64) -> Result<u64, Damaged> {
         if self.capacity - (self.position - self.taken) < wanted {
             let tail = self.tail.load(Ordering::Acquire);
@@ -147,17 +148,18 @@ pub struct Consumer<A> {
 }
 
 impl<A: Deref<Target: Atomic<Value = u64>>> Consumer<A> {
-    /// Returns the reading end of an empty ring of `capacity` bytes: this end moves `tail`, the other one
-    /// `head`.
+    /// Returns the reading end of an empty ring of `capacity` bytes. This end advances the counter `tail`,
+    /// the writing end advances `head`.
     pub const fn new(head: A, tail: A, capacity: u64) -> Self {
         Self { head, tail, capacity, position: 0, published: 0 }
     }
 
-    /// Returns how many bytes may be read now, from [`place`](Self::place) on and round the end. It reads the
-    /// other end's counter only if fewer than `wanted` bytes are known to be there.
+    /// Returns how many bytes may be read now, from [`place`](Self::place) on, continuing at the start of the
+    /// ring after its end. Reads the other end's counter only if fewer than `wanted` bytes are known to be
+    /// there.
     ///
     /// # Errors
-    /// If that counter has an impossible value.
+    /// If the other end's counter has an impossible value.
     pub fn available(&mut self, wanted: u64) -> Result<u64, Damaged> {
         if self.published - self.position < wanted {
             let head = self.head.load(Ordering::Acquire);
@@ -181,8 +183,8 @@ impl<A: Deref<Target: Atomic<Value = u64>>> Consumer<A> {
     }
 }
 
-/// An offer of bytes that another process reads in place, with the answer whether it has. One offer is open
-/// at a time; each has a number, counted up from 1.
+/// An offer of bytes that another process reads in place, and the answer whether it has read them. One offer
+/// is open at a time; offers are numbered from 1.
 #[derive(Debug)]
 pub struct Offer<A> {
     word: A,
@@ -193,62 +195,62 @@ const TAKEN: u64 = 2;
 const WITHDRAWN: u64 = 3;
 
 impl<A: Deref<Target: Atomic<Value = u64>>> Offer<A> {
-    /// Returns the word of a pair of processes, without an open offer.
+    /// Returns the state of offers between two processes, with no offer open.
     pub const fn new(word: A) -> Self {
         Self { word }
     }
 
-    /// Opens offer `number`. The other process learns of it by other means, which must be a release.
+    /// Opens offer `number`. The caller tells the other process of it by a release write elsewhere.
     pub fn post(&self, number: u64) {
         self.word.store(number << 2 | POSTED, Ordering::Relaxed);
     }
 
-    /// Returns whether the other process has taken offer `number`. From then on the bytes may be written, and
-    /// what the other process was allowed to write is there.
+    /// Returns whether the other process has taken offer `number`. If so, the owner may overwrite the offered
+    /// bytes, and the bytes that the other process was to write are complete.
     pub fn is_taken(&self, number: u64) -> bool {
         self.word.load(Ordering::Acquire) == number << 2 | TAKEN
     }
 
-    /// Withdraws offer `number`; returns `false` if the other process took it before. The bytes may be
-    /// written in either case.
+    /// Withdraws offer `number`. Returns `false` if the other process took it before. The owner may overwrite
+    /// the bytes in either case.
     pub fn withdraw(&self, number: u64) -> bool {
         self.word.replace(number << 2 | POSTED, number << 2 | WITHDRAWN)
     }
 
-    /// Called by the other process: says that it has read offer `number`. Returns `false` if the offer was
-    /// withdrawn: the bytes that were read may be anything.
+    /// Called by the process that read the bytes of offer `number`: takes the offer. Returns `false` if the
+    /// owner has withdrawn it; the bytes that were read may then be anything.
     pub fn take(&self, number: u64) -> bool {
         self.word.replace(number << 2 | POSTED, number << 2 | TAKEN)
     }
 }
 
-/// A place that its owner fills for all other members to read, over and over. The owner fills it for the
-/// `n`-th time only when every member has read the one before: with two slots in turn, that is when every
-/// member has filled its own `n-1`-th.
+/// A place in shared memory that its owner fills again and again for all other members to read. The owner may
+/// fill it for the `n`-th time only when every member has read fill `n-1`. With two slots in turn, that is
+/// true once every member has filled its own slot for the `n-1`-th time.
 #[derive(Debug)]
 pub struct Slot<A> {
     filled: A,
 }
 
 impl<A: Deref<Target: Atomic<Value = u64>>> Slot<A> {
-    /// Returns a slot that was never filled.
+    /// Returns a slot that has not been filled yet.
     pub const fn new(filled: A) -> Self {
         Self { filled }
     }
 
-    /// Publishes what the owner has written as fill `number`; numbers rise.
+    /// Publishes what the owner has written as fill `number`; each number is larger than the one before.
     pub fn show(&self, number: u64) {
         self.filled.store(number, Ordering::Release);
     }
 
-    /// Returns the number of the latest fill, whose content may be read; 0 if there was none.
+    /// Returns the number of the latest fill, whose content may be read; 0 if there is none.
     pub fn shown(&self) -> u64 {
         self.filled.load(Ordering::Acquire)
     }
 }
 
-/// Lets the thread that owns it sleep until another process rings, without losing a wake-up. Ringing takes a
-/// system call only while the owner sleeps.
+/// Lets the thread that owns the bell sleep until another process rings it, without losing a wake-up. Ringing
+/// takes a system call only while the owner sleeps.
 #[derive(Debug)]
 pub struct Bell<A> {
     rings: A,
@@ -256,19 +258,19 @@ pub struct Bell<A> {
 }
 
 impl<A: Deref<Target: Atomic<Value = u32>>> Bell<A> {
-    /// Returns a bell that nobody has rung and on which nobody sleeps.
+    /// Returns a bell that has not been rung and on which no thread sleeps.
     pub const fn new(rings: A, sleeping: A) -> Self {
         Self { rings, sleeping }
     }
 
-    /// Returns the word on which the owner sleeps (as on a futex), while its value is what
+    /// Returns the counter of rings. The owner sleeps on it (as on a futex) while its value is what
     /// [`listen`](Self::listen) returned.
     pub fn rings(&self) -> &A::Target {
         &self.rings
     }
 
-    /// Announces that the owner is about to sleep. The owner then checks once more for what it waits for, and
-    /// sleeps only if that is not there.
+    /// Announces that the owner is about to sleep, and returns the present count of rings. The owner then
+    /// checks its condition once more, and sleeps only if the condition is not met.
     pub fn listen(&self) -> u32 {
         let rings = self.rings.load(Ordering::Acquire);
         // A release, so that the ring of whoever sees it comes after the number just read.
@@ -277,13 +279,13 @@ impl<A: Deref<Target: Atomic<Value = u32>>> Bell<A> {
         rings
     }
 
-    /// Ends the announcement, after sleeping or instead of it.
+    /// Withdraws the announcement of [`listen`](Self::listen), after sleeping or instead of it.
     pub fn wake(&self) {
         self.sleeping.store(0, Ordering::Relaxed);
     }
 
-    /// Called by another process, after moving a counter that the owner may wait for: returns whether the
-    /// owner must be woken.
+    /// Rings the bell. Another process calls it after advancing a counter that the owner may wait for.
+    /// Returns whether the caller must wake the owner.
     pub fn ring(&self) -> bool {
         A::Target::fence();
         if self.sleeping.load(Ordering::Acquire) == 0 {
@@ -293,7 +295,7 @@ impl<A: Deref<Target: Atomic<Value = u32>>> Bell<A> {
         true
     }
 
-    /// Rings whether or not the owner sleeps.
+    /// Rings the bell whether or not the owner sleeps.
     pub fn alarm(&self) {
         self.rings.increment();
     }

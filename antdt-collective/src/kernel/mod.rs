@@ -111,10 +111,10 @@ pub fn reduce_into<E: Element>(op: ReduceOp, into: &mut [E], left: &[E], right: 
 }
 
 /// Computes `into[i] = a[i] op b[i] op …` over all operands, from the first on, in one pass. The result has
-/// the bits of [`reduce_into`] followed by [`reduce`].
+/// the same bits as [`reduce_into`] followed by [`reduce`].
 ///
 /// # Panics
-/// If there are no operands, or if they differ in length from `into`.
+/// If there are no operands, or an operand and `into` differ in length.
 pub fn reduce_all_into<E: Element>(op: ReduceOp, into: &mut [E], operands: &[&[E]]) {
     assert!(
         operands.iter().all(|operand| operand.len() == into.len()),
@@ -130,8 +130,8 @@ pub fn reduce_all_into<E: Element>(op: ReduceOp, into: &mut [E], operands: &[&[E
     }
 }
 
-/// Computes as [`reduce_all_into`] and stores the result in each of `places`, past the caches whatever the
-/// length.
+/// Computes as [`reduce_all_into`] and stores the result in each of `places` by stores that bypass the
+/// caches.
 ///
 /// # Panics
 /// If there are no places or fewer than two operands, or if any two of them differ in length.
@@ -220,7 +220,7 @@ pub fn reduce_bytes_into<E: Element>(op: ReduceOp, into: &mut [E], left: &[E], r
 /// a copy of 4 MiB that stays in them saved a tenth of the time of an all-reduce over TCP.
 const STREAM_COPY_MIN_BYTES: usize = 8 << 20;
 
-/// Copies `from` into `into`; long slices are stored past the caches.
+/// Copies `from` into `into`; for long slices by stores that bypass the caches.
 ///
 /// # Panics
 /// If the slices differ in length.
@@ -242,7 +242,7 @@ fn combine<E: Element>(op: ReduceOp, into: &mut [E], left: &[E], right: &[E]) {
     reduce(op, into, right);
 }
 
-/// Copies `from` into `into`, past the caches whatever the length: for data that another core reads next.
+/// Copies `from` into `into`, by stores that bypass the caches: for data that another core reads next.
 ///
 /// # Panics
 /// If the slices differ in length.

@@ -4,7 +4,7 @@
 use crate::element::Element;
 use crate::op::ReduceOp;
 
-/// Computes `into[i] = into[i] op incoming[i]` over the shorter of the two.
+/// Computes `into[i] = into[i] op incoming[i]`, up to the length of the shorter slice.
 #[inline(always)]
 pub fn reduce<E: Element>(op: ReduceOp, into: &mut [E], incoming: &[E]) {
     match op {
@@ -15,7 +15,7 @@ pub fn reduce<E: Element>(op: ReduceOp, into: &mut [E], incoming: &[E]) {
     }
 }
 
-/// Computes `into[i] = left[i] op right[i]` over the shortest of the three.
+/// Computes `into[i] = left[i] op right[i]`, up to the length of the shortest slice.
 #[inline(always)]
 pub fn reduce_into<E: Element>(op: ReduceOp, into: &mut [E], left: &[E], right: &[E]) {
     match op {

@@ -24,8 +24,8 @@ pub(crate) trait Wake: Send + Sync {
     fn wake(&self);
 }
 
-/// Ends every call that was given a clone of it, now and later, within milliseconds. Cheap to clone; an abort
-/// is final, so make one handle per group.
+/// Ends every call that holds a clone of this handle, present and future ones, within milliseconds. Cheap to
+/// clone. An abort is final, so each group needs a handle of its own.
 #[derive(Clone)]
 pub struct AbortHandle {
     inner: Arc<Inner>,
@@ -39,7 +39,7 @@ struct Inner {
 }
 
 impl AbortHandle {
-    /// Returns a handle that has not been used.
+    /// Returns a handle on which nothing is aborted yet.
     ///
     /// # Errors
     /// If this process has no file descriptor left.
@@ -49,7 +49,7 @@ impl AbortHandle {
         Ok(Self { inner: Arc::new(Inner { event, reason: OnceLock::new(), sleepers: Mutex::default() }) })
     }
 
-    /// Ends all calls that hold this handle. The first reason stays.
+    /// Ends all calls that hold this handle. If it is called again, the first reason stays.
     pub fn abort(&self, reason: impl Into<String>) {
         if self.inner.reason.set(reason.into()).is_err() {
             return;
@@ -63,13 +63,13 @@ impl AbortHandle {
         }
     }
 
-    /// Returns the reason of the abort; `None` if the handle was not used.
+    /// Returns the reason of the abort; `None` if nothing was aborted.
     pub fn reason(&self) -> Option<&str> {
         self.inner.reason.get().map(String::as_str)
     }
 
-    /// Waits until a descriptor is ready, this handle is used, or the deadline passes. A signal makes it
-    /// return early, so the caller checks the clock, the handle and the descriptor, and calls again.
+    /// Waits until a descriptor is ready, [`abort`](Self::abort) is called, or the deadline passes. A signal
+    /// makes it return early, so the caller checks the clock, the handle and the descriptor, and calls again.
     ///
     /// # Errors
     /// If the operating system refuses to wait.
@@ -87,7 +87,7 @@ impl AbortHandle {
         )
     }
 
-    /// Waits until this handle is used or the deadline passes. A signal makes it return early.
+    /// Waits until [`abort`](Self::abort) is called or the deadline passes. A signal makes it return early.
     ///
     /// # Errors
     /// If the operating system refuses to wait.

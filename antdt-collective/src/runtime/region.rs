@@ -1,4 +1,4 @@
-//! Memory from a transport, for buffers that the transport reduces fastest.
+//! [`Region`]: memory from a transport, for buffers that the transport sends and receives fastest.
 
 use std::fmt::Debug;
 use std::ops::{Deref, DerefMut};
@@ -8,44 +8,45 @@ use super::transport::rdma::RegisteredRegion;
 use super::transport::shm::SharedRegion;
 use crate::error::CollectiveError;
 
-/// Where memory of a GPU lies, and what it waits for.
+/// Address of a buffer in GPU memory, and the stream whose work must be done before the buffer is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DevicePlace {
-    /// Identity of the GPU (its UUID, in the order of its bytes).
+    /// Identity of the GPU: the bytes of its UUID, read as a little-endian number.
     pub gpu: u128,
-    /// Its address on the GPU.
+    /// Address of the buffer in the GPU's memory.
     pub address: u64,
-    /// The stream that wrote it last, as a handle of the CUDA driver in this process; 0 is the default stream. What a
-    /// communicator asks of the GPU comes behind what that stream was asked for before the call.
+    /// Handle of the CUDA stream that wrote the buffer last, in this process; 0 is the default stream. A
+    /// communicator orders its work on the GPU behind the work that this stream had before the call.
     pub stream: u64,
 }
 
-/// Memory of a GPU, which the host does not address: that of this crate (`cuda::memory`), or of a framework that
-/// makes its own.
+/// A buffer in GPU memory, which host code cannot address: one of this crate (`cuda::memory`), or one of a
+/// framework that allocates its own.
 pub trait DeviceMemory: Debug + Send {
-    /// Returns its length.
+    /// Returns the length of the buffer in bytes.
     fn len_bytes(&self) -> usize;
 
-    /// Returns where it lies.
+    /// Returns where the buffer lies, and the stream that wrote it last.
     fn place(&self) -> DevicePlace;
 
-    /// Copies all of it to the host, once its stream has come so far. Called where a group reduces over messages.
+    /// Copies the whole buffer to the host, once its stream has written it. A group that reduces over
+    /// messages calls this.
     ///
     /// # Errors
     /// If the GPU fails.
     fn read(&mut self, into: &mut [u8]) -> Result<(), CollectiveError>;
 
-    /// Copies from the host, and returns when all is there.
+    /// Overwrites the buffer with bytes of the host, and returns when they are there.
     ///
     /// # Errors
     /// If the GPU fails.
     fn write(&mut self, from: &[u8]) -> Result<(), CollectiveError>;
 }
 
-/// Zeroed bytes, aligned to at least 8 bytes, that may be sent from and received into like any others. The
-/// transport that made them recognises them, and may move them faster than other memory.
+/// Zeroed memory, aligned to at least 8 bytes, for messages. The transport that made a region recognises it,
+/// and may send and receive it faster than other memory.
 ///
-/// A region may lie on a GPU ([`on_device`](Self::on_device)). As bytes of the host it is then empty.
+/// A region may lie on a GPU ([`on_device`](Self::on_device)); dereferenced as host bytes it is then empty.
 #[derive(Debug)]
 pub struct Region {
     memory: Memory,
@@ -64,17 +65,17 @@ enum Memory {
 }
 
 impl Region {
-    /// Returns a region of `len` bytes on the heap.
+    /// Returns a region of `len` bytes in host memory, on the heap.
     pub fn heap(len: usize) -> Self {
         Self { memory: Memory::Heap { words: vec![0; len.div_ceil(8)], len } }
     }
 
-    /// Returns a region of a GPU.
+    /// Returns a region that is this buffer in GPU memory.
     pub fn on_device(memory: Box<dyn DeviceMemory>) -> Self {
         Self { memory: Memory::Device(memory) }
     }
 
-    /// Returns the memory of a region that lies on a GPU; `None` if it is the host's.
+    /// Returns the GPU buffer of a region that lies on a GPU; `None` if the region lies in host memory.
     pub fn device(&mut self) -> Option<&mut dyn DeviceMemory> {
         match &mut self.memory {
             Memory::Device(memory) => Some(&mut **memory),
@@ -82,7 +83,7 @@ impl Region {
         }
     }
 
-    /// Returns its length, wherever it lies.
+    /// Returns the length of the region in bytes, on the host or on a GPU.
     pub fn len_bytes(&self) -> usize {
         match &self.memory {
             Memory::Device(memory) => memory.len_bytes(),

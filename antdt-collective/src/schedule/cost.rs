@@ -24,8 +24,8 @@ pub struct CostModel {
     pub bandwidth: f64,
     /// Seconds to fold (add) one byte into another.
     pub gamma: f64,
-    /// Bytes that all others may send to one rank at once. Beyond, the messages stand in each other's way,
-    /// and algorithms that send all at once are not considered.
+    /// Number of bytes that all other ranks may send to one rank at once. Above it the messages slow each
+    /// other down, and the choice leaves out algorithms that send to one rank at once.
     pub burst: usize,
 }
 
@@ -48,7 +48,7 @@ impl CostModel {
     pub const ADAPTER: Self =
         Self { alpha: 3e-6, overhead: 1e-6, bandwidth: 12e9, gamma: 5e-11, burst: 256 << 10 };
 
-    /// Returns the seconds until the last rank is done; `schedules` are those of all ranks, by rank.
+    /// Returns the seconds until the last rank is done. `schedules` are those of all ranks in order of rank.
     pub fn price(&self, schedules: &[Schedule], element_bytes: usize) -> f64 {
         let mut done = vec![0.0_f64; schedules.len()];
         let rounds = schedules.iter().map(|schedule| schedule.rounds.len()).max().unwrap_or(0);

@@ -16,11 +16,11 @@ use antdt_core::Rank;
 
 use super::{Algorithm, Schedule, Span, Step, push, spans_of, split_even};
 
-/// Elements that are collected in one round, summed over all ranks: as much as a cache holds.
+/// Number of elements that are collected in one round, summed over all ranks: as many as a cache holds.
 pub const SEGMENT_LEN: usize = 64 << 10;
 
 /// All-reduce in which every rank sends to every rank: two rounds, and one more for each further
-/// [`SEGMENT_LEN`] of a chunk.
+/// [`SEGMENT_LEN`] elements of a chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Direct;
 

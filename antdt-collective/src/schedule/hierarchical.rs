@@ -32,8 +32,8 @@ use super::{Algorithm, Schedule, Span, Step, push, split_even};
 /// a round.
 pub const SEGMENT_LEN: usize = 256 << 10;
 
-/// All-reduce inside hosts, between hosts, and inside hosts again. For groups with several ranks on each
-/// host.
+/// All-reduce in three phases: inside hosts, between hosts, and inside hosts again. For groups with several
+/// ranks on each host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hierarchical {
     /// The host of each rank, as any number: ranks with the same number share a host.
@@ -41,7 +41,7 @@ pub struct Hierarchical {
 }
 
 impl Hierarchical {
-    /// Number of the algorithm in frames.
+    /// Number of the algorithm in the headers of frames.
     pub const CODE: u8 = 16;
 }
 

@@ -19,13 +19,13 @@ pub enum ScheduleError {
     Unmatched {
         /// Index of the round.
         round: usize,
-        /// Sending rank.
+        /// Rank that sends the message.
         from: Rank,
-        /// Receiving rank.
+        /// Rank that receives the message.
         to: Rank,
-        /// Elements sent, if there is a send.
+        /// Number of elements sent; `None` if there is no send.
         sent: Option<usize>,
-        /// Elements received, if there is a receive.
+        /// Number of elements received; `None` if there is no receive.
         received: Option<usize>,
     },
     /// Two messages of a round go to, or come from, the same peer.
@@ -35,7 +35,7 @@ pub enum ScheduleError {
         round: usize,
         /// Rank whose schedule is at fault.
         me: Rank,
-        /// Rank of the peer.
+        /// Rank that the two messages go to or come from.
         peer: Rank,
     },
     /// A received span overlaps another span of the round in a way that [`Schedule`] does not allow.
@@ -45,12 +45,12 @@ pub enum ScheduleError {
         round: usize,
         /// Rank whose schedule is at fault.
         me: Rank,
-        /// The received span.
+        /// Span that the rank receives into.
         span: Span,
-        /// The span that it overlaps.
+        /// Other span of the round that it overlaps.
         other: Span,
     },
-    /// A span ends beyond the buffer, is empty, or a peer does not exist or is the rank itself.
+    /// A span is empty or ends beyond the buffer, or the peer of a step does not exist or is the rank itself.
     #[error("round {round}: rank {me} has the impossible step {step:?}")]
     Impossible {
         /// Index of the round.

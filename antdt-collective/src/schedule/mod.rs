@@ -67,7 +67,7 @@ impl Span {
         self.start..self.start + self.len
     }
 
-    /// Returns whether the two spans have an element in common.
+    /// Returns whether the two spans have elements in common.
     pub const fn overlaps(self, other: Self) -> bool {
         self.len > 0
             && other.len > 0
@@ -79,7 +79,7 @@ impl Span {
 /// One send or receive of a message, as seen by one rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// Sends the span.
+    /// Sends the elements of the span.
     Send {
         /// Receiving rank.
         to: Rank,
@@ -101,8 +101,8 @@ pub enum Step {
         span: Span,
     },
     /// Receives a message and reduces it into the span with the operands in the other order: `span = message
-    /// op span`. Two ranks that swap their totals and combine them in one order end with the same bits, even
-    /// where the order shows: two zeros, two NaNs.
+    /// op span`. Two ranks that exchange their totals and combine them in the same order get the same bits,
+    /// even for zeros of different signs and for NaNs.
     RecvReduceLeft {
         /// Sending rank.
         from: Rank,
@@ -157,20 +157,20 @@ impl Schedule {
 /// A collective algorithm: writes the schedule of each rank. Pure: all ranks compute each other's schedule
 /// identically.
 ///
-/// Implementers: the property tests of this crate show what must hold; [`interpret()`] checks it.
+/// An implementation can be checked by [`interpret()`], as the property tests of this crate do.
 pub trait Algorithm {
     /// Returns the name used in logs.
     fn name(&self) -> &'static str;
 
-    /// Returns the algorithm's number in frames, by which ranks that chose differently notice.
+    /// Returns the algorithm's number in the headers of frames, by which ranks notice that they chose
+    /// different algorithms.
     fn code(&self) -> u8;
 
     /// Returns the schedule of rank `me` of `world` ranks for a buffer of `len` elements.
     fn schedule(&self, me: Rank, world: u32, len: usize) -> Schedule;
 
-    /// Returns whether a long buffer is better cut into slices, each reduced by a schedule of its own. All
-    /// ranks' schedules of one length must then have the same number of rounds. The default is `false`: a
-    /// rank that passes segments on without waiting for the end of a round gains nothing.
+    /// Returns whether a long buffer should be cut into slices, each reduced by a schedule of its own. If so,
+    /// all ranks' schedules of one length must have the same number of rounds. The default is `false`.
     fn slices(&self) -> bool {
         false
     }
@@ -189,7 +189,7 @@ pub fn split_even(len: usize, parts: usize) -> Vec<Span> {
         .collect()
 }
 
-/// Returns the spans of blocks with these lengths that lie one after the other.
+/// Returns the spans of consecutive blocks with these lengths.
 pub fn spans_of(blocks: &[usize]) -> Vec<Span> {
     let mut start = 0;
     blocks

@@ -11,16 +11,16 @@ use super::{
 /// How an all-reduce picks its algorithm. All members must choose the same; otherwise the call fails as a
 /// mismatch.
 ///
-/// [`Hierarchical`](super::Hierarchical) is none of the choices: it needs the hosts of the ranks, which the
-/// transport knows and a caller that names an algorithm does not. [`Auto`](Self::Auto) takes it where it is
-/// of use: for long buffers, in groups whose members share some hosts but not all one.
+/// [`Hierarchical`](super::Hierarchical) cannot be chosen by name: it needs the hosts of the ranks, which
+/// only the transport knows. [`Auto`](Self::Auto) uses it where it pays: for long buffers, in groups whose
+/// members share some hosts but not all one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Choice {
-    /// The algorithm that [`select()`] finds cheapest; [`Hierarchical`](super::Hierarchical) for long buffers
-    /// in a group of which some members share a host, but not all share one.
+    /// The algorithm that [`select()`] finds cheapest, or [`Hierarchical`](super::Hierarchical) for long
+    /// buffers in a group on several hosts, some of which have several members.
     #[default]
     Auto,
-    /// [`Direct`] for more than two ranks and up to [`CostModel::burst`] bytes, [`Ring`] beyond.
+    /// [`Direct`] for more than two ranks and up to [`CostModel::burst`] bytes, otherwise [`Ring`].
     RingOrDirect,
     /// [`Ring`]: the fewest bytes, for long buffers.
     Ring,
@@ -32,12 +32,13 @@ pub enum Choice {
     RecursiveDoubling,
     /// [`DoubleTree`] with its default number of segments, for many ranks.
     DoubleTree,
-    /// Every rank gathers all buffers and folds them itself, in order of rank: one round, for the shortest. What it
-    /// moves is a [`DirectGather`] of as many blocks as there are ranks, so it costs `α + (n-2)o + (n-1)(S/B + Sγ)`: `n/2`
-    /// times the bytes of [`Direct`] for half of its rounds. Rejected: folding a block when it comes, which spares the memory
-    /// for all of them (they come in another order on each rank, and so would the bits of a sum); gathering by recursive
-    /// doubling (`log2 n` messages of a rank and not `n-1`, but as many rounds, and rounds are what short buffers pay for);
-    /// longer buffers (the blocks of all ranks would be memory that counts).
+    /// Every rank gathers all buffers and folds them itself, in order of rank: one round, for the shortest
+    /// buffers. It is a [`DirectGather`] of one block for each rank, and costs `α + (n-2)o + (n-1)(S/B +
+    /// Sγ)`: `n/2` times the bytes of [`Direct`] for half of its rounds. Rejected: folding a block when it
+    /// comes, which spares the memory for all of them (they come in another order on each rank, and so would
+    /// the bits of a sum); gathering by recursive doubling (`log2 n` messages of a rank and not `n-1`, but as
+    /// many rounds, and rounds are what short buffers pay for); longer buffers (the blocks of all ranks would
+    /// be memory that counts).
     Gather,
 }
 
@@ -57,7 +58,8 @@ impl Choice {
         Self::DoubleTree,
     ];
 
-    /// Returns the choice that names one way, for an all-reduce of `len_bytes` in a group of `world` ranks.
+    /// Returns the single algorithm that this choice means for an all-reduce of `len_bytes` in a group of
+    /// `world` ranks, as a choice.
     #[must_use]
     pub fn resolve(self, world: u32, len_bytes: usize, model: &CostModel) -> Self {
         match self {
@@ -81,7 +83,7 @@ impl Choice {
         })
     }
 
-    /// Returns the choice's number in frames: that of its algorithm.
+    /// Returns the number of the choice's algorithm in the headers of frames.
     pub fn code(self) -> u8 {
         self.algorithm().map_or(GATHER_CODE, |algorithm| algorithm.code())
     }
@@ -104,7 +106,7 @@ impl fmt::Display for Choice {
     }
 }
 
-/// No algorithm has the requested name.
+/// Error: no algorithm has the requested name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "algorithm {name:?}: must be ring-or-direct, auto, ring, direct, halving-doubling, recursive-doubling, double-tree or gather"

@@ -3,21 +3,21 @@
 use super::mtu::Mtu;
 use super::shape::Shape;
 
-/// What a member brings: an adapter, or the reason why it has none.
+/// What a member tells the others about its RDMA adapter before they connect.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Offer {
-    /// An adapter is there.
+    /// The member has an adapter.
     Adapter {
-        /// Whether its port is an Ethernet port, so that it is reached by an IP address.
+        /// Whether the adapter's port is an Ethernet port, which is reached by an IP address.
         ethernet: bool,
-        /// The longest packet that its port takes.
+        /// Longest packet that the adapter's port takes.
         mtu: Mtu,
-        /// The slots that this member would keep for each other one.
+        /// Number and size of the slots that this member would keep for each other member.
         shape: Shape,
-        /// Whether it wants the connection manager to connect the members.
+        /// Whether this member wants the connection manager of the RDMA stack to connect the members.
         managed: bool,
     },
-    /// None is there, for this reason.
+    /// The member has no usable adapter, for this reason.
     Nothing(String),
 }
 
@@ -29,7 +29,7 @@ impl Offer {
     /// Length of an encoded offer, in bytes.
     pub const LEN: usize = 256;
 
-    /// Returns the bytes of the offer on the wire. A reason that is too long is cut. By hand, since the peer must know the length.
+    /// Encodes the offer for the wire. A reason that is too long is cut.
     pub fn encode(&self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
         match self {
@@ -52,7 +52,7 @@ impl Offer {
         bytes
     }
 
-    /// Decodes an offer; `None` if no member makes it.
+    /// Decodes an offer; `None` if the bytes are not one.
     pub fn decode(bytes: &[u8; Self::LEN]) -> Option<Self> {
         let u32_at = |at: usize| bytes[at..at + 4].try_into().map(u32::from_le_bytes).ok();
         match bytes[0] {
@@ -71,22 +71,22 @@ impl Offer {
     }
 }
 
-/// One end of a connection between two adapters.
+/// One end of an RDMA connection between two members, as it is told to the peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Endpoint {
-    /// Number of the queue pair.
+    /// Number of the queue pair at this end.
     pub queue_pair: u32,
-    /// Number of the first packet that it sends; 24 bits.
+    /// Number of the first packet that this end sends; 24 bits.
     pub packet: u32,
-    /// Address of the adapter's port.
+    /// GID (address) of the adapter's port.
     pub gid: [u8; 16],
-    /// Address of the port on an InfiniBand subnet; 0 on Ethernet.
+    /// LID, the address of the port on an InfiniBand subnet; 0 on Ethernet.
     pub lid: u16,
-    /// Number under which the connection manager takes calls; 0 where it is not used.
+    /// Port number at which the connection manager takes calls; 0 if it is not used.
     pub service: u16,
-    /// Address of the slots for the peer's pieces.
+    /// Memory address of the slots into which the peer writes its messages.
     pub slots: u64,
-    /// Key of the slots.
+    /// Remote key of the memory of the slots.
     pub key: u32,
 }
 
@@ -94,7 +94,7 @@ impl Endpoint {
     /// Length of an encoded endpoint, in bytes.
     pub const LEN: usize = 48;
 
-    /// Returns the bytes of the endpoint on the wire. By hand, since the peer must know the length.
+    /// Encodes the endpoint for the wire.
     pub fn encode(&self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
         bytes[..4].copy_from_slice(&self.queue_pair.to_le_bytes());
@@ -109,7 +109,7 @@ impl Endpoint {
         bytes
     }
 
-    /// Decodes an endpoint; `None` if it is damaged.
+    /// Decodes an endpoint; `None` if the bytes are damaged.
     pub fn decode(bytes: &[u8; Self::LEN]) -> Option<Self> {
         let u32_at = |at: usize| bytes[at..at + 4].try_into().map(u32::from_le_bytes).ok();
         let endpoint = Self {

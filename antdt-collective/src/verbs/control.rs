@@ -1,11 +1,12 @@
 //! Control messages: what members send each other beside payloads.
 
-/// A control message.
+/// A control message between two members connected by RDMA, sent besides payloads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Control {
-    /// The receiver of payloads has taken so many pieces since the connection began.
+    /// The receiver has taken this many message pieces since the connection began, so that their slots are
+    /// free.
     Taken(u64),
-    /// The rest of a message may be written where it belongs.
+    /// The receiver tells where the sender may write the rest of a message directly, without slots.
     Place {
         /// Number of the message's first piece.
         first: u64,
@@ -13,7 +14,7 @@ pub enum Control {
         address: u64,
         /// Length of the whole message, in bytes.
         len: u64,
-        /// Key of that memory for others' adapters.
+        /// Remote key of the receiver's memory.
         key: u32,
     },
 }
@@ -22,10 +23,10 @@ const TAKEN: u32 = 1;
 const PLACE: u32 = 2;
 
 impl Control {
-    /// Length of a control message, in bytes. It is sent inline, and adapters take at least so much.
+    /// Length of an encoded control message, in bytes: short enough for every adapter to send it inline.
     pub const LEN: usize = 32;
 
-    /// Returns the bytes of the message on the wire. By hand: of fixed length and on the way of every piece.
+    /// Encodes the control message for the wire.
     pub fn encode(&self) -> [u8; Self::LEN] {
         let (kind, key, words) = match *self {
             Self::Taken(taken) => (TAKEN, 0, [taken, 0, 0]),
@@ -40,7 +41,7 @@ impl Control {
         bytes
     }
 
-    /// Decodes a message; `None` if no member sends these bytes.
+    /// Decodes a control message; `None` if the bytes are not one.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; Self::LEN] = bytes.try_into().ok()?;
         let u32_at = |at: usize| bytes[at..at + 4].try_into().map(u32::from_le_bytes).ok();

@@ -3,7 +3,7 @@
 //! Both sides count the pieces of a connection from its beginning. A receiver says how many it has taken in all, so
 //! that a message about it that is late or repeated does no harm.
 
-/// The sender's side: how many pieces may be under way.
+/// The sender's side of flow control: how many pieces of messages may be in flight to the receiver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Window {
     room: u64,
@@ -18,30 +18,31 @@ impl Window {
         Self { room: room as u64, sent: 0, completed: 0, taken: 0 }
     }
 
-    /// Returns the number of the next piece, if one may be sent now: the receiver has room for it, and the
-    /// adapter is done with the piece that had its place here before.
+    /// Returns the number of the next piece if it may be sent now: the receiver has a free slot for it, and
+    /// the adapter has sent the piece that used the same buffer before.
     pub const fn next(&self) -> Option<u64> {
         let freed = if self.taken < self.completed { self.taken } else { self.completed };
         if self.sent - freed < self.room { Some(self.sent) } else { None }
     }
 
-    /// Counts the piece that [`next`](Self::next) allowed.
+    /// Counts the piece that [`next`](Self::next) allowed as sent.
     ///
     /// # Panics
-    /// If it did not allow one.
+    /// If `next` does not allow a piece.
     pub const fn send(&mut self) {
         assert!(self.next().is_some(), "a piece beyond the receiver's room");
         self.sent += 1;
     }
 
-    /// Counts a piece that the adapter is done with; pieces complete in order.
+    /// Counts one more piece as sent by the adapter; pieces complete in order.
     pub const fn complete(&mut self) {
         if self.completed < self.sent {
             self.completed += 1;
         }
     }
 
-    /// Hears that the receiver has taken `taken` pieces since the beginning. Returns whether that can be true.
+    /// Records that the receiver has taken `taken` pieces since the connection began. Returns `false` if that
+    /// is impossible, because fewer were sent.
     pub const fn credit(&mut self, taken: u64) -> bool {
         if taken > self.sent {
             return false;
@@ -52,23 +53,23 @@ impl Window {
         true
     }
 
-    /// Returns the number of pieces sent.
+    /// Returns the number of pieces sent since the connection began.
     pub const fn sent(&self) -> u64 {
         self.sent
     }
 
-    /// Returns the number of pieces that the adapter is done with.
+    /// Returns the number of pieces that the adapter has finished sending.
     pub const fn completed(&self) -> u64 {
         self.completed
     }
 
-    /// Returns the number of pieces that the receiver has taken, as far as it has said so.
+    /// Returns the number of pieces that the receiver has taken, according to its last message.
     pub const fn taken(&self) -> u64 {
         self.taken
     }
 }
 
-/// The receiver's side: which pieces it has taken, and when to say so.
+/// The receiver's side of flow control: how many pieces it has taken, and when to tell the sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Owed {
     room: u64,
@@ -77,25 +78,25 @@ pub struct Owed {
 }
 
 impl Owed {
-    /// Returns the count of a new connection with room for `room` pieces.
+    /// Returns the state of a new connection whose receiver has `room` slots.
     pub const fn new(room: u32) -> Self {
         Self { room: room as u64, taken: 0, told: 0 }
     }
 
-    /// Counts a piece whose place is free again.
+    /// Counts a piece as taken; its slot is free again.
     pub const fn take(&mut self) {
         self.taken += 1;
     }
 
-    /// Returns how many pieces were taken since the beginning, if it is time to say so: half of the room is free
-    /// and not yet known to be. Saying it for each piece costs a message for each; later than this, the sender
-    /// stands still while its messages are on their way.
+    /// Returns the number of pieces taken since the connection began, if the sender should be told now: when
+    /// half of the slots are free without the sender knowing it. A message for each piece would cost too
+    /// much; a later one would make the sender wait.
     pub const fn due(&self) -> Option<u64> {
         let untold = self.taken - self.told;
         if untold > 0 && untold * 2 >= self.room { Some(self.taken) } else { None }
     }
 
-    /// Counts the message that [`due`](Self::due) asked for.
+    /// Records that the sender was told the number that [`due`](Self::due) returned.
     pub const fn tell(&mut self) {
         self.told = self.taken;
     }

@@ -2,29 +2,29 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-/// Protocol of a GID.
+/// Network protocol of a GID.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum GidKind {
-    /// InfiniBand, or RoCE v1, which no router passes on.
+    /// InfiniBand, or RoCE v1; routers do not forward either.
     Link,
-    /// RoCE v2: UDP over IP.
+    /// RoCE v2: RDMA over UDP and IP.
     Udp,
 }
 
-/// An entry of an adapter's table of addresses.
+/// An entry in an adapter's table of GIDs, the addresses under which it is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Gid {
-    /// Index in the table.
+    /// Index of the entry in the table.
     pub index: u8,
-    /// The address.
+    /// The 128-bit address.
     pub address: [u8; 16],
-    /// Its protocol.
+    /// Network protocol of the address.
     pub kind: GidKind,
 }
 
 impl Gid {
-    /// Reads an entry of the table from the two texts that Linux has for it: the address, and the name of its
-    /// protocol. `None` for an empty entry, and for an address or a protocol that makes no sense.
+    /// Parses an entry of the table from the two texts that Linux has for it: the address, and the name of
+    /// its protocol. `None` for an empty or malformed entry.
     pub fn parse(index: u8, address: &str, kind: &str) -> Option<Self> {
         let mut bytes = [0; 16];
         let mut groups = address.trim().split(':');
@@ -40,7 +40,7 @@ impl Gid {
         (groups.next().is_none() && bytes != [0; 16]).then_some(Self { index, address: bytes, kind })
     }
 
-    /// Returns whether this is an IPv4 address.
+    /// Returns whether the GID is an IPv4 address.
     pub fn is_ipv4(&self) -> bool {
         self.address[..10] == [0; 10] && self.address[10..12] == [0xff, 0xff]
     }
@@ -51,16 +51,15 @@ impl Gid {
     }
 }
 
-/// Returns the IP address that a GID of RoCE v2 is, if it is valid beyond its link.
+/// Returns the IP address that a GID of RoCE v2 stands for; `None` if the address is valid on its link only.
 pub fn ip_of(gid: [u8; 16]) -> Option<IpAddr> {
     let address = Ipv6Addr::from(gid);
     let mapped = address.to_ipv4_mapped().map(IpAddr::V4);
     mapped.or_else(|| (!address.is_unicast_link_local()).then_some(IpAddr::V6(address)))
 }
 
-/// Returns the address to use among those of an adapter on Ethernet: one of RoCE v2, preferably IPv4, since every
-/// host of a job has IPv4 routes to the others; then IPv6 beyond the link; then any. The first of equals. `None` if the
-/// adapter speaks RoCE v1 alone.
+/// Returns the GID to use of an Ethernet adapter's table: one of RoCE v2, preferably IPv4, then IPv6 that is
+/// valid beyond the link, then any; the first among equals. `None` if the adapter has no GID of RoCE v2.
 pub fn choose(table: &[Gid]) -> Option<Gid> {
     let rank = |gid: &Gid| if gid.is_ipv4() { 0 } else { 1 + u8::from(gid.is_link_local()) };
     table.iter().filter(|gid| gid.kind == GidKind::Udp).min_by_key(|gid| (rank(gid), gid.index)).copied()

@@ -7,22 +7,22 @@
 
 use antdt_core::Rank;
 
-/// What a caller says of itself in its request.
+/// Data of a caller in its connection request, by which the other member checks who calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Greeting {
-    /// Version of the membership that it is in.
+    /// Version of the caller's membership.
     pub membership: u64,
-    /// Its rank.
+    /// Rank of the caller.
     pub from: Rank,
-    /// Rank of the member that it calls.
+    /// Rank of the member that is called.
     pub to: Rank,
 }
 
 impl Greeting {
-    /// Length on the wire, in bytes. A request has room for 56.
+    /// Length of an encoded greeting, in bytes. A connection request has room for 56.
     pub const LEN: usize = 20;
 
-    /// Returns the bytes of the greeting on the wire. By hand, since the peer must know the length.
+    /// Encodes the greeting for the wire.
     pub fn encode(&self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
         bytes[..8].copy_from_slice(&self.membership.to_le_bytes());
@@ -33,7 +33,7 @@ impl Greeting {
         bytes
     }
 
-    /// Decodes the first bytes of a request; `None` if no member of a group sent it.
+    /// Decodes the first bytes of a connection request; `None` if they are not a greeting.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; Self::LEN] = bytes.first_chunk()?;
         let u32_at = |at: usize| bytes[at..at + 4].try_into().map(u32::from_le_bytes).ok();
@@ -43,41 +43,41 @@ impl Greeting {
     }
 }
 
-/// What the manager reports of the connection with a member.
+/// Event that the connection manager of the RDMA stack reports about the connection with a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HandshakeReport {
-    /// Its address leads to an adapter.
+    /// The peer's address was resolved to an adapter.
     Address,
-    /// The way to it is known.
+    /// The route to the peer was resolved.
     Way,
-    /// It answered the call.
+    /// The peer has answered this member's request.
     Answered,
-    /// It has confirmed the answer.
+    /// The peer has confirmed this member's answer.
     Confirmed,
-    /// The connection ended.
+    /// The connection with the peer ended.
     Ended,
 }
 
-/// What is to be done next for the connection with a member.
+/// Next step of a member on its connection with a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HandshakeStep {
-    /// Ask for the way to it.
+    /// Resolve the route to the peer.
     AskWay,
-    /// Call it.
+    /// Send the connection request to the peer.
     Call,
-    /// Connect the queue pair, and confirm.
+    /// Connect the queue pair, and confirm the peer's answer.
     Confirm,
-    /// Nothing.
+    /// Nothing is to be done.
     Nothing,
 }
 
-/// Reason why a connection does not come about.
+/// Reason why a connection with a peer could not be made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum HandshakeError {
     /// The peer ended the connection before it was made.
     #[error("it ended the connection before it was made")]
     Ended,
-    /// The manager reports what cannot be at this point.
+    /// The connection manager reported an event that is impossible in the present state.
     #[error("the connection manager reported {0:?} out of turn")]
     OutOfTurn(HandshakeReport),
 }
@@ -99,7 +99,8 @@ enum State {
     Connected,
 }
 
-/// The connections of a member with all others, while they come about.
+/// The connections of a member with all other members, while the connection manager of the RDMA stack makes
+/// them.
 #[derive(Debug, Clone)]
 pub struct Handshakes {
     membership: u64,
@@ -110,7 +111,8 @@ pub struct Handshakes {
 }
 
 impl Handshakes {
-    /// Returns the connections of `me` before any is made; `queue_pairs` are the peers', by rank, as they named them.
+    /// Returns the state of member `me` before any connection is made. `queue_pairs` holds the number of each
+    /// peer's queue pair, in order of rank.
     pub fn new(membership: u64, me: Rank, queue_pairs: Vec<u32>) -> Self {
         let state = |rank: u32| match Rank(rank) {
             rank if rank == me => State::Own,
@@ -121,17 +123,18 @@ impl Handshakes {
         Self { membership, me, queue_pairs, states }
     }
 
-    /// Returns the members that this one calls. Their addresses are to be asked for.
+    /// Returns the ranks that this member calls; it resolves their addresses first.
     pub fn calls(&self) -> impl Iterator<Item = Rank> + use<> {
         (0..self.me.0).map(Rank)
     }
 
-    /// Returns what this member says of itself to another one.
+    /// Returns the greeting that this member sends in its request to member `to`.
     pub const fn greeting(&self, to: Rank) -> Greeting {
         Greeting { membership: self.membership, from: self.me, to }
     }
 
-    /// Takes a request of the queue pair `queue_pair`. Returns the member that is to be answered; `None`: refuse it.
+    /// Handles a connection request with the greeting `said` from the queue pair `queue_pair`. Returns the
+    /// rank of the member to answer; `None` if the request must be refused.
     pub fn requested(&mut self, said: &[u8], queue_pair: u32) -> Option<Rank> {
         let Greeting { membership, from, to } = Greeting::decode(said)?;
         let known = *self.queue_pairs.get(from.0 as usize)? == queue_pair;
@@ -143,10 +146,11 @@ impl Handshakes {
         Some(from)
     }
 
-    /// Takes an event of the manager on the connection with `rank`. Returns the next step of the member.
+    /// Handles an event of the connection manager about the connection with `rank`. Returns the member's next
+    /// step.
     ///
     /// # Errors
-    /// If the connection does not come about.
+    /// If the connection cannot be made.
     pub fn reported(&mut self, rank: Rank, report: HandshakeReport) -> Result<HandshakeStep, HandshakeError> {
         let state = &mut self.states[rank.0 as usize];
         let (next, step) = match (*state, report) {
@@ -163,7 +167,7 @@ impl Handshakes {
         Ok(step)
     }
 
-    /// Returns the members that are not connected yet.
+    /// Returns the ranks that are not connected yet.
     pub fn missing(&self) -> impl Iterator<Item = Rank> {
         let missing = |state: &State| !matches!(state, State::Own | State::Connected);
         (0..).map(Rank).zip(&self.states).filter(move |(_, state)| missing(state)).map(|(rank, _)| rank)

@@ -1,20 +1,20 @@
 //! The 32 bits that arrive with a one-sided write, and tell the receiver that it has landed.
 
-/// Where the bytes of a write have landed.
+/// Place at which a one-sided write has put its bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Piece {
-    /// In the slot of the piece's number, behind a header.
+    /// In the slot that belongs to the piece's number, after a header.
     Slot,
-    /// In the memory that the receiver named for this message, behind the bytes that came before.
+    /// In the memory that the receiver named for this message, after the bytes of the piece before.
     Placed,
 }
 
-/// Which piece of a connection a write was.
+/// The 32 bits that arrive with a one-sided RDMA write: they say which piece of the connection it was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Immediate {
     /// Low bits of the running number of the piece.
     number: u32,
-    /// Where it landed.
+    /// Place at which the write has put its bytes.
     pub piece: Piece,
 }
 
@@ -24,12 +24,12 @@ const NUMBER_BITS: u32 = 31;
 const PLACED: u32 = 1 << NUMBER_BITS;
 
 impl Immediate {
-    /// Returns the immediate of the piece `number`, counted from the beginning of the connection.
+    /// Returns the immediate value of piece `number`, counted from the start of the connection.
     pub const fn new(number: u64, piece: Piece) -> Self {
         Self { number: Self::low(number), piece }
     }
 
-    /// Returns its bits.
+    /// Encodes the immediate value as the 32 bits on the wire.
     pub const fn bits(self) -> u32 {
         match self.piece {
             Piece::Slot => self.number,
@@ -37,13 +37,13 @@ impl Immediate {
         }
     }
 
-    /// Returns the immediate with these bits.
+    /// Decodes the 32 bits of an immediate value.
     pub const fn from_bits(bits: u32) -> Self {
         let piece = if bits & PLACED == 0 { Piece::Slot } else { Piece::Placed };
         Self { number: bits & !PLACED, piece }
     }
 
-    /// Returns whether this is the piece that is due: a connection delivers in order, each once.
+    /// Returns whether the write was piece `number`; only the low 31 bits are compared.
     pub const fn is(self, number: u64) -> bool {
         self.number == Self::low(number)
     }

@@ -1,14 +1,14 @@
-//! The rules of the transport over RDMA, without a device: numbers, bytes and decisions. Pure; the verbs themselves
-//! are in `runtime::transport::rdma`, behind the feature `rdma`.
+//! The rules of the RDMA transport as pure code, without a device: flow control, wire formats and decisions.
+//! Pure; the verbs themselves are in `runtime::transport::rdma`, behind the feature `rdma`.
 //!
 //! - [`Window`] and [`Owed`]: how many messages a sender may have under way, and when a receiver gives room back.
 //! - [`Immediate`]: the 32 bits that arrive with a one-sided write.
-//! - [`Control`]: what members send each other beside payloads.
-//! - [`Retries`]: how an adapter repeats a packet, so that it gives up before a call's deadline.
+//! - [`Control`]: the messages that members send each other besides payloads.
+//! - [`Retries`]: how often an adapter repeats a packet, so that it gives up before a call's deadline.
 //! - [`Gid`] and [`choose`]: the address under which an adapter is reached.
-//! - [`Mtu`]: the length of a packet on the way between two adapters.
-//! - [`Offer`] and [`Endpoint`]: what members tell each other before they connect.
-//! - [`Handshakes`]: how they connect where the connection manager of the RDMA stack does it.
+//! - [`Mtu`]: the length of packets between two adapters.
+//! - [`Offer`] and [`Endpoint`]: the data that members exchange before they connect.
+//! - [`Handshakes`]: how members connect through the connection manager of the RDMA stack.
 //!
 //! Source: our design over the InfiniBand verbs, of which the manual pages of rdma-core were read.
 

@@ -2,12 +2,13 @@
 
 use std::fmt;
 
-/// Payload of a packet: a power of two, in the code that verbs use.
+/// Maximum payload of an RDMA packet: 256 to 4096 bytes, stored as the code that the verbs library uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Mtu(u8);
 
 impl Mtu {
-    /// Returns the MTU of a code: 1 for 256 bytes to 5 for 4096; `None` for another.
+    /// Returns the MTU of a code of the verbs library, 1 (256 bytes) to 5 (4096 bytes); `None` for another
+    /// code.
     pub const fn from_code(code: u32) -> Option<Self> {
         match code {
             #[allow(clippy::cast_possible_truncation, reason = "at most 5")]
@@ -16,17 +17,17 @@ impl Mtu {
         }
     }
 
-    /// Returns its code.
+    /// Returns the code of the MTU in the verbs library.
     pub const fn code(self) -> u32 {
         self.0 as u32
     }
 
-    /// Returns the bytes of a packet's payload.
+    /// Returns the maximum payload of a packet, in bytes.
     pub const fn len_bytes(self) -> usize {
         128 << self.0
     }
 
-    /// Returns the longest packet that both ends take. A longer one is dropped on its way, without a word.
+    /// Returns the largest MTU that both ends accept. A longer packet would be dropped silently.
     #[must_use]
     pub fn of_path(self, other: Self) -> Self {
         self.min(other)

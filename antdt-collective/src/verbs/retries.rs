@@ -9,12 +9,12 @@
 
 use std::time::Duration;
 
-/// Waits and repetitions of a connection.
+/// Time and number of an adapter's retries for packets that are not acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retries {
-    /// Exponent of the wait.
+    /// Exponent of the wait for an acknowledgement, which is `4.096 µs · 2^exponent`.
     pub exponent: u8,
-    /// Repetitions after the first attempt.
+    /// Number of retries after the first attempt.
     pub count: u8,
 }
 
@@ -33,16 +33,16 @@ const EXPONENT_MIN: u8 = 12;
 const EXPONENT_MAX: u8 = 16;
 
 impl Retries {
-    /// Returns the longest waits whose whole span is at most half of `patience`, the time that a call has, within
-    /// the bounds above: the adapter then gives up while the call still has time to name the peer.
+    /// Returns the longest retries whose total time is at most half of `patience`, the timeout of a call. The
+    /// adapter then gives up while the call still has time to name the peer.
     pub fn within(patience: Duration) -> Self {
         let fits = |exponent: &u8| Self { exponent: *exponent, count: COUNT }.span() <= patience / 2;
         let exponent = (EXPONENT_MIN..=EXPONENT_MAX).rev().find(fits).unwrap_or(EXPONENT_MIN);
         Self { exponent, count: COUNT }
     }
 
-    /// Returns the time without an acknowledgement after which the adapter gives up the connection:
-    /// `count + 1` waits.
+    /// Returns the time without an acknowledgement after which the adapter closes the connection: `count + 1`
+    /// waits.
     pub const fn span(&self) -> Duration {
         Duration::from_nanos((UNIT_NS << self.exponent) * (self.count as u64 + 1))
     }

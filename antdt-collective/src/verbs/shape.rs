@@ -1,18 +1,18 @@
 //! How much memory members keep for each other's messages.
 
-/// Slots of a connection in one direction.
+/// Number and size of the message slots that a member keeps for a peer's RDMA writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
     /// Number of slots.
     pub slots: u32,
-    /// Bytes of a slot, header included; a multiple of 64.
+    /// Size of a slot in bytes, header included; a multiple of 64.
     pub slot_bytes: u32,
 }
 
 impl Shape {
-    /// Fewest slots: one is written while the other is read.
+    /// Smallest number of slots: one is written while another one is read.
     pub const SLOTS_MIN: u32 = 2;
-    /// Shortest slot: a header, and a page less that header.
+    /// Smallest size of a slot in bytes: 4 KiB, header included.
     pub const SLOT_BYTES_MIN: u32 = 4 << 10;
     /// Slots of a connection in a small group.
     const SLOTS: u32 = 8;
@@ -21,7 +21,8 @@ impl Shape {
     /// Bytes for all connections of a member, each way. What is registered cannot be swapped out.
     const BUDGET: u64 = 64 << 20;
 
-    /// Returns the shape for a group of `world`: shorter slots, then fewer, where all would take too much memory.
+    /// Returns the slots for a group of `world` members: up to 8 of 64 KiB for each peer. In large groups
+    /// they become shorter, then fewer, so that all of them together take at most 64 MiB.
     pub const fn of_group(world: u32) -> Self {
         let mut shape = Self { slots: Self::SLOTS, slot_bytes: Self::SLOT_BYTES };
         while shape.len_bytes() * world as u64 > Self::BUDGET {
@@ -36,14 +37,16 @@ impl Shape {
         shape
     }
 
-    /// Returns the shape that fits both: all members of a group use the least of what they offer.
+    /// Returns the smaller number and the smaller size of the two shapes; a group uses the minimum of what
+    /// its members offer.
     #[must_use]
     pub fn least(self, other: Self) -> Self {
         Self { slots: self.slots.min(other.slots), slot_bytes: self.slot_bytes.min(other.slot_bytes) }
     }
 
-    /// Returns the shape with so few slots that `peers` connections fit into an adapter whose queues hold `depth` work
-    /// requests, and one of completions `completions`; the fewest that there can be where none fit.
+    /// Returns the shape with fewer slots if necessary, so that `peers` connections fit into an adapter whose
+    /// queues hold `depth` work requests and whose completion queue holds `completions` entries. At least
+    /// [`SLOTS_MIN`](Self::SLOTS_MIN) slots remain, even if they do not fit.
     #[must_use]
     pub const fn within(mut self, peers: u32, depth: u32, completions: u32) -> Self {
         while self.slots > Self::SLOTS_MIN
@@ -55,7 +58,7 @@ impl Shape {
         self
     }
 
-    /// Returns whether a connection works with it.
+    /// Returns whether a connection can use this shape: its number and size of slots are within their limits.
     pub const fn is_valid(self) -> bool {
         self.slots >= Self::SLOTS_MIN
             && self.slot_bytes >= Self::SLOT_BYTES_MIN
@@ -63,23 +66,24 @@ impl Shape {
             && self.len_bytes() <= Self::BUDGET
     }
 
-    /// Returns the bytes of all slots.
+    /// Returns the size of all slots of a connection in one direction, in bytes.
     pub const fn len_bytes(self) -> u64 {
         self.slots as u64 * self.slot_bytes as u64
     }
 
-    /// Returns the offset of the slot of a piece, in bytes.
+    /// Returns the offset, in bytes, of the slot for piece `number`.
     pub const fn offset(self, number: u64) -> u64 {
         number % self.slots as u64 * self.slot_bytes as u64
     }
 
-    /// Receives that a member keeps posted for a peer: one for each of its pieces; one for each answer to a piece of
-    /// this member's, which names a place; and the credits that can be under way (see `Owed`) with some to spare.
+    /// Returns the number of receives that a member keeps posted for a peer: for its pieces, for control
+    /// messages that name a place, and for credits.
     pub const fn receives(self) -> u32 {
         2 * self.slots + 4
     }
 
-    /// Sends that a member has under way to a peer at most: pieces and control messages.
+    /// Returns the largest number of sends that a member has in flight to a peer: pieces and control
+    /// messages.
     pub const fn sends(self) -> u32 {
         2 * self.slots + 4
     }

@@ -9,8 +9,8 @@ use crate::runtime::region::{DeviceMemory, Region};
 use crate::runtime::transport::Transport;
 
 /// Two memory regions of equal length from a communicator: the live one holds the operand, the spare one
-/// takes the result. When the result counts, the two swap roles. Both lie in memory of the host or both on a GPU, where a
-/// group that can reduce there does so, and any other one copies to the host and back.
+/// takes the result. When the result counts, the two swap roles. Both lie in host memory or both on a GPU. A
+/// group that cannot reduce on the GPU copies the operand to the host and the result back.
 #[derive(Debug)]
 pub struct Halves {
     live: Region,
@@ -33,7 +33,7 @@ impl Halves {
         &self.live
     }
 
-    /// Returns the bytes of the operand, to be written.
+    /// Returns the bytes of the operand, for writing.
     pub fn live_mut(&mut self) -> &mut [u8] {
         &mut self.live
     }
@@ -43,7 +43,7 @@ impl Halves {
         (&self.live, &mut self.spare)
     }
 
-    /// Returns the length of the operand, wherever it lies.
+    /// Returns the length of the operand in bytes, on the host or on a GPU.
     pub fn len_bytes(&self) -> usize {
         self.live.len_bytes()
     }
@@ -63,7 +63,7 @@ impl Halves {
         self.spare = Region::heap(0);
     }
 
-    /// Makes the result the operand of the next call. Without a result nothing changes.
+    /// Makes the last result the operand of the next call. Changes nothing if there is no result.
     pub fn adopt(&mut self) {
         if self.spare.len_bytes() == self.live.len_bytes() {
             std::mem::swap(&mut self.live, &mut self.spare);
@@ -72,8 +72,8 @@ impl Halves {
 }
 
 /// Elements in a communicator's own memory, zeroed at first, from
-/// [`Communicator::buffer`](super::Communicator::buffer). A communicator of a later group moves them to its
-/// own memory.
+/// [`Communicator::buffer`](super::Communicator::buffer). The first call of a later group's communicator
+/// moves them to that communicator's memory.
 pub struct CommunicatorBuffer<E> {
     halves: Halves,
     element: PhantomData<E>,
@@ -88,8 +88,9 @@ impl<E: Element> CommunicatorBuffer<E> {
         &mut self.halves
     }
 
-    /// Adopts the result of a call that failed on this rank and counts all the same: call it once, after
-    /// [`Resolution::Committed`](crate::outcome::Resolution::Committed). Without a result nothing changes.
+    /// Makes the result the content of the buffer, after a call that failed on this rank but counts: to be
+    /// called once, after [`Resolution::Committed`](crate::outcome::Resolution::Committed). Changes nothing
+    /// if there is no result.
     pub fn adopt(&mut self) {
         self.halves.adopt();
     }

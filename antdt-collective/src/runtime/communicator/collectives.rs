@@ -47,7 +47,8 @@ pub trait Communicator: Send {
     /// Writes the reduction over all members' `data` to `into`, without a copy of `data`.
     ///
     /// # Errors
-    /// As [`all_reduce`](Self::all_reduce), and if the two differ in length; `into` then holds anything.
+    /// As [`all_reduce`](Self::all_reduce), and if `data` and `into` differ in length. The content of `into`
+    /// is undefined then.
     fn all_reduce_into<E: Element>(
         &mut self,
         data: &[E],
@@ -83,7 +84,7 @@ pub trait Communicator: Send {
         self.halves(len * size_of::<E>()).map(CommunicatorBuffer::of)
     }
 
-    /// Returns the zeroed memory, `len_bytes` bytes, of a [`buffer`](Self::buffer).
+    /// Returns the zeroed memory of a [`buffer`](Self::buffer) of `len_bytes` bytes.
     ///
     /// # Errors
     /// As [`buffer`](Self::buffer).
@@ -169,8 +170,8 @@ pub trait Communicator: Send {
     /// for each rank. Lengths may differ.
     ///
     /// # Errors
-    /// See [`CollectiveError`]; also if there is not one block for each, or if the lengths add up to more
-    /// than is accepted.
+    /// See [`CollectiveError`]; also if there is not one block for each rank, or if the lengths add up to
+    /// more than is accepted.
     fn all_to_all_v(&mut self, blocks: &[Vec<u8>]) -> Result<Vec<Vec<u8>>, CollectiveError>;
 
     /// Replaces `bytes` by those of `root`, whatever their length was before.
@@ -179,7 +180,7 @@ pub trait Communicator: Send {
     /// See [`CollectiveError`]; `bytes` are then as they were.
     fn broadcast(&mut self, root: Rank, bytes: &mut Vec<u8>) -> Result<(), CollectiveError>;
 
-    /// Waits until all members have called it.
+    /// Waits until all members have called this.
     ///
     /// # Errors
     /// See [`CollectiveError`].

@@ -8,9 +8,9 @@ use crate::schedule::Choice;
 /// members.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CommunicatorConfig {
-    /// Longest duration of one collective, waiting for the slowest member included. After it a silent member
-    /// is reported as late; the death of a member is noticed at once. Default 60 s: well above any step of a
-    /// straggler, well below the patience of a user.
+    /// Longest duration of one collective, including the wait for the slowest member. After it a silent
+    /// member is reported as late; the death of a member is noticed at once. Default 60 s: well above any
+    /// step of a straggler.
     ///
     /// All other limits follow from it and from observed durations. Once a few calls of about one length are
     /// over, their limit is that of [`Patience`](crate::patience::Patience), but at least a sixth of this
@@ -19,8 +19,8 @@ pub struct CommunicatorConfig {
     /// How many times longer than usual a call may take: `k` of [`Patience`](crate::patience::Patience).
     /// Default 10.
     pub patience: f64,
-    /// Largest total length of a gathered or broadcast message, in bytes: a guard against a defective member.
-    /// Default 4 GiB.
+    /// Largest total length of a gathered or broadcast message, in bytes, as a guard against a defective
+    /// member. Default 4 GiB.
     pub bytes_max: u64,
     /// How an all-reduce picks its algorithm.
     pub algorithm: Choice,

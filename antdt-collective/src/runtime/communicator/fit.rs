@@ -45,7 +45,7 @@ impl<T: Transport> ScheduledCommunicator<T> {
     /// model, that of the slowest member.
     ///
     /// # Errors
-    /// As any collective.
+    /// As any collective; see [`CollectiveError`].
     pub fn fit(&mut self) -> Result<CostModel, CollectiveError> {
         let world = self.world();
         if world < 2 {

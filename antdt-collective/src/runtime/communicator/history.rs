@@ -11,8 +11,8 @@ use crate::patience::Patience;
 use crate::runtime::region::Region;
 use crate::runtime::transport::Transport;
 
-/// State that a member carries from one group to the next: which unanimous calls counted, the result of one
-/// that may count, and how long calls take. A new member has the default.
+/// State that a member carries from one group to the next: the unanimous calls that counted, the result of a
+/// call that may count, and the usual durations of calls. A new member starts with the default.
 #[derive(Debug, Default)]
 pub struct History {
     committed: Option<u64>,
@@ -21,8 +21,8 @@ pub struct History {
     patience: Option<Patience>,
 }
 
-/// A new group failed before its members had exchanged their histories. The history is kept for the next
-/// attempt.
+/// A new group failed before its members had exchanged their histories. The error returns the history, for
+/// the next attempt.
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct JoinError {
@@ -59,7 +59,7 @@ impl<T: Transport> ScheduledCommunicator<T> {
     /// buffer. A call with a separate place for the result has written it there.
     ///
     /// # Errors
-    /// If the new group breaks; try again with the next one.
+    /// If the new group fails; the caller tries again with the next one.
     pub fn join(
         transport: T,
         config: CommunicatorConfig,
@@ -80,8 +80,8 @@ impl<T: Transport> ScheduledCommunicator<T> {
         Ok((communicator, resolution))
     }
 
-    /// Replaces `data` by the result of an in-place all-reduce that failed on this rank and counts all the
-    /// same. Call it once, after [`Resolution::Committed`].
+    /// Replaces `data` by the result of an in-place all-reduce that failed on this rank but counts. To be
+    /// called once, after [`Resolution::Committed`].
     ///
     /// # Errors
     /// If there is no such result, or `data` is longer than it.

@@ -123,17 +123,19 @@ impl<T: Transport> ScheduledCommunicator<T> {
         }
     }
 
-    /// Sets the limit of calls that begin from now on, in place of [`CommunicatorConfig::timeout`].
+    /// Sets the timeout of calls that begin from now on, in place of [`CommunicatorConfig::timeout`].
     pub const fn set_timeout(&mut self, timeout: Duration) {
         self.config.timeout = timeout;
     }
 
-    /// Returns the cost model that choices use: the transport's default until it was [measured](Self::fit).
+    /// Returns the cost model by which the communicator chooses algorithms: the transport's default until it
+    /// was [measured](Self::fit).
     pub const fn cost(&self) -> &CostModel {
         &self.cost
     }
 
-    /// All-reduces `data` by another choice than the configured one; all members must pass the same.
+    /// All-reduces `data` by another choice of algorithm than the configured one. All members must pass the
+    /// same choice.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`].
@@ -146,8 +148,8 @@ impl<T: Transport> ScheduledCommunicator<T> {
         self.reduce_in_place(self.way_of(choice, size_of_val(data)), data, op)
     }
 
-    /// All-reduces `data` by an algorithm of the caller's. All members must pass the same one, with a code
-    /// that no other algorithm has.
+    /// All-reduces `data` by an algorithm that the caller provides. All members must pass the same algorithm,
+    /// whose code no other algorithm may have.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`].

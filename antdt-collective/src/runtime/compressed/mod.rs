@@ -11,10 +11,10 @@ use crate::weighted::{self, WeightedMean};
 /// Bytes before each message: the form and the gradient's length, so that members that disagree find out.
 const HEADER: usize = 16;
 
-/// All-reduces one gradient, step by step, in a compressed form, and keeps what the compression lost. Use one
-/// for each gradient, or each bucket of it, on each member, with the same compression.
+/// All-reduces one gradient, step by step, in a compressed form, and keeps what the compression lost. Every
+/// member uses one compressor for each gradient, or each bucket of it, and all use the same compression.
 ///
-/// It outlives its group: pass it the communicator of the next one.
+/// A compressor outlives its group: after a change of the group it takes the communicator of the next group.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Compressor {
     compression: Compression,
@@ -22,7 +22,7 @@ pub struct Compressor {
 }
 
 impl Compressor {
-    /// Returns a compressor whose residual is empty.
+    /// Returns a compressor with an empty residual.
     pub fn new(compression: Compression) -> Self {
         Self { compression, feedback: ErrorFeedback::default() }
     }
@@ -32,9 +32,8 @@ impl Compressor {
         &self.feedback
     }
 
-    /// Replaces `gradient` by approximately the sum over all members; what is missing from it follows in
-    /// later steps. All members end with the same bits. A group of one gets its own gradient plus the
-    /// residual.
+    /// Replaces `gradient` by approximately the sum over all members; later steps send what is missing from
+    /// the sum. All members get the same bits. A group of one gets its own gradient plus the residual.
     ///
     /// [`Compression::Bf16`] makes two calls; each rank sends `(n-1)/n` of half the gradient's bytes in each.
     /// Meanwhile it holds one more copy of the gradient, and messages of one and a half times its bytes.

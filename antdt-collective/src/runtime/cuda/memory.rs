@@ -34,11 +34,11 @@ struct CudaMemory {
     len: usize,
 }
 
-/// Returns `len_bytes` zeroed bytes in memory of the GPU with this index, which groups over NCCL or CUDA IPC reduce where they
-/// lie.
+/// Returns a region of `len_bytes` zeroed bytes on the GPU with this index. Groups over NCCL or CUDA IPC
+/// reduce such a region without copying it to the host.
 ///
 /// # Errors
-/// If there is no such GPU, or it has no memory left.
+/// If there is no such GPU, or the GPU has no memory left.
 pub fn memory(gpu: u32, len_bytes: usize) -> Result<Region, CudaError> {
     let gpu = Arc::new(Context::open(gpu)?);
     let failed = |error: BulkError| CudaError::Driver { call: "memory", why: error.to_string() };

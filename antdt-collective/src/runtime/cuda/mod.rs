@@ -1,7 +1,7 @@
 //! The GPUs of this host, as the CUDA driver names them. Feature `cuda`.
 //!
-//! The driver is a library that is loaded when it is first asked for. A program with this feature starts on any host, and
-//! learns here why it has no GPU.
+//! The library of the driver is loaded when it is first used. A program with this feature therefore starts on
+//! any host, and gets an error with the reason if it can use no GPU.
 #![allow(
     unsafe_code,
     reason = "asks whether the driver's library can be loaded, and how much memory a GPU has"
@@ -21,27 +21,27 @@ use cudarc::driver::{DriverError, result, sys};
 /// A GPU that this process can use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gpu {
-    /// Its index among those that this process sees (`CUDA_VISIBLE_DEVICES`).
+    /// Index of the GPU among those that this process sees (`CUDA_VISIBLE_DEVICES`).
     pub index: u32,
-    /// Its name, such as `NVIDIA H100 80GB HBM3`.
+    /// Name of the GPU, such as `NVIDIA H100 80GB HBM3`.
     pub name: String,
-    /// Its memory, in bytes.
+    /// Memory of the GPU, in bytes.
     pub memory_bytes: u64,
 }
 
-/// Reason why this process has no GPU.
+/// Reason why this process cannot use a GPU.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CudaError {
-    /// The driver's library is not there.
+    /// The library of the CUDA driver is not installed.
     #[error("this host has no CUDA driver (libcuda.so.1 cannot be loaded)")]
     NoDriver,
-    /// A call of the driver failed.
+    /// A call of the CUDA driver failed.
     #[error("the CUDA driver refused {call}: {why}")]
     Driver {
-        /// What was asked of it.
+        /// Name of the driver's function.
         call: &'static str,
-        /// Its answer.
+        /// Error that the driver returned, in words.
         why: String,
     },
 }

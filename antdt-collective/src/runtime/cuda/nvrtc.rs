@@ -15,28 +15,28 @@ const NAMES: [&str; 4] = ["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so.11.2"
 const OPTIONS: [&str; 5] =
     ["--std=c++17", "--fmad=false", "--ftz=false", "--prec-div=true", "--prec-sqrt=true"];
 
-/// Reason why kernels cannot be compiled.
+/// Reason why GPU kernels cannot be compiled at run time.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CompilerError {
-    /// The compiler is not there.
+    /// The library of the compiler (NVRTC) is not installed.
     #[error(
         "libnvrtc.so cannot be loaded ({why}); install CUDA's NVRTC, or name its folder in LD_LIBRARY_PATH"
     )]
     NoCompiler {
-        /// What the system says.
+        /// Error of the operating system, in words.
         why: String,
     },
-    /// The library of the compiler lacks a function.
+    /// The library of the compiler lacks the function of this name.
     #[error("the library of NVRTC has no {0}; install that of CUDA 11.2 or later")]
     Function(&'static str),
-    /// The compiler does not know the GPU.
+    /// The compiler does not support the GPU's architecture.
     #[error("NVRTC compiles for no GPU as old as this one (sm_{gpu}); install an older one, or do without")]
     Unknown {
-        /// Architecture of the GPU, such as 60.
+        /// Architecture of the GPU: its compute capability times ten, such as 60.
         gpu: u32,
     },
-    /// A call of the compiler failed.
+    /// A call of the compiler failed, with this message.
     #[error("{0}")]
     Refused(String),
 }

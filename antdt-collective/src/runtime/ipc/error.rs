@@ -2,17 +2,17 @@
 
 use crate::runtime::cuda::{CompilerError, CudaError};
 
-/// Reason why a process cannot communicate over CUDA IPC.
+/// Reason why a process cannot reduce in GPU memory over CUDA IPC.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum IpcError {
-    /// There is no GPU.
+    /// This process cannot use a GPU.
     #[error(transparent)]
     Cuda(#[from] CudaError),
-    /// The kernels cannot be compiled.
+    /// The GPU kernels cannot be compiled.
     #[error(transparent)]
     Compiler(#[from] CompilerError),
-    /// A call failed.
+    /// A call of the CUDA driver failed, with this message.
     #[error("{0}")]
     Call(String),
 }

@@ -20,17 +20,18 @@ const TIMES: u32 = 20;
 /// What the GPU may take for one.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// Bytes per second that a kernel or a copy reads and writes, together.
+/// Measured throughput of a GPU kernel or copy.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Speed {
-    /// Name of the kernel, or `copy`.
+    /// Name of the kernel, or `copy` for a copy on the GPU.
     pub name: String,
-    /// Bytes read and written in a second.
+    /// Bytes read and written per second, added together.
     pub bytes_per_s: f64,
 }
 
-/// Measures the copy of the GPU with this index, first, and the kernels that combine two operands of `len_bytes` bytes: sums of
-/// `f32`, `f16` and `bf16`, and the weighted mean.
+/// Measures the throughput of a copy on the GPU with this index, and of the kernels that combine two operands
+/// of `len_bytes` bytes: sums of `f32`, `f16` and `bf16`, and the weighted mean. The copy comes first in the
+/// result.
 ///
 /// # Errors
 /// If this host lacks a GPU or the compiler, or the GPU fails.

@@ -1,18 +1,20 @@
 //! Groups whose long reductions are done by kernels in the memory of GPUs: several ranks on one GPU, or on GPUs of one host
 //! that reach each other's memory. Feature `cuda`.
 //!
-//! [`backend`] makes what forms groups over another backend, as `runtime::device` says, and reduces by kernels what is long.
-//! Processes open each other's memory by the handles of CUDA IPC, which go over the group below when a group meets;
-//! events of the driver, opened the same way, put the members' streams in order. NCCL wants a GPU for each rank; several
-//! ranks on one GPU are what this is for.
+//! [`backend`] wraps another backend: it forms groups as `runtime::device` describes, and reduces long
+//! messages by kernels. Processes open each other's memory by the handles of CUDA IPC, which they exchange
+//! over the wrapped backend when a group is formed; events of the driver, opened the same way, put the
+//! members' streams in order. NCCL wants a GPU for each rank; several ranks on one GPU are what this is for.
 //!
 //! The kernels are a text (`kernels.cu`), compiled at run time by NVRTC, each when it is first used. They compute what the
 //! loops of [`kernel`](crate::kernel) compute, to the bit, in order of rank.
 //!
-//! Messages that are not reduced go over the group below: between processes of one host, shared memory is the shorter way.
+//! Messages that are not reduced go over the wrapped backend, because between processes of one host shared
+//! memory is faster.
 //!
-//! Cost: for memory of the host, two rounds over the group below for each 32 MiB, two copies on the host and two over the bus. For
-//! memory of the GPU two rounds and the kernels, which read and write every byte once.
+//! Cost: for memory of the host, two rounds over the wrapped backend for each 32 MiB, two copies on the host
+//! and two over the bus. For memory of the GPU two rounds and the kernels, which read and write every byte
+//! once.
 //!
 //! Rejected: flags in the memory of a GPU that kernels spin on, because a peer that died leaves them spinning, and processes
 //! that share a GPU keep each other from running meanwhile; a ring, which reads and writes more where every member reaches all
@@ -35,9 +37,9 @@ use self::cuda::CudaGpu;
 use super::device::backend::DeviceBackend;
 use super::process_group::Backend;
 
-/// Returns what forms groups that do long reductions in the memory of GPUs of one host, where every member has one: on the GPU
-/// with this index, over another backend. `None`, or a host without a GPU or without NVRTC: groups with this member communicate
-/// over the other backend alone, and a warning says why.
+/// Wraps `below` in a backend whose groups do long reductions in GPU memory of one host, by CUDA IPC, if
+/// every member has a GPU there. `gpu` is the index of this process's GPU. With `None`, or on a host without
+/// a GPU or NVRTC, groups with this member communicate over `below` alone, and a warning says why.
 pub fn backend(gpu: Option<u32>, below: Box<dyn Backend>) -> Box<dyn Backend> {
     Box::new(over(gpu, below))
 }
@@ -46,10 +48,10 @@ fn over(gpu: Option<u32>, below: Box<dyn Backend>) -> DeviceBackend<Ipc<CudaGpu>
     DeviceBackend::on(gpu, |index| CudaGpu::open(index).map(Ipc::new), below)
 }
 
-/// Returns whether processes can reduce in the memory of the GPU with this index.
+/// Checks that processes can reduce in the memory of the GPU with this index.
 ///
 /// # Errors
-/// If not; the error says what this host lacks.
+/// If they cannot; the error says what this host lacks.
 pub fn check(gpu: u32) -> Result<(), IpcError> {
     CudaGpu::open(gpu).map(drop)
 }

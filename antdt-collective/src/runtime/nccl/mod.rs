@@ -1,6 +1,7 @@
 //! Groups whose long messages travel between GPUs, by NCCL. Feature `nccl`.
 //!
-//! [`backend`] makes what forms groups over another backend, as `runtime::device` says, and moves by NCCL what is long.
+//! [`backend`] wraps another backend: it forms groups as `runtime::device` describes, and sends long messages
+//! by NCCL.
 //!
 //! A communicator is kept from group to group, shrinks, grows or changes the order of its members, where the library can
 //! (`ncclCommShrink`, `ncclCommGrow`, `ncclCommRevoke`, `ncclCommSplit`), or all members give it up and initialise a new one.
@@ -24,9 +25,9 @@ use self::library::Nccl;
 use super::device::backend::DeviceBackend;
 use super::process_group::Backend;
 
-/// Returns what forms groups that move long messages by NCCL, where every member has it: on the GPU with this index, over another
-/// backend. `None`, or a host without a GPU or without NCCL: groups with this member communicate over the other backend alone,
-/// and a warning says why.
+/// Wraps `below` in a backend whose groups send long messages by NCCL, if every member has it. `gpu` is the
+/// index of this process's GPU. With `None`, or on a host without a GPU or NCCL, groups with this member
+/// communicate over `below` alone, and a warning says why.
 pub fn backend(gpu: Option<u32>, below: Box<dyn Backend>) -> Box<dyn Backend> {
     Box::new(over(gpu, below))
 }
@@ -35,10 +36,10 @@ fn over(gpu: Option<u32>, below: Box<dyn Backend>) -> DeviceBackend<Nccl> {
     DeviceBackend::on(gpu, Nccl::open, below)
 }
 
-/// Returns whether the GPU with this index can communicate by NCCL.
+/// Checks that the GPU with this index can communicate by NCCL.
 ///
 /// # Errors
-/// If not; the error says what this host lacks.
+/// If it cannot; the error says what this host lacks.
 pub fn check(gpu: u32) -> Result<(), NcclError> {
     Nccl::open(gpu).map(drop)
 }

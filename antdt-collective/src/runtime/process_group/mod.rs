@@ -1,4 +1,4 @@
-//! The group that a process is in, over any implementation of its collectives.
+//! [`ProcessGroup`]: the group of which a process is a member, over any implementation of the collectives.
 //!
 //! A process is in one group after the other as others come and go. A [`Backend`] forms them; a [`ProcessGroup`] is one
 //! of them: its collectives, how its choices are fitted to the network, and how this process leaves it. Both are
@@ -24,17 +24,18 @@ use crate::op::ReduceOp;
 use crate::outcome::Resolution;
 use crate::weighted::WeightedMean;
 
-/// Forms the groups that a process joins one after the other, and carries state from one to the next.
+/// Forms the groups that a process joins one after the other, and carries state from each group to the next.
 pub trait Backend: Send {
-    /// Joins a group: meets its other members, which all call this with the same list. The limits of `config`
-    /// hold for the meeting as well. Returns the group, and the fate of this member's last unanimous call.
+    /// Joins a group and waits for its other members, which all call this with the same list of members. The
+    /// timeouts of `config` hold for this wait as well. Returns the group, and the fate of this member's last
+    /// unanimous call.
     ///
-    /// The previous group must have been [left](ProcessGroup::leave), or dropped: then none of its state is
-    /// kept.
+    /// The caller must have [left](ProcessGroup::leave) or dropped the previous group. If it was dropped,
+    /// none of its state is kept.
     ///
     /// # Errors
-    /// If the members cannot meet; try again with the next group unless the error
-    /// [is permanent](CollectiveError::is_permanent).
+    /// If the members cannot connect; the caller tries again with the next group unless the error [is
+    /// permanent](CollectiveError::is_permanent).
     fn join(
         &mut self,
         listener: &Listener,
@@ -47,25 +48,25 @@ pub trait Backend: Send {
 /// A group that this process is a member of.
 pub trait ProcessGroup: Communicator {
     /// Measures the network and uses the result to choose algorithms from now on. All members call it at the
-    /// same time, best once after they have met.
+    /// same time, best once after they have joined.
     ///
     /// # Errors
-    /// As any collective.
+    /// As any collective; see [`CollectiveError`].
     fn fit(&mut self) -> Result<(), CollectiveError>;
 
-    /// Sets the limit of calls that begin from now on, in place of [`CommunicatorConfig::timeout`]: what is usual may be known
-    /// only when the group exists.
+    /// Sets the timeout of calls that begin from now on, in place of [`CommunicatorConfig::timeout`], because
+    /// the usual duration of a step may be known only after the group was formed.
     fn set_timeout(&mut self, timeout: Duration);
 
     /// Replaces `data` by the result of an in-place all-reduce of the previous group that failed on this rank
-    /// and counts all the same. Call it once, after [`Resolution::Committed`].
+    /// but counts. To be called once, after [`Resolution::Committed`].
     ///
     /// # Errors
     /// If there is no such result, or `data` is longer than it.
     fn adopt(&mut self, data: ElementsMut<'_>) -> Result<(), CollectiveError>;
 
-    /// Leaves the group; its backend keeps connections and measurements for the next one. Leave a group that
-    /// failed, too.
+    /// Leaves the group; its backend keeps connections and measurements for the next group. The caller leaves
+    /// a failed group, too.
     fn leave(self: Box<Self>);
 }
 
@@ -83,7 +84,7 @@ struct Kept {
 }
 
 impl TransportBackend {
-    /// Returns a backend whose members reach each other over `fabric`.
+    /// Returns a backend whose groups communicate over `fabric`.
     pub fn new(fabric: Box<dyn Fabric>) -> Self {
         Self { fabric, kept: Arc::default() }
     }

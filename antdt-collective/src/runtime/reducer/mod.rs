@@ -21,10 +21,11 @@ use crate::op::ReduceOp;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReducerError {
-    /// A gradient does not fit the bucket plan, or is missing.
+    /// The submitted gradient does not fit the bucket plan, or a gradient is missing.
     #[error(transparent)]
     Bucket(#[from] BucketError),
-    /// A bucket could not be reduced. Every later one fails with the same error: form a new group.
+    /// A bucket could not be reduced. Every later call fails with the same error, until the caller forms a
+    /// new group.
     #[error(transparent)]
     Collective(#[from] CollectiveError),
     /// The caller's deadline passed. The reduction continues until its own deadline.
@@ -56,7 +57,8 @@ impl Handle {
     /// Waits for the reduction and returns the sum over all members, in the memory that was submitted.
     ///
     /// # Errors
-    /// If the bucket, or one before it, could not be reduced, or was not in time: a bucket waits for all its layers.
+    /// If the layer's bucket, or one before it, could not be reduced, or the deadline passed. A bucket is
+    /// reduced only once all its layers are submitted.
     pub fn wait(self, deadline: Instant) -> Result<Vec<f32>, ReducerError> {
         receive(&self.reply, deadline, || format!("layer {}", self.layer))
     }
@@ -169,7 +171,8 @@ impl<C: Communicator + 'static> Reducer<C> {
     /// Submits a layer's gradient for reduction and returns at once.
     ///
     /// # Errors
-    /// If the gradient does not fit the plan: the step goes on without it. Or if the thread has ended.
+    /// If the gradient does not fit the plan, in which case the step goes on without it; or if the reducer's
+    /// thread has ended.
     pub fn submit(&mut self, layer: usize, gradient: Vec<f32>) -> Result<Handle, ReducerError> {
         let ready = self.filling.arrive(&self.buckets, layer, gradient.len())?;
         let (answer, reply) = channel();

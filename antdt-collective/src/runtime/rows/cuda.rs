@@ -23,10 +23,11 @@ use crate::runtime::region::DevicePlace;
 /// How long what is under way may take: more than anything does that comes to an end.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Returns zeroed rows in `slots` slots of the memory of the GPU with this index.
+/// Returns memory for rows on the GPU with this index: `slots` zeroed slots.
 ///
 /// # Errors
-/// If this host lacks the driver, the GPU or the compiler of kernels, or the GPU has not so much memory; the error says which.
+/// If this host lacks the driver, the GPU or the compiler of kernels, or the GPU has too little memory; the
+/// error says which.
 pub fn on_gpu(gpu: u32, shape: RowShape, slots: u32) -> Result<Box<dyn RowMemory>, RowsError> {
     Ok(Box::new(Store::new(CudaCard::open(gpu)?, shape, slots)?))
 }
@@ -191,8 +192,9 @@ fn launch(function: sys::CUfunction, work: &Work, lane: &Lane) -> Result<(), Bul
 /// How often each is repeated; the fastest counts.
 const TIMES: u32 = 20;
 
-/// Measures the copy of the GPU with this index, first, then the kernels that gather rows, of 16 values each in an order of no
-/// use, and take steps of the optimizers on them: `rows` rows, a power of two, in as many slots.
+/// Measures the throughput of a copy on the GPU with this index (first in the result), and of the kernels
+/// that gather rows and apply optimizer steps to them. They run on `rows` rows of 16 values, in as many
+/// slots; `rows` is a power of two.
 ///
 /// # Errors
 /// If this host lacks a GPU or the compiler, or the GPU fails.

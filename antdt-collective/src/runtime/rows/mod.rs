@@ -34,67 +34,68 @@ pub use self::cuda::{measure, on_gpu};
 use super::region::DevicePlace;
 use crate::device::RowStep;
 
-/// Shape of a row and of what is kept of it.
+/// Number of values that a slot holds: those of a row, and those that the optimizer stores for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RowShape {
-    /// Values of a row.
+    /// Number of values in a row.
     pub dim: usize,
-    /// Numbers that the optimizer keeps of each value, at most 2.
+    /// Number of values that the optimizer stores for each value of a row, at most 2.
     pub state_per_value: usize,
 }
 
 impl RowShape {
-    /// Returns how many numbers a slot holds: the values, the first number of each, the second number of each.
+    /// Returns the number of values in a slot. They lie in this order: the row's values, then the first
+    /// optimizer value of each, then the second one of each.
     pub const fn width(self) -> usize {
         self.dim * (1 + self.state_per_value)
     }
 }
 
-/// Reason why rows in the memory of a GPU cannot be read or changed.
+/// Reason why rows in GPU memory cannot be read or changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RowsError {
-    /// The memory cannot be had at all.
+    /// The memory could not be allocated, for this reason.
     #[error("rows cannot lie on a GPU: {0}")]
     None(String),
-    /// There is no such slot.
+    /// A slot number is beyond the last slot.
     #[error("slot {slot} does not exist, the memory has {slots}")]
     OutOfRange {
-        /// Number of the slot.
+        /// The refused slot number.
         slot: u32,
         /// Number of slots.
         slots: u32,
     },
-    /// A slot is listed twice.
+    /// The caller listed a slot twice.
     #[error("slot {slot} is listed twice; each row must come once, with its sum")]
     Twice {
-        /// Number of the slot.
+        /// Number of the slot that is listed twice.
         slot: u32,
     },
     /// The number of values does not fit the number of rows.
     #[error("{values} values came for {rows} rows, which have {due}")]
     Length {
-        /// Values passed.
+        /// Number of values that the caller passed.
         values: usize,
-        /// Rows passed.
+        /// Number of rows that the caller passed.
         rows: usize,
-        /// Values that these rows have.
+        /// Number of values that these rows have.
         due: usize,
     },
-    /// The step is that of an optimizer that keeps more or less.
+    /// The optimizer of this step stores another number of values than the slots hold.
     #[error("slots keep {kept} numbers of each value, and this optimizer {due}")]
     State {
-        /// Numbers that slots have room for.
+        /// Number of optimizer values per value that the slots hold.
         kept: usize,
-        /// Numbers that the optimizer keeps.
+        /// Number of optimizer values per value that the step's optimizer stores.
         due: usize,
     },
-    /// The GPU failed. What the memory holds is not known any more.
+    /// The GPU failed, with this message. The content of the memory is unknown from then on.
     #[error("rows on a GPU: {0}")]
     Device(String),
 }
 
-/// Rows in slots of the memory of a GPU. After [`RowsError::Device`] it must not be used any more.
+/// Rows of a table in slots of GPU memory. After [`RowsError::Device`] it must not be used any more.
 pub trait RowMemory: Debug + Send {
     /// Returns the shape of the rows.
     fn shape(&self) -> RowShape;
@@ -102,32 +103,35 @@ pub trait RowMemory: Debug + Send {
     /// Returns the number of slots.
     fn slots(&self) -> u32;
 
-    /// Overwrites slots, each listed once, with rows and what is kept of them, `[slots, width]`.
+    /// Overwrites slots, each listed once. `rows` are the new contents, `[slots, width]`: the row's values
+    /// and the optimizer's.
     ///
     /// # Errors
     /// If the arguments do not fit, or the GPU fails.
     fn write(&mut self, slots: &[u32], rows: &[f32]) -> Result<(), RowsError>;
 
-    /// Appends rows and what is kept of them, `[slots, width]`.
+    /// Appends the contents of slots to `into`, `[slots, width]`: the row's values and the optimizer's.
     ///
     /// # Errors
     /// If the arguments do not fit, or the GPU fails.
     fn read(&mut self, slots: &[u32], into: &mut Vec<f32>) -> Result<(), RowsError>;
 
-    /// Takes a step of an optimizer on slots, each listed once, with their sums of gradients, `[slots, dim]`.
+    /// Applies an optimizer step to slots, each listed once. `sums` are their sums of gradients, `[slots,
+    /// dim]`.
     ///
     /// # Errors
     /// If the arguments do not fit, or the GPU fails.
     fn update(&mut self, slots: &[u32], sums: &[f32], step: &RowStep) -> Result<(), RowsError>;
 
-    /// Gathers the values of a batch, `[places, dim]`, on the GPU: of slots, and where there is none, of the next of `guests`,
-    /// `[.., dim]`. They lie there until the next batch.
+    /// Gathers the rows of a batch on the GPU, `[places, dim]`, and returns where they lie. Each place takes
+    /// the row of its slot, or, if it is `None`, the next row of `guests`, `[.., dim]`. The rows stay there
+    /// until the next batch is gathered.
     ///
     /// # Errors
     /// If the arguments do not fit, or the GPU fails.
     fn gather(&mut self, places: &[Option<u32>], guests: &[f32]) -> Result<DevicePlace, RowsError>;
 
-    /// Appends the values of the last batch, `[places, dim]`.
+    /// Appends the rows of the last gathered batch to `into`, `[places, dim]`.
     ///
     /// # Errors
     /// If the GPU fails.

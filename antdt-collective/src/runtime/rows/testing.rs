@@ -1,5 +1,6 @@
-//! Rows in the memory of a program that runs the kernels on the processor of this machine: the text that a GPU gets, built by
-//! the C++ compiler, with the checks of addresses that it has. Feature `testing`.
+//! A memory of rows without a GPU, for tests: a program runs the kernels on the processor of this machine. It
+//! is built from the source text that a GPU gets, by the C++ compiler, with the compiler's checks of
+//! addresses. Feature `testing`.
 
 use std::fmt;
 use std::io::{BufReader, BufWriter, Read, Write};
@@ -16,14 +17,14 @@ use crate::runtime::region::DevicePlace;
 /// Threads of the grid: more than a small batch has elements, fewer than a large one has.
 const THREADS: u64 = 100;
 
-/// The program that runs the kernels.
+/// The GPU kernels of rows, compiled as a program for this machine's processor.
 #[derive(Debug)]
 pub struct HostKernels {
     folder: PathBuf,
 }
 
 impl HostKernels {
-    /// Builds the program.
+    /// Compiles the kernels with `g++`, with checks of every address.
     ///
     /// # Errors
     /// If this machine has no `g++`.
@@ -56,10 +57,10 @@ impl HostKernels {
         Ok(kernels)
     }
 
-    /// Returns zeroed rows in so many slots, in a process of their own.
+    /// Starts a process that runs the kernels, and returns `slots` zeroed slots in its memory.
     ///
     /// # Errors
-    /// If the shape is one that no GPU takes, or the process cannot be started.
+    /// If no GPU takes rows of this shape, or the process cannot be started.
     pub fn rows(&self, shape: RowShape, slots: u32) -> Result<Box<dyn RowMemory>, RowsError> {
         Ok(Box::new(Store::new(HostCard::start(&self.program())?, shape, slots)?))
     }

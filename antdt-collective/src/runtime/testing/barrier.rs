@@ -2,8 +2,8 @@
 
 use std::sync::{Condvar, Mutex, PoisonError};
 
-/// A barrier for one use, like [`std::sync::Barrier`], that a panicking participant passes as well. A failure
-/// in one member is then reported at once, and not only after a timeout.
+/// A barrier for one use, like [`std::sync::Barrier`], that also opens when a participant panics. The failure
+/// of one member is then reported at once, and not only after a timeout.
 #[derive(Debug)]
 pub struct Barrier {
     missing: Mutex<usize>,
@@ -15,20 +15,20 @@ pub struct Barrier {
 pub struct Place<'a>(&'a Barrier);
 
 impl Barrier {
-    /// Returns a barrier for this many participants. Each takes a [`place`](Self::place) before anything can
-    /// fail.
+    /// Returns a barrier for this many participants. Each participant takes a [`place`](Self::place) before
+    /// any of its code can fail.
     pub const fn of(members: usize) -> Self {
         Self { missing: Mutex::new(members), all_came: Condvar::new() }
     }
 
-    /// Returns the place of one participant.
+    /// Returns the claim of one participant at this barrier.
     pub const fn place(&self) -> Place<'_> {
         Place(self)
     }
 }
 
 impl Place<'_> {
-    /// Arrives, and waits until all participants have.
+    /// Arrives at the barrier, and waits until all participants have arrived.
     pub fn wait(self) {
         let barrier = self.0;
         drop(self);

@@ -21,12 +21,12 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// Returns the number of payload bytes sent.
+    /// Returns the number of payload bytes that the member sent.
     pub fn bytes(&self) -> u64 {
         self.bytes.iter().map(|bytes| bytes.load(Ordering::Relaxed)).sum()
     }
 
-    /// Returns the number of payload bytes sent to one peer.
+    /// Returns the number of payload bytes that the member sent to one peer.
     ///
     /// # Panics
     /// If there is no such rank.
@@ -34,12 +34,12 @@ impl Traffic {
         self.bytes[rank.0 as usize].load(Ordering::Relaxed)
     }
 
-    /// Returns the number of messages sent.
+    /// Returns the number of messages that the member sent.
     pub fn messages(&self) -> u64 {
         self.messages.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of rounds in which the member sent or received anything.
+    /// Returns the number of rounds in which the member sent or received a message.
     pub fn exchanges(&self) -> u64 {
         self.exchanges.load(Ordering::Relaxed)
     }
@@ -53,7 +53,7 @@ pub struct CountTransport<T> {
 }
 
 impl<T: Transport> CountTransport<T> {
-    /// Returns a transport that counts from 0, and its counters.
+    /// Returns a transport over `inner` that counts from 0, and its counters.
     pub fn new(inner: T) -> (Self, Arc<Traffic>) {
         let world = inner.group().world();
         let bytes = (0..world).map(|_| AtomicU64::new(0)).collect();

@@ -6,14 +6,14 @@ use crate::runtime::region::Region;
 use crate::runtime::transport::{Exchange, Incoming, Loan, Merge, Outgoing, Transport};
 use crate::schedule::CostModel;
 
-/// A fault to inject into one member.
+/// A fault that a test injects into one member of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// The member dies: its transport is dropped.
     Dies,
     /// The member dies after it has sent the first half of its messages of a round.
     DiesWithin,
-    /// The member stays connected and sends nothing any more.
+    /// The member stays connected but sends nothing from then on.
     FallsSilent,
     /// The member aborts with [`REASON`].
     GivesUp,
@@ -42,7 +42,7 @@ pub struct FaultTransport<T> {
 }
 
 impl<T: Transport> FaultTransport<T> {
-    /// Returns a transport that works for `exchanges` rounds; then `fault` happens to it.
+    /// Returns a transport over `inner` that works for `exchanges` rounds and then fails as `fault` says.
     pub fn new(inner: T, fault: Fault, exchanges: u64) -> Self {
         let (group, cost) = (inner.group().clone(), inner.cost());
         let (hosts, lends) = (inner.hosts().map(<[u32]>::to_vec), inner.lends());

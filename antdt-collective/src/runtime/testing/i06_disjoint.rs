@@ -5,8 +5,8 @@ use super::members::{Make, PATIENT, at_once, on_all};
 use crate::runtime::transport::Transport;
 use crate::schedule::Choice;
 
-/// Checks invariant I6: two groups that reduce at the same time, call after call, get the results that each
-/// gets alone.
+/// Checks invariant I6: two groups that reduce at the same time, call after call, get the same results as
+/// each group alone.
 ///
 /// # Panics
 /// If the invariant is broken.

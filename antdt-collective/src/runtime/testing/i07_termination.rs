@@ -9,8 +9,8 @@ use crate::runtime::Communicator;
 use crate::runtime::transport::Transport;
 
 /// Checks invariant I7: when a member dies, falls silent or aborts before any of its rounds, in any
-/// collective, under any algorithm, all others fail, soon after the deadline at the latest, and name it. An
-/// abort handle ends the calls of all members, with its reason.
+/// collective, under any algorithm, all others fail, soon after the deadline at the latest, and their errors
+/// name that member. An abort handle ends the calls of all members, with its reason.
 ///
 /// # Panics
 /// If the invariant is broken.

@@ -166,9 +166,9 @@ pub(super) fn tell<T: Transport>(
 }
 
 /// Checks invariant I8: a call that fails leaves the data of its member as they were, and one that succeeds
-/// leaves the result over all members, never a mixture. The survivors, among themselves, then get exactly the
-/// result of the survivors. In unanimous all-reduces the survivors moreover agree, once they have met again,
-/// that the call counts everywhere or nowhere.
+/// leaves the result over all members, never a mixture. When the survivors then reduce among themselves, they
+/// get exactly the result over the survivors. In unanimous all-reduces the survivors moreover agree, once
+/// they have met again, that the call counts everywhere or nowhere.
 ///
 /// # Panics
 /// If the invariant is broken.

@@ -9,9 +9,9 @@ use crate::runtime::transport::Transport;
 use crate::runtime::{CommunicatorConfig, ScheduledCommunicator};
 use crate::schedule::Choice;
 
-/// Checks invariant I9: a member that repeats, in every round, its last messages, of this call or the one
-/// before, changes no result. (Messages of an earlier membership cannot be sent through a [`Transport`]; its
-/// frames are tested for them.)
+/// Checks invariant I9: a member that sends, in every round, its last messages once more, be they of this
+/// call or of the call before, changes no result. (Messages of an earlier membership cannot be sent through a
+/// [`Transport`]; its frames are tested for them.)
 ///
 /// # Panics
 /// If the invariant is broken.

@@ -52,8 +52,8 @@ fn pairs<T: Transport>() -> [(&'static str, Call<T>, Call<T>); 10] {
     ]
 }
 
-/// Checks invariant I10: whatever one member's call differs in, by whatever algorithm, all members report a
-/// mismatch, and no buffer is changed.
+/// Checks invariant I10: if one member's call differs from the others' in any respect, under any algorithm,
+/// all members report a mismatch, and no buffer is changed.
 ///
 /// # Panics
 /// If the invariant is broken.

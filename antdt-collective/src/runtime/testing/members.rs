@@ -25,15 +25,15 @@ pub trait Make<T>: Fn(u32) -> Members<T> + Sync {}
 
 impl<T, F: Fn(u32) -> Members<T> + Sync> Make<T> for F {}
 
-/// Timeout of a call in a check where no deadline is meant to pass.
+/// Timeout of a call in a test in which no deadline should pass.
 pub const PATIENT: Duration = Duration::from_secs(60);
 
-/// Timeout of a call in a check where the deadline is meant to pass.
+/// Timeout of a call in a test in which the deadline should pass.
 pub const SHORT: Duration = Duration::from_millis(300);
 
-/// Timeouts to try one after the other where a member must be detected by being late. On a busy machine a
-/// member may not run for longer than one of them, and then really is late. A member that is named by a
-/// defect is named under all of them.
+/// Timeouts that a test tries one after the other where a member must be detected by being late. On a busy
+/// machine a member may be suspended for longer than one of them, and then really is late. A defect names the
+/// wrong member under all of them.
 pub const LONGER: [Duration; 4] =
     [SHORT, Duration::from_millis(1200), Duration::from_secs(5), Duration::from_secs(20)];
 
@@ -42,7 +42,7 @@ pub fn holder(rank: u32) -> Holder {
     Holder::new(NodeId::worker(rank), Incarnation(0))
 }
 
-/// Returns a group whose members are threads that share memory.
+/// Returns a group whose members are threads of this process.
 ///
 /// # Panics
 /// If the group cannot be made.
@@ -61,7 +61,7 @@ pub fn tcp_members(world: u32) -> Members<TcpTransport> {
     met_members(world, TcpTransport::connect)
 }
 
-/// Returns a group whose members share memory.
+/// Returns a group whose members communicate over shared memory.
 ///
 /// # Panics
 /// If they cannot be connected.
@@ -82,7 +82,7 @@ pub fn mixed_members(world: u32) -> Members<MixedTransport> {
     })
 }
 
-/// Returns a group whose members are connected by their adapters, with these settings.
+/// Returns a group whose members communicate over their RDMA adapters, with these settings.
 ///
 /// # Panics
 /// If they cannot be connected.
@@ -94,15 +94,15 @@ pub fn rdma_members(world: u32, config: &RdmaConfig) -> Members<RdmaTransport> {
     })
 }
 
-/// Returns a group whose members are connected by the transport of this name.
+/// Returns a group whose members communicate over the transport of this name in the registry.
 ///
 /// # Panics
-/// If there is no such transport, or they cannot be connected.
+/// If there is no such transport, or the members cannot be connected.
 pub fn named_members(name: &str, world: u32) -> Members<Box<dyn Regroup>> {
     fabric_members(&*REGISTRY.by_name(name).expect("a known transport"), world)
 }
 
-/// Returns a group over a fabric, connected on loopback.
+/// Returns a group whose members communicate over this fabric, on loopback.
 ///
 /// # Panics
 /// If they cannot be connected.

@@ -14,7 +14,7 @@ use crate::schedule::CostModel;
 /// Messages that are sent again; so many fit into what waits between two members in memory.
 const REPEATED: usize = 2;
 
-/// A transport that, before every round's messages, sends the last ones to the same peer once more, with
+/// A transport that, before every round's messages, sends the last messages to the same peers once more, with
 /// other bytes.
 #[derive(Debug)]
 pub struct StaleTransport<T> {

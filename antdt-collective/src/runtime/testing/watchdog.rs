@@ -7,7 +7,8 @@ use std::time::Duration;
 /// Longest that a check may take: many times what it takes on a busy machine.
 const LIMIT: Duration = Duration::from_secs(600);
 
-/// Ends the process if it is not dropped in time: a call that never returns cannot be ended from outside.
+/// Ends the process if the watchdog is not dropped in time: a call that never returns cannot be ended from
+/// outside.
 #[derive(Debug)]
 pub struct Watchdog {
     // Hung up when this is dropped.

@@ -11,7 +11,7 @@ use super::members::holder;
 use crate::group::Member;
 use crate::runtime::Listener;
 
-/// Damage to a connection.
+/// Damage that a proxy does to a connection between two members.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Damage {
     /// The connection ends, in both directions.
@@ -20,24 +20,24 @@ pub enum Damage {
     HalfClose,
     /// This direction silently drops all further bytes.
     Pause,
-    /// One bit is changed.
+    /// One bit of the byte is flipped.
     Flip,
-    /// These bytes are inserted.
+    /// These bytes are inserted before the byte.
     Insert(Vec<u8>),
     /// All connections of this rank end.
     Kill(u32),
 }
 
-/// A damage to inject: in which connection and direction, at which byte, and how.
+/// One damage to inject: the connection and its direction, the byte at which it happens, and its kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Strike {
-    /// Sending rank.
+    /// Rank that sends in the damaged direction.
     pub from: u32,
-    /// Receiving rank.
+    /// Rank that receives in the damaged direction.
     pub to: u32,
-    /// Bytes that pass undamaged before.
+    /// Number of bytes that pass undamaged before.
     pub at: usize,
-    /// Damage that the wire does.
+    /// Kind of the damage.
     pub damage: Damage,
 }
 
@@ -94,7 +94,7 @@ impl Shared {
 }
 
 impl Wires {
-    /// Starts proxies before the listeners of a group, which are in order of rank.
+    /// Starts proxies in front of the listeners of a group, which are in order of rank.
     ///
     /// # Panics
     /// If there is no loopback interface.
@@ -103,7 +103,7 @@ impl Wires {
         Self::before_addresses(&own, strike)
     }
 
-    /// Starts proxies as [`before`](Self::before) does, for listeners of other processes.
+    /// Starts proxies as [`before`](Self::before) does, in front of listeners of other processes.
     ///
     /// # Panics
     /// If there is no loopback interface.

@@ -4,11 +4,11 @@ use std::fmt::Debug;
 use std::io;
 use std::time::Instant;
 
-/// A connection that carries bytes between two processes, in order, each once. Either end may send at any
-/// time.
+/// A connection that carries bytes between two processes outside of a group, such as a worker and a parameter
+/// server. Bytes arrive in order, each once, and either end may send at any time.
 ///
-/// Every wait has a deadline, and ends when the abort handle is used that the channel was made with. After an
-/// error the channel must not be used.
+/// Every wait has a deadline, and ends early when the abort handle that the channel was made with aborts.
+/// After an error the channel must not be used.
 pub trait Channel: Debug + Send {
     /// Sends all bytes; returns once they are handed to the operating system or the shared memory.
     ///
@@ -36,13 +36,13 @@ pub enum ChannelError {
     /// The other process has closed the channel or died, or nothing listens at the address.
     #[error("the other end closed; connect again once it is back")]
     Closed,
-    /// The deadline passed.
+    /// The deadline passed before all bytes were sent or received.
     #[error("the other end did not send or take what was due before the deadline; look at that process")]
     Late,
     /// The abort handle ended the call.
     #[error("aborted: {reason}")]
     Aborted {
-        /// Reason of the abort, in words.
+        /// Reason that the abort was called with.
         reason: String,
     },
     /// The other process is on a host that this transport does not reach.
@@ -50,7 +50,7 @@ pub enum ChannelError {
         "the other end is on another host, where shared memory does not reach; choose the transport `auto` or `tcp`"
     )]
     OtherHost,
-    /// The other process sent an impossible value: its memory or the connection is damaged.
+    /// The other process sent an impossible value: the shared memory or the connection is damaged.
     #[error("damaged: {what}; both ends must use the same transport")]
     Corrupt {
         /// Description of the damage.

@@ -12,15 +12,16 @@ use crate::runtime::abort::AbortHandle;
 /// A library of collectives between GPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GpuLibrary {
-    /// NCCL: a GPU for each rank.
+    /// NCCL, which needs a GPU for each rank.
     Nccl,
     /// CUDA IPC: kernels that reduce in GPU memory which the processes of one host open to each other.
     /// Several ranks may share a GPU.
     CudaIpc,
 }
 
-/// A way in which processes reach each other, known by name in the [registry](super::registry). It makes the
-/// transports of groups, and channels between two processes. One object serves a process for all its groups.
+/// A way in which the processes of a job communicate, known by its name in the [registry](super::registry).
+/// It makes the transports of groups, and channels between two processes. A process uses one fabric for all
+/// its groups.
 pub trait Fabric: Debug + Send + Sync {
     /// Connects this process with all other members of a group; every member calls this with the same list.
     ///
@@ -35,8 +36,8 @@ pub trait Fabric: Debug + Send + Sync {
         abort: &AbortHandle,
     ) -> Result<Box<dyn Regroup>, CollectiveError>;
 
-    /// Returns the library by which groups over this fabric are to move or reduce between GPUs what is long, if any:
-    /// `nccl::backend` or `ipc::backend`.
+    /// Returns the GPU library that should move or reduce the long messages of groups over this fabric, if
+    /// any; see `nccl::backend` and `ipc::backend`.
     fn library(&self) -> Option<GpuLibrary> {
         None
     }
@@ -48,7 +49,7 @@ pub trait Fabric: Debug + Send + Sync {
     /// peer by the first messages.
     ///
     /// # Errors
-    /// If that process cannot be reached this way, or does not answer before the deadline.
+    /// If that process cannot be reached over this fabric, or does not answer before the deadline.
     fn dial(
         &self,
         address: SocketAddr,
@@ -60,7 +61,7 @@ pub trait Fabric: Debug + Send + Sync {
         Ok(Box::new(TcpChannel::dial(address, deadline, abort)?))
     }
 
-    /// Makes a channel of a TCP connection that another process [dialled](Self::dial).
+    /// Makes a channel from a TCP connection that another process [dialled](Self::dial).
     ///
     /// # Errors
     /// As [`dial`](Self::dial).

@@ -76,7 +76,7 @@ impl MemTransport {
     /// handle.
     ///
     /// # Errors
-    /// If the members are not a valid group, or there is not one handle per member.
+    /// If the members are not a valid group, or `aborts` does not hold one handle for each member.
     pub fn group(
         membership: antdt_core::MembershipVersion,
         members: &[Member],

@@ -42,7 +42,7 @@ use crate::group::Group;
 use crate::runtime::region::Region;
 use crate::schedule::CostModel;
 
-/// Identity and time limits of one round of one collective.
+/// Identity and time limits of one round of a collective.
 #[derive(Debug, Clone, Copy)]
 pub struct Exchange {
     /// Tag of the round.
@@ -74,14 +74,14 @@ pub struct Incoming<'a> {
     pub sink: Sink<'a>,
 }
 
-/// A message that another member reads in this member's memory, and into which it may write an answer.
+/// A message that another member reads in this member's memory, and may answer there.
 #[derive(Debug)]
 pub struct Loan<'a> {
-    /// Receiving rank.
+    /// Rank of the member that reads the message.
     pub to: Rank,
-    /// The message, with the length of `into`; `None` if `into` holds it.
+    /// The message, as long as `into`; `None` if `into` itself holds the message.
     pub from: Option<&'a [u8]>,
-    /// Memory for the answer; at least one byte.
+    /// Memory into which the other member writes its answer; at least one byte.
     pub into: &'a mut [u8],
 }
 
@@ -91,20 +91,20 @@ impl Loan<'_> {
         self.from.unwrap_or(self.into)
     }
 
-    /// Returns the message as an ordinary one, without an answer.
+    /// Returns the message as one that is sent and gets no answer.
     pub fn outgoing(&self) -> Outgoing<'_> {
         Outgoing { to: self.to, bytes: self.bytes() }
     }
 }
 
-/// A part of a message that another member lent, with the place for its answer.
+/// A part of a message that another member lent to this one, with the place for the answer.
 #[derive(Debug)]
 pub enum Piece<'a> {
-    /// A part whose sender wants no answer.
+    /// A part of a message whose sender wants no answer.
     Read(&'a [u8]),
-    /// A part whose answer replaces the message.
+    /// A part of a message whose answer replaces it in place.
     Within(&'a mut [u8]),
-    /// A part whose answer goes to other memory.
+    /// A part of a message whose answer goes to other memory.
     Apart {
         /// Bytes of the message.
         from: &'a [u8],
@@ -114,7 +114,7 @@ pub enum Piece<'a> {
 }
 
 impl Piece<'_> {
-    /// Returns the bytes of the message, or of the answer that replaced it.
+    /// Returns the bytes of the message, or those of the answer that replaced it in place.
     pub fn bytes(&self) -> &[u8] {
         match self {
             Self::Read(bytes) => bytes,
@@ -135,7 +135,7 @@ impl Piece<'_> {
 
 /// Destination of a received message.
 pub enum Sink<'a> {
-    /// The bytes are stored here.
+    /// The bytes are stored in this slice.
     Place(&'a mut [u8]),
     /// The bytes are passed to a [`Fold`] piece by piece, while more arrive.
     Fold(&'a mut dyn Fold),
@@ -161,7 +161,7 @@ impl fmt::Debug for Sink<'_> {
     }
 }
 
-/// A consumer of a message that arrives in pieces, such as one that adds it to a buffer.
+/// A consumer of a message that arrives in pieces, for example one that adds them to a buffer.
 pub trait Fold {
     /// Returns the length of the whole message, in bytes.
     fn len_bytes(&self) -> usize;
@@ -171,20 +171,20 @@ pub trait Fold {
     fn fold(&mut self, at: usize, bytes: &[u8]);
 }
 
-/// A consumer of the messages of all other members together, piece by piece, that answers them.
+/// A consumer of the messages of all other members, piece by piece, that computes an answer for each.
 pub trait Merge {
     /// Returns the length of each message, in bytes.
     fn len_bytes(&self) -> usize;
 
-    /// Consumes the piece that begins `at` bytes into each message, and writes the answers where they are
-    /// wanted. `pieces` are in order of rank. Pieces come in order, each once, and begin and end at multiples
-    /// of 64 bytes or at the end.
+    /// Consumes the piece that begins `at` bytes into each message, and writes an answer into each piece that
+    /// wants one. `pieces` are in order of rank. Pieces come in order, each once, and begin and end at
+    /// multiples of 64 bytes or at the end.
     fn merge(&mut self, at: usize, pieces: &mut [Piece<'_>]);
 }
 
 /// Carries messages between the members of one group.
 ///
-/// Implementers: run `transport_conforms!` (feature `testing`) on your transport.
+/// An implementation should pass the tests of `transport_conforms!` (feature `testing`).
 pub trait Transport: Send {
     /// Returns the members of the group.
     fn group(&self) -> &Group;
@@ -203,11 +203,12 @@ pub trait Transport: Send {
         receives: &mut [Incoming<'_>],
     ) -> Result<(), CollectiveError>;
 
-    /// Lends a message to every other member, and answers the messages of all others, which have equal length
-    /// and are merged once all are there. Returns once all answers have arrived. It takes two rounds: this
-    /// one and the next.
+    /// Lends a message to every other member, and passes the messages of all others, which have equal
+    /// lengths, to `merge`, which answers them. Returns once all answers have arrived. A trade takes two
+    /// rounds: that of `call` and the next.
     ///
-    /// Where the transport [lends](Self::lends), all of a loan must lie in memory that it [owns](Self::owns).
+    /// If the transport [lends](Self::lends), the memory of every loan must be one that the transport
+    /// [owns](Self::owns).
     ///
     /// # Errors
     /// As [`exchange`](Self::exchange). Answers may still arrive afterwards: memory that was lent in a trade
@@ -222,8 +223,8 @@ pub trait Transport: Send {
     }
 
     /// Gathers every member's block, in order of rank. `blocks` consists of one block of equal length per
-    /// member; that of this rank is filled on entry. It is for short blocks, where latency counts more than
-    /// bytes; a transport may have a shorter way than a round of messages.
+    /// member; the caller has filled the block of this rank. For short blocks, for which a transport may have
+    /// a faster way than a round of messages.
     ///
     /// # Errors
     /// As [`exchange`](Self::exchange).
@@ -237,12 +238,13 @@ pub trait Transport: Send {
         None
     }
 
-    /// Returns the cost of messages that is assumed before a measurement. It is the same on all members.
+    /// Returns the cost model that is assumed until the network is measured. It is the same on all members.
     fn cost(&self) -> CostModel {
         CostModel::LOOPBACK
     }
 
-    /// Returns memory for a buffer of `len_bytes` that will be reduced many times; from the heap by default.
+    /// Returns memory of `len_bytes` bytes for a buffer that will be reduced many times; from the heap by
+    /// default.
     ///
     /// # Errors
     /// If the system has no memory left.

@@ -1,8 +1,7 @@
-//! The transports that a program knows by name.
+//! The registry of transports, by the names that jobs use.
 //!
 //! A transport that ships with this crate is a folder beside this file and a line in `SHIPPED`. A program
-//! adds transports of its own to the registry, before it reads its command line; they are then treated like
-//! those that ship.
+//! adds transports of its own before it reads its command line; both kinds are then treated alike.
 
 use antdt_core::registry::{self, Registry};
 

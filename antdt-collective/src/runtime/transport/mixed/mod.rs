@@ -40,8 +40,8 @@ pub struct MixedConfig {
     /// Name of a part of this host that shares no memory with its other parts: a NUMA node, or a simulated
     /// host in a test. Default: none, the whole host shares memory.
     pub part: String,
-    /// Whether a group on more than one host is refused. Default: no, members on different hosts communicate
-    /// over TCP.
+    /// Whether a group on more than one host is refused. By default it is not, and members on different hosts
+    /// communicate over TCP.
     pub one_host: bool,
 }
 
@@ -64,7 +64,7 @@ impl MixedTransport {
     /// Connects with all other members of the group; every member calls this with the same list.
     ///
     /// # Errors
-    /// As [`TcpTransport::connect`]; also if memory cannot be shared.
+    /// As [`TcpTransport::connect`]; also if members on one host cannot share memory.
     pub fn connect(
         listener: &Listener,
         group: &Group,
@@ -90,8 +90,8 @@ impl MixedTransport {
         Self::share(tcp, deadline, abort, config)
     }
 
-    /// Returns the transport of a newer membership; members that stay keep their connections, and make new
-    /// memory.
+    /// Returns the transport of a newer membership. Members that stay keep their TCP connections, and share
+    /// new memory.
     ///
     /// # Errors
     /// As [`TcpTransport::regroup`].

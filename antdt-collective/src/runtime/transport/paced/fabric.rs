@@ -22,8 +22,8 @@ pub(super) struct Paced {
     pub(super) lines: Lines,
 }
 
-/// A fabric whose messages take as long as they would over an emulated network. All processes of a job must use it, with
-/// the same network and the same lines.
+/// A fabric that delays messages as an emulated network would. All processes of a job must use it, with the
+/// same network and the same lines.
 #[derive(Debug)]
 pub struct PacedFabric {
     below: Box<dyn Fabric>,
@@ -33,10 +33,10 @@ pub struct PacedFabric {
 }
 
 impl PacedFabric {
-    /// Returns the fabric of the process `node` over `below`, which carries the bytes.
+    /// Returns the fabric of the process `node`, whose messages the fabric `below` carries.
     ///
     /// # Errors
-    /// If the network is impossible.
+    /// If a setting of the network is invalid.
     pub fn new(
         below: Box<dyn Fabric>,
         network: EmulatedNetwork,

@@ -17,7 +17,8 @@ use crate::runtime::transport::shm::{Segment, Shared};
 /// Two numbers for each host: the times from which its line out and its line in are free.
 const LEN: usize = HOSTS_MAX as usize * 2 * size_of::<AtomicU64>();
 
-/// The lines of all emulated hosts of a job.
+/// The send and receive lines of the network cards of all emulated hosts of a job, in memory that its
+/// processes share. For each line they hold the time from which it is free.
 #[derive(Debug, Clone)]
 pub struct Lines {
     segment: Arc<Segment>,
@@ -25,24 +26,24 @@ pub struct Lines {
     file: Option<Arc<File>>,
 }
 
-/// Reason why the lines cannot be had.
+/// Reason why the shared lines of an emulated network could not be made or opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LinesError {
-    /// The system refuses memory that processes share.
+    /// The operating system refused memory that processes can share.
     #[error("memory for an emulated network: {source}")]
     Memory {
         /// Error of the operating system.
         source: io::Error,
     },
-    /// The memory of the process that made them cannot be opened.
+    /// The shared memory of the process that made the lines cannot be opened.
     #[error(
         "cannot open the emulated network at {}: {source}; all processes of the job must run on one machine as one user, and \
          the process that made it must be alive",
         path.display()
     )]
     Open {
-        /// Path that was given.
+        /// Path that the caller gave.
         path: PathBuf,
         /// Error of the operating system.
         source: io::Error,
@@ -50,7 +51,7 @@ pub enum LinesError {
 }
 
 impl Lines {
-    /// Makes the lines of a job, all free.
+    /// Makes the lines of a job; all of them are free.
     ///
     /// # Errors
     /// If the system has no memory or file descriptor left.
@@ -67,7 +68,7 @@ impl Lines {
     /// Opens the lines that another process has made.
     ///
     /// # Errors
-    /// If there are none at `path`, such as after that process has ended.
+    /// If there are no lines at `path`, for example after that process has ended.
     pub fn open(path: &Path) -> Result<Self, LinesError> {
         let opened = || {
             let file = OpenOptions::new().read(true).write(true).open(path)?;
@@ -79,8 +80,8 @@ impl Lines {
         opened().map_err(|source| LinesError::Open { path: path.to_owned(), source })
     }
 
-    /// Returns the path by which other processes [open](Self::open) the lines while this one is alive; `None` if
-    /// this process has opened them itself.
+    /// Returns the path by which other processes [open](Self::open) these lines while this process runs;
+    /// `None` if this process has opened them itself.
     pub fn path(&self) -> Option<PathBuf> {
         let file = self.file.as_ref()?;
         Some(PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd())))

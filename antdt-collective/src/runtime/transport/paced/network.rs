@@ -13,41 +13,42 @@ const SERVERS_FROM: u32 = 1 << 11;
 /// Number of emulated hosts at most.
 pub(super) const HOSTS_MAX: u32 = 1 << 12;
 
-/// Where parameter servers are.
+/// Emulated hosts on which parameter servers run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ServerHosts {
-    /// Each on an emulated host of its own.
+    /// Each server runs on an emulated host without workers.
     #[default]
     Apart,
-    /// Server `n` on emulated host `n`, beside the workers of that host.
+    /// Server `n` runs on emulated host `n`, together with the workers of that host.
     Beside,
 }
 
-/// Links between emulated hosts.
+/// The emulated network of a job: its hosts, and the bandwidth and latency of its links.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EmulatedNetwork {
-    /// Bytes per second of a host's network card, in each direction.
+    /// Bandwidth of a host's network card in each direction, in bytes per second.
     pub bandwidth: f64,
-    /// Time from the last byte sent to the last byte received.
+    /// Time from the sending of a message's last byte until its arrival.
     pub latency: Duration,
-    /// Workers of an emulated host: worker `n` is on host `n / workers_per_host`.
+    /// Number of workers on an emulated host: worker `n` is on host `n / workers_per_host`.
     pub workers_per_host: u32,
-    /// Where parameter servers are.
+    /// Emulated hosts on which parameter servers run.
     pub servers: ServerHosts,
     /// Hosts with another bandwidth, each with its bytes per second.
     pub slow: Vec<(u32, f64)>,
 }
 
 impl EmulatedNetwork {
-    /// Returns a network in which every process has a host of its own.
+    /// Returns a network in which every process has an emulated host of its own; `bandwidth` is in bytes per
+    /// second.
     pub const fn new(bandwidth: f64, latency: Duration) -> Self {
         Self { bandwidth, latency, workers_per_host: 1, servers: ServerHosts::Apart, slow: Vec::new() }
     }
 
-    /// Checks that every number is one that a network can have.
+    /// Checks that every setting is one that a network can have.
     ///
     /// # Errors
-    /// Names the first that is not.
+    /// Names the first invalid setting.
     pub fn validate(&self) -> Result<(), InvalidValue> {
         let slow = self.slow.iter().map(|(_, bandwidth)| ("network slow", *bandwidth));
         for (field, bandwidth) in [("network bandwidth", self.bandwidth)].into_iter().chain(slow) {
@@ -67,7 +68,7 @@ impl EmulatedNetwork {
         Ok(())
     }
 
-    /// Returns the emulated host of a process.
+    /// Returns the number of the emulated host that a process runs on.
     pub fn host(&self, node: NodeId) -> u32 {
         let host = match (node.role, self.servers) {
             (Role::Server, ServerHosts::Apart) => SERVERS_FROM.saturating_add(node.index),

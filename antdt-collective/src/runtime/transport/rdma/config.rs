@@ -4,36 +4,40 @@ use std::time::Duration;
 
 use crate::verbs::Shape;
 
-/// How the queue pairs of a group are connected.
+/// How the queue pairs of a group's members are connected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum RdmaSetup {
-    /// By what the members tell each other over the group's TCP connections.
+    /// By endpoint data that the members exchange over the group's TCP connections.
     #[default]
     Cards,
-    /// By librdmacm, the connection manager of the RDMA stack, for fabrics that let nothing else connect: it asks the system for
-    /// the way to a peer's IP address, and the peer's system for an answer. Where it takes calls is told over the group's TCP
-    /// connections. Adapters need an IP address that is valid beyond their link.
+    /// By librdmacm, the connection manager of the RDMA stack, for networks that allow no other way. It
+    /// resolves the route to a peer's IP address, and connects through the operating systems of both hosts.
+    /// The members exchange the port numbers over the group's TCP connections. Adapters need an IP address
+    /// that is valid beyond their link.
     Manager,
 }
 
-/// Settings of an [`RdmaTransport`](super::RdmaTransport). They may differ between members, but for `fallback` and `setup`.
+/// Settings of an [`RdmaTransport`](super::RdmaTransport). They may differ between members, except `fallback`
+/// and `setup`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RdmaConfig {
-    /// Name of the device to use, as `rdma link` lists it. Default: none, the fastest active port of this host.
+    /// Name of the RDMA device to use, as `rdma link` lists it. Default: none, which selects the fastest
+    /// active port of this host.
     pub device: Option<String>,
-    /// Whether the group communicates over TCP where a member has no adapter. Default: yes. Otherwise such a group is
-    /// refused. It must be the same on all members.
+    /// Whether a group communicates over TCP if a member has no adapter. Default: yes; otherwise such a group
+    /// is refused. The setting must be the same on all members.
     pub fallback: bool,
-    /// How the queue pairs are connected. Default: by the group's TCP connections. It must be the same on all members.
+    /// How the queue pairs are connected. Default: by the group's TCP connections. The setting must be the
+    /// same on all members.
     pub setup: RdmaSetup,
-    /// Slots of a connection in one direction. Default: none, those that suit the size of the group. A group uses the
-    /// least that a member offers.
+    /// Number and size of the message slots of a connection in one direction. Default: none, which selects
+    /// them by the size of the group. A group uses the smallest values that a member offers.
     pub shape: Option<Shape>,
-    /// Time that a call has, from which follows for how long an adapter repeats what is not acknowledged. Default: none,
-    /// the time that connecting may take.
+    /// Duration of a call from which the adapter's retries follow. Default: none, which selects the time that
+    /// connecting may take.
     pub patience: Option<Duration>,
-    /// How long a waiting rank polls before it sleeps. Other threads may use the processor between two polls.
-    /// Default 20 µs: what a sleep and a wake-up take.
+    /// Time for which a waiting rank polls before it sleeps. Other threads may use the processor between two
+    /// polls. Default 20 µs, the cost of one sleep and wake-up.
     pub spin: Duration,
 }
 

@@ -64,7 +64,8 @@ use crate::runtime::region::Region;
 use crate::schedule::CostModel;
 use crate::verbs::{Control, Endpoint, Mtu, Offer, Retries, Shape};
 
-/// A [`Transport`] for members on hosts with RDMA adapters. Where a member has none, the group communicates over TCP.
+/// A [`Transport`] for members on hosts with RDMA adapters. If a member has no adapter, the group
+/// communicates over TCP.
 #[derive(Debug)]
 pub struct RdmaTransport {
     // In this order: what was sent has arrived before the peers find the connections closed, and what they still send
@@ -80,7 +81,7 @@ impl RdmaTransport {
     /// Returns the name of the adapter that this host would use.
     ///
     /// # Errors
-    /// If there is none that can be used; the error says why.
+    /// If this host has no usable adapter; the error says why.
     pub fn adapter(config: &RdmaConfig) -> Result<String, VerbsError> {
         Adapter::choose(config.device.as_deref()).map(|adapter| adapter.device.name().to_owned())
     }
@@ -114,8 +115,8 @@ impl RdmaTransport {
         Self::join(tcp, deadline, abort, config, None)
     }
 
-    /// Returns the transport of a newer membership. Members that stay keep their TCP connections and the memory that was
-    /// handed out, and make new queue pairs.
+    /// Returns the transport of a newer membership. Members that stay keep their TCP connections and their
+    /// regions, and make new queue pairs.
     ///
     /// # Errors
     /// As [`connect`](Self::connect); also if the membership is not newer.
@@ -136,7 +137,8 @@ impl RdmaTransport {
         Self::join(tcp, deadline, abort, config, regions)
     }
 
-    /// Returns whether messages go over adapters; `false` where a member has none.
+    /// Returns whether messages go over RDMA adapters; `false` if they go over TCP because a member has no
+    /// adapter.
     pub const fn is_rdma(&self) -> bool {
         self.plane.is_some()
     }

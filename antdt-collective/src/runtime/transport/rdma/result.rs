@@ -8,7 +8,7 @@ use std::ptr::NonNull;
 
 use super::sys;
 
-/// Reason why a verb failed.
+/// Reason why an operation on an RDMA adapter (a verb) failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum VerbsError {
@@ -17,27 +17,27 @@ pub enum VerbsError {
         "this host has no RDMA adapter; load its driver (`rdma link` lists what there is), or choose another transport"
     )]
     NoAdapter,
-    /// There is no adapter of the name that was asked for.
+    /// This host has no adapter of the requested name.
     #[error("device = {asked}: this host has {there}")]
     NoSuchAdapter {
-        /// Name that was asked for.
+        /// Requested name.
         asked: String,
-        /// Names of the adapters that are there.
+        /// Names of the adapters that this host has.
         there: String,
     },
-    /// Adapters are there, and none can be used.
+    /// This host has adapters, but none can be used.
     #[error("no RDMA adapter of this host can be used: {why}")]
     Unusable {
         /// For each adapter, what it lacks.
         why: String,
     },
-    /// The connection manager of the system cannot be used.
+    /// The connection manager of the RDMA stack cannot be used.
     #[error("the RDMA connection manager cannot be used: {why}")]
     NoManager {
-        /// What it lacks.
+        /// What the connection manager lacks.
         why: String,
     },
-    /// The system does not let this process lock memory.
+    /// The operating system does not let this process lock memory.
     #[error(
         "registering {len} bytes: {source}; allow this process to lock more memory (`ulimit -l unlimited`)"
     )]
@@ -47,10 +47,10 @@ pub enum VerbsError {
         /// Error of the system.
         source: io::Error,
     },
-    /// A queue of work requests is full for the moment.
+    /// A queue of work requests is full at the moment.
     #[error("a queue of work requests is full")]
     Full,
-    /// Another call failed.
+    /// Another verb failed.
     #[error("{verb}: {source}")]
     Call {
         /// Name of the verb.
@@ -91,7 +91,7 @@ pub(super) fn posted(verb: &'static str, code: c_int) -> Result<()> {
     }
 }
 
-/// How a work request ended.
+/// The result of a work request that an RDMA adapter has processed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct WorkStatus(u32);
 
@@ -100,12 +100,12 @@ impl WorkStatus {
         Self(code)
     }
 
-    /// Returns whether it was carried out.
+    /// Returns whether the work request succeeded.
     pub const fn is_success(self) -> bool {
         self.0 == sys::ibv_wc_status::IBV_WC_SUCCESS
     }
 
-    /// Returns whether the peer's adapter did not answer, however often it was asked.
+    /// Returns whether the work request failed because the peer's adapter did not answer any attempt.
     pub const fn is_silence(self) -> bool {
         matches!(
             self.0,
@@ -113,17 +113,18 @@ impl WorkStatus {
         )
     }
 
-    /// Returns whether the peer had no receive posted, however often it was asked.
+    /// Returns whether the work request failed because the peer had no receive posted at any attempt.
     pub const fn is_not_ready(self) -> bool {
         self.0 == sys::ibv_wc_status::IBV_WC_RNR_RETRY_EXC_ERR
     }
 
-    /// Returns whether the peer's adapter refused the access: the key or the address is wrong.
+    /// Returns whether the peer's adapter refused the access, because the key or the address is wrong.
     pub const fn is_refused(self) -> bool {
         self.0 == sys::ibv_wc_status::IBV_WC_REM_ACCESS_ERR
     }
 
-    /// Returns whether it was dropped, because an earlier one had failed or the queue pair was given up.
+    /// Returns whether the adapter dropped the work request, because an earlier one had failed or the queue
+    /// pair was closed.
     pub const fn is_flushed(self) -> bool {
         self.0 == sys::ibv_wc_status::IBV_WC_WR_FLUSH_ERR
     }

@@ -18,7 +18,8 @@ impl TcpChannel {
     /// Connects to the process that listens at `address`.
     ///
     /// # Errors
-    /// If nothing listens there, the host cannot be reached, or the system refuses.
+    /// If no process listens there, the host cannot be reached, or the operating system refuses the
+    /// connection.
     pub fn dial(address: SocketAddr, deadline: Instant, abort: &AbortHandle) -> Result<Self, ChannelError> {
         // A process that listens is connected with by its system, at once.
         let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));

@@ -3,26 +3,25 @@
 use std::net::TcpStream;
 use std::time::Duration;
 
-/// Which connections carry checksums of payloads. Headers always have one.
+/// Connections whose payloads carry checksums. Headers always have one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Checksum {
-    /// Checksums on connections between hosts: between two addresses of one host the kernel copies memory,
-    /// and nothing else touches the bytes. Take [`Always`](Self::Always) if a proxy at a local address passes
-    /// them on to another host.
+    /// Connections between hosts only: between two addresses of one host, the kernel copies the bytes in
+    /// memory. [`Always`](Self::Always) is right if a proxy at a local address forwards them to another host.
     #[default]
     Auto,
-    /// Checksums on every connection.
+    /// All connections.
     Always,
 }
 
 /// Settings of a [`TcpTransport`](super::TcpTransport). They may differ between members.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TcpConfig {
-    /// Whether the payloads that this rank sends carry checksums. Default: those that leave the host.
+    /// Which of the payloads that this rank sends carry checksums. Default: those that leave the host.
     pub checksum: Checksum,
-    /// How long a waiting rank polls before it sleeps. Other threads may use the processor between two polls.
-    /// A sleep costs the next message some 20 µs; longer polling costs processor time whenever a peer is
-    /// late. Default 50 µs: twice what a message and its answer take over loopback.
+    /// Time for which a waiting rank polls before it sleeps. Other threads may use the processor between two
+    /// polls. A sleep delays the next message by some 20 µs; longer polling costs processor time whenever a
+    /// peer is late. Default 50 µs: twice the time of a message and its answer over loopback.
     pub spin: Duration,
 }
 

@@ -25,7 +25,7 @@ use crate::runtime::wait::wait;
 /// Each costs a descriptor; the oldest goes when another comes.
 const WAITING_MAX: usize = Group::WORLD_MAX;
 
-/// The listening socket at which other members reach this process. One per process, for all its groups.
+/// The listening TCP socket at which other members reach this process. A process has one for all its groups.
 #[derive(Debug)]
 pub struct Listener {
     socket: TcpListener,
@@ -103,7 +103,7 @@ impl Listener {
         Ok(Self { socket, address, job, waiting: Mutex::default() })
     }
 
-    /// Returns the address that the process listens on.
+    /// Returns the address at which this process listens.
     pub const fn local_address(&self) -> SocketAddr {
         self.address
     }

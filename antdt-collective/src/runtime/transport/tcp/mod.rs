@@ -146,13 +146,12 @@ impl TcpTransport {
         })
     }
 
-    /// Returns the transport of a newer membership. Members that stay keep their connections, and with them
-    /// what the system has learnt about the way; new members connect, and the connections of members that
-    /// left are closed. Every member of the new group calls this, or [`connect`](Self::connect) if it was not
-    /// in the old one.
+    /// Returns the transport of a newer membership. Members that stay keep their connections; new members
+    /// connect, and the connections of members that left are closed. Every member of the new group calls
+    /// this, or [`connect`](Self::connect) if it was not in the old one.
     ///
-    /// It may be called after a call that failed, the rest of which is dropped. A connection that ended, or
-    /// that a failing member left within a frame, is made anew.
+    /// It may be called after a collective that failed; the rest of that collective is dropped. A connection
+    /// that ended, or that stopped within a frame, is made anew.
     ///
     /// # Errors
     /// As [`connect`](Self::connect); also if the membership is not newer. All connections are then closed.
