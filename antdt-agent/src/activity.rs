@@ -1,28 +1,29 @@
-//! Whether the training thread gets on.
+//! The activity of a worker's training thread, from which the master can tell that the thread hangs.
 
 use antdt_core::{JobTime, Stall, Work};
 
 /// Activity of the training thread, as the thread itself reports it: at work, or waiting for another process.
 ///
 /// Heartbeats come from another thread and continue while the training thread hangs. A thread that waits for
-/// a peer, a server or the master does not count as hung, however long it waits.
+/// a peer, a server or the master never counts as hung, however long it waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Activity {
     at_work: Option<(Work, JobTime)>,
 }
 
 impl Activity {
-    /// Notes that at `now` the thread began `work`, or got on with it.
+    /// Records that at `now` the training thread began `work`, or made progress with it.
     pub const fn works(&mut self, now: JobTime, work: Work) {
         self.at_work = Some((work, now));
     }
 
-    /// Notes that the thread waits for a peer, a server or the master, or is done.
+    /// Records that the training thread waits for a peer, a server or the master, or is done.
     pub const fn waits(&mut self) {
         self.at_work = None;
     }
 
-    /// Returns for how long the thread has not got on with its work; `None` while it waits, and below [`Stall::LEAST`].
+    /// Returns how long the training thread has made no progress with its work; `None` while it waits for
+    /// another process, and below [`Stall::LEAST`].
     pub fn stall(&self, now: JobTime) -> Option<Stall> {
         let (work, since) = self.at_work?;
         let lasts = now.since(since);

@@ -1,8 +1,9 @@
-//! From leases to batches of any size.
+//! [`Batcher`]: cuts batches of any size from the shards that a worker has leased.
 //!
-//! The batch size changes at run time and divides no shard length, so a batch takes fragments of several leases,
-//! first come first served. "Read" and "committed" are two cursors: a lease is acknowledged up to the committed one,
-//! which moves only when the update that contains the samples is part of the model.
+//! The batch size changes at run time and divides no shard length, so a batch takes fragments of several
+//! leases, in the order in which they were granted. "Read" and "committed" are two cursors: a lease is
+//! acknowledged up to the committed one, which moves only when the update that contains the samples is part
+//! of the model.
 
 use antdt_core::{Acks, Fragment, Grant, Held, LeaseId, NearQueue};
 use smallvec::SmallVec;
@@ -22,12 +23,12 @@ impl Clone for Batch {
 }
 
 impl Batch {
-    /// Number of samples.
+    /// Returns the number of samples in the batch.
     pub fn len(&self) -> u64 {
         self.fragments.iter().map(Fragment::len).sum()
     }
 
-    /// Whether the batch has no samples.
+    /// Returns whether the batch has no samples.
     pub fn is_empty(&self) -> bool {
         self.fragments.is_empty()
     }
@@ -74,8 +75,8 @@ impl Batch {
     }
 }
 
-/// Names one of the micro-batches that a batch is computed in. They cover the batch in order, their sizes differ by at
-/// most one sample, and their gradients add up to that of the batch.
+/// One of the micro-batches in which a batch is computed. The micro-batches cover the batch in order, their
+/// sizes differ by at most one sample, and their gradients add up to that of the batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MicroBatch {
     /// Number of the micro-batch in its batch, from 0.
@@ -88,12 +89,12 @@ impl MicroBatch {
     /// The only micro-batch of a batch that is computed as a whole.
     pub const WHOLE: Self = Self { index: 0, count: 1 };
 
-    /// Whether this is the first micro-batch, whose gradient begins the sum.
+    /// Returns whether this is the first micro-batch, whose gradient begins the sum.
     pub const fn is_first(self) -> bool {
         self.index == 0
     }
 
-    /// Whether this is the last micro-batch, whose gradient completes the sum.
+    /// Returns whether this is the last micro-batch, whose gradient completes the sum.
     pub const fn is_last(self) -> bool {
         self.index + 1 >= self.count
     }
@@ -121,8 +122,8 @@ impl Reading {
 
 /// Holds the leases of one worker and cuts batches from them.
 ///
-/// Take a batch, then [`commit`](Self::commit) or [`abort`](Self::abort) it. Several may be out at a time: the last one taken is
-/// aborted first, the others are committed together.
+/// The training loop takes a batch, then [commits](Self::commit) or [aborts](Self::abort) it. Several batches
+/// may be taken at a time; they are aborted in reverse order, the last one first.
 #[derive(Debug, Clone, Default)]
 pub struct Batcher {
     /// Samples that are leased and in no batch.
@@ -149,7 +150,7 @@ impl Batcher {
         self.held.len()
     }
 
-    /// Whether this lease is held.
+    /// Returns whether the worker holds this lease.
     pub fn holds(&self, lease: LeaseId) -> bool {
         self.held.iter().any(|held| held.grant.lease == lease)
     }
@@ -163,7 +164,7 @@ impl Batcher {
         }
     }
 
-    /// Cuts the next batch of `want` samples. The batch is shorter if fewer are leased.
+    /// Returns the next batch, of `want` samples; of fewer if fewer are leased.
     pub fn take(&mut self, want: u64) -> Batch {
         let mut batch = Batch::default();
         let mut missing = want;
@@ -183,8 +184,9 @@ impl Batcher {
         batch
     }
 
-    /// Records that the batch is part of the model. Returns the leases that this completes, which are no longer held:
-    /// the caller presents them again if the shard service restarts before it has received their acknowledgements.
+    /// Records that the batch is part of the model. Returns the leases whose last sample was in it; the
+    /// batcher no longer holds them. The caller presents them again if the shard service restarts before it
+    /// has received their acknowledgements.
     pub fn commit(&mut self, batch: &Batch) -> SmallVec<[Held; 1]> {
         let mut done = SmallVec::new();
         for fragment in &batch.fragments {
@@ -222,7 +224,7 @@ impl Batcher {
         self.renamed.retain(|(_, new)| held.iter().any(|held| held.grant.lease == *new));
     }
 
-    /// Drops a lease that the shard service has ended. Its samples no longer count.
+    /// Drops a lease that the shard service has ended. Commits of its samples have no effect any more.
     pub fn revoke(&mut self, lease: LeaseId) {
         self.held.retain_mut(|held| held.grant.lease != lease);
         self.count();
@@ -233,8 +235,8 @@ impl Batcher {
         self.unread = self.held.iter().map(|held| held.grant.len - held.read).sum();
     }
 
-    /// Gives up those of `leases` of which no sample was handed out, so that other workers can begin them at once.
-    /// Returns the released leases.
+    /// Gives up those of `leases` of which no sample is in a batch yet, so that other workers can train them
+    /// at once. Returns the leases that were given up.
     pub fn recall(&mut self, leases: &[LeaseId]) -> Vec<Held> {
         if leases.is_empty() {
             return Vec::new();
@@ -251,15 +253,15 @@ impl Batcher {
         given_up
     }
 
-    /// Returns every lease with what is committed of it: what the worker presents to a shard service that was
+    /// Returns every lease with its committed offset: the worker presents them to a shard service that was
     /// restarted.
     pub fn held(&self) -> Vec<Held> {
         self.held.iter().map(Reading::as_held).collect()
     }
 
-    /// Takes the restarted service's answers to the leases that were [presented](Self::held), in the same order. An
-    /// adopted lease goes on under its new id, also in batches that are not committed yet; a lease that was not adopted
-    /// is dropped.
+    /// Takes a restarted service's answers to the leases that were [presented](Self::held), in the same
+    /// order. An adopted lease gets its new id, also in batches that are not committed yet; a lease that was
+    /// not adopted is dropped.
     pub fn adopted(&mut self, answers: &[Option<Grant>]) {
         let mut answers = answers.iter();
         let renamed = &mut self.renamed;
@@ -280,7 +282,7 @@ impl Batcher {
         self.renamed.iter().find(|(old, _)| *old == lease).map_or(lease, |(_, new)| *new)
     }
 
-    /// Gives up every lease. Returns them with what is committed of each.
+    /// Gives up every lease. Returns the leases with their committed offsets.
     pub fn release(&mut self) -> Vec<Held> {
         self.unread = 0;
         std::mem::take(&mut self.held).iter().map(Reading::as_held).collect()

@@ -1,13 +1,14 @@
-//! Where a batch's time goes.
+//! [`Meter`]: divides the time of each batch into waiting for data, computing, communicating and waiting for
+//! peers.
 
 use std::time::Duration;
 
 use antdt_core::{BatchReport, Holder, Iteration, JobTime, Phase, PlanVersion};
 
-/// An activity of a training loop; each moment of a batch belongs to one.
+/// A part of a batch's time, by what the training loop does; each moment belongs to one part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
-    /// Waiting for shards, or reading rows.
+    /// Waiting for shards, or reading samples.
     DataWait,
     /// Computing the gradient.
     Compute,
@@ -35,14 +36,14 @@ impl Meter {
         Self { holder, sequence: 0, since: now, part: Part::DataWait, spent: [0; 4] }
     }
 
-    /// Assigns the time from `now` on to `part`.
+    /// Assigns the time from `now` on to `part`, until the next call.
     pub fn enter(&mut self, now: JobTime, part: Part) {
         let spent = &mut self.spent[self.part as usize];
         *spent = spent.saturating_add(now.0.saturating_sub(self.since.0));
         (self.since, self.part) = (now, part);
     }
 
-    /// Counts `time`, which the caller measured, as `to` instead of as the part that is running.
+    /// Moves `time`, which the caller measured, from the part that is running to `to`.
     pub fn reassign(&mut self, time: Duration, to: Part) {
         // Taken out of the running part when it is closed: move the start forward.
         self.since = self.since + time;
@@ -50,7 +51,7 @@ impl Meter {
         self.spent[to as usize] = self.spent[to as usize].saturating_add(time);
     }
 
-    /// Ends the batch at `now` and starts the next one.
+    /// Ends the batch at `now`, starts the next one, and returns the report of the one that ended.
     pub fn finish(
         &mut self,
         now: JobTime,
@@ -78,7 +79,7 @@ impl Meter {
         }
     }
 
-    /// Discards the batch that is running, because it was aborted, and starts another at `now`.
+    /// Discards the running batch, which was aborted, and starts another one at `now`.
     pub fn restart(&mut self, now: JobTime) {
         (self.since, self.part, self.spent) = (now, Part::DataWait, [0; 4]);
     }

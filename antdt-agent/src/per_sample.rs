@@ -1,4 +1,4 @@
-//! A trainer that is one function: the loss of one sample, and its gradient.
+//! A trainer for models whose loss is one function of a sample.
 
 use antdt_core::{Metrics, ParamLayout, SampleRange, Seed};
 

@@ -1,4 +1,5 @@
-//! One life of a node, as its master knows it: what to tell it, and what it ordered.
+//! [`AgentSession`]: the session of one incarnation of a node with the master, with the node's reports and
+//! the master's orders.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -16,7 +17,7 @@ const REPORTS_MAX: usize = 4096;
 /// State of the session of one incarnation with the master.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SessionState {
-    /// The node works.
+    /// The node works normally.
     Running,
     /// The master has ordered the node to finish its batch and leave.
     Draining,
@@ -42,11 +43,12 @@ pub struct Reported {
 pub struct Beat {
     /// Reports of the batches since the last heartbeat.
     pub reports: Vec<Reported>,
-    /// Newest plan that the node holds.
+    /// Version of the newest plan that the node holds.
     pub plan_ready: PlanVersion,
-    /// Plan in force on the node, and the node's step since which it is.
+    /// Version of the plan in force on the node, and the step of the node from which on it is in force.
     pub plan_applied: (PlanVersion, u64),
-    /// Newest distance between the worker's model and the mean that was measured since the last heartbeat.
+    /// Newest distance between the worker's model and the mean of all models, if one was measured since the
+    /// last heartbeat.
     pub model_distance: Option<ModelDistance>,
 }
 
@@ -62,11 +64,11 @@ pub struct BeatReply {
     pub reform: bool,
     /// Whether the node was declared dead and must exit at once.
     pub fenced: bool,
-    /// Incarnations that were declared dead: a server must refuse what they push.
+    /// Incarnations that were declared dead; a server must refuse their pushes.
     pub lost: Vec<Holder>,
     /// Whether all workers are done.
     pub finished: bool,
-    /// The group in force, if one of its members died.
+    /// Version of the group in force, if one of its members died.
     pub broken_group: Option<MembershipVersion>,
     /// Checkpoint for which the worker must pause after its current step; `None` if no checkpoint is due.
     #[cfg_attr(feature = "serde", serde(default))]
@@ -74,10 +76,11 @@ pub struct BeatReply {
     /// Newest rollback of the job: a worker that has not joined a group since must join again.
     #[cfg_attr(feature = "serde", serde(default))]
     pub rollback: RollbackId,
-    /// Longest wait for another worker within one collective call, as the job's steps are now.
+    /// Longest wait for another worker within one collective call, as it follows from the present duration of
+    /// the job's steps; `None` leaves it as it is.
     #[cfg_attr(feature = "serde", serde(default))]
     pub peer_wait: Option<Duration>,
-    /// Time without an answer of the master after which the node exits.
+    /// Time without an answer of the master after which the node exits; `None` leaves it as it is.
     #[cfg_attr(feature = "serde", serde(default))]
     pub master_wait: Option<Duration>,
 }
@@ -91,7 +94,8 @@ pub enum Notice {
     GroupBroken(MembershipVersion),
 }
 
-/// The agent's side of a session with the master. It is pure: a driver sends its heartbeats and passes on the answers.
+/// The agent's side of its session with the master, as a state machine without I/O. A driver sends its
+/// heartbeats and passes the answers back.
 #[derive(Debug, Clone)]
 pub struct AgentSession {
     state: SessionState,
@@ -106,9 +110,9 @@ pub struct AgentSession {
     checkpoint: Option<CheckpointId>,
     rested: CheckpointId,
     rollback: RollbackId,
-    /// What the training thread does, as the thread itself says.
+    /// Activity of the training thread, as the thread itself reports it.
     pub activity: Activity,
-    /// Whether the platform has told the process to leave.
+    /// Whether the platform has told the process to leave, by SIGTERM.
     pub preempted: bool,
     answered: JobTime,
     peer_wait: Option<Duration>,
@@ -116,9 +120,8 @@ pub struct AgentSession {
 }
 
 impl AgentSession {
-    /// Returns a session that was registered at `now`. The session counts the master as lost after
-    /// `master_wait` without an answer, or after the time that a heartbeat reply of the master has set
-    /// instead.
+    /// Returns a session that was registered at `now`. The master counts as lost after `master_wait` without
+    /// an answer, or after the time that a reply to a heartbeat has set instead.
     pub fn new(now: JobTime, master_wait: Duration) -> Self {
         Self {
             state: SessionState::Running,
@@ -150,38 +153,41 @@ impl AgentSession {
         self.reform
     }
 
-    /// Returns the newest rollback of the job that the master has told.
+    /// Returns the newest rollback of the job that the master has announced.
     pub const fn rollback(&self) -> RollbackId {
         self.rollback
     }
 
-    /// Takes the incarnations that were declared dead since the last call: a server must refuse what they push.
+    /// Removes and returns the incarnations that were declared dead since the last call; a server must refuse
+    /// their pushes.
     pub fn take_lost(&mut self) -> Vec<Holder> {
         std::mem::take(&mut self.lost)
     }
 
-    /// Returns how long to wait for another worker within one collective call; `None` if the master has not said.
+    /// Returns the longest wait for another worker within one collective call; `None` if the master has set
+    /// none.
     pub const fn peer_wait(&self) -> Option<Duration> {
         self.peer_wait
     }
 
-    /// Returns how long the master may be away before it is given up.
+    /// Returns the time without an answer after which the master counts as lost.
     pub const fn master_wait(&self) -> Duration {
         self.master_wait
     }
 
-    /// Takes the newest plan that has arrived since the last call.
+    /// Removes and returns the newest plan that has arrived since the last call.
     pub fn take_plan(&mut self) -> Option<Plan> {
         self.plan.take()
     }
 
-    /// Whether the worker must stand still for a checkpoint that it has not [taken](Self::take_checkpoint) yet.
+    /// Returns whether the worker must pause for a checkpoint that it has not [taken](Self::take_checkpoint)
+    /// yet.
     pub const fn is_checkpoint_due(&self) -> bool {
         self.checkpoint.is_some()
     }
 
-    /// Takes the checkpoint for which the worker must stand still. Each is returned once, however often the master
-    /// orders it.
+    /// Returns the checkpoint for which the worker must pause. Each checkpoint is returned once, however
+    /// often the master orders it.
     pub fn take_checkpoint(&mut self) -> Option<CheckpointId> {
         let checkpoint = self.checkpoint.take()?;
         self.rested = checkpoint;
@@ -196,14 +202,14 @@ impl AgentSession {
         self.reports.push_back(report);
     }
 
-    /// Notes how far the worker's model was from the mean when all models were averaged. The next heartbeat carries the
-    /// newest distance.
+    /// Records how far the worker's model was from the mean when all models were averaged. The next heartbeat
+    /// carries the newest distance.
     pub const fn averaged(&mut self, distance: ModelDistance) {
         self.model_distance = Some(distance);
     }
 
-    /// Notes the plan that the node holds and the one in force in its step `at`. If the latter is new, it is in force
-    /// since that step.
+    /// Records the version of the plan that the node holds, and the version in force in the node's step `at`.
+    /// A new version counts as in force from step `at` on.
     pub fn plans(&mut self, ready: PlanVersion, applied: PlanVersion, at: u64) {
         self.plan_ready = ready;
         if applied != self.plan_applied.0 {
@@ -211,19 +217,19 @@ impl AgentSession {
         }
     }
 
-    /// Notes that the worker has joined the new group that the master asked for.
+    /// Records that the worker has joined the new group that the master asked for.
     pub const fn regrouped(&mut self) {
         self.reform = false;
     }
 
-    /// Returns what to send in a heartbeat now. The reports leave the session; [`beat_failed`](Self::beat_failed)
-    /// brings them back.
+    /// Returns the next heartbeat to send. The reports leave the session; [`beat_failed`](Self::beat_failed)
+    /// puts them back.
     pub fn beat(&mut self) -> Beat {
         // As many are likely to follow.
         self.beat_with(Vec::with_capacity(self.reports.len()))
     }
 
-    /// Does the same as [`beat`](Self::beat), and keeps the reports that follow in the memory of `spare`: for a driver
+    /// Does the same as [`beat`](Self::beat), and stores later reports in the memory of `spare`: for a driver
     /// of thousands of sessions.
     pub fn beat_with(&mut self, mut spare: Vec<Reported>) -> Beat {
         spare.clear();
@@ -235,7 +241,7 @@ impl AgentSession {
         }
     }
 
-    /// Takes the master's answer to a heartbeat.
+    /// Applies the master's answer to a heartbeat, which arrived at `now`.
     pub fn beat_answered(&mut self, now: JobTime, reply: BeatReply) {
         self.answered = now;
         if let Some(plan) = reply.plan {
@@ -264,7 +270,7 @@ impl AgentSession {
         };
     }
 
-    /// Takes back a heartbeat that the master did not answer.
+    /// Takes back a heartbeat that the master did not answer; its reports go out with the next one.
     pub fn beat_failed(&mut self, now: JobTime, beat: Beat) {
         self.model_distance = self.model_distance.or(beat.model_distance);
         for report in beat.reports.into_iter().rev().take(REPORTS_MAX - self.reports.len()) {

@@ -1,15 +1,15 @@
-//! At which iteration a plan takes effect: everywhere, or nowhere.
+//! [`PlanSwitch`]: makes all workers apply a plan at the same iteration, or none.
 //!
-//! Agents hear of a plan at different moments. Each says with every step which plan it holds; when a step shows
-//! that all hold the same new one, all apply it before the next batch. They see the same numbers in the same step,
-//! so the decision is unanimous without an extra message.
+//! A plan reaches the agents at different times. With every step each worker reports the version of the plan
+//! that it holds; when a step shows that all hold the same new plan, all apply it before the next batch. All
+//! workers see the same versions in the same step, so they decide alike without a further message.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use antdt_core::{MembershipVersion, NodeId, Plan, PlanVersion};
 
-/// Holds the newest plan of a worker until all workers have it.
+/// Decides when a worker applies a plan: it holds the newest plan until all workers have it.
 #[derive(Debug, Clone)]
 pub struct PlanSwitch {
     node: NodeId,
@@ -25,7 +25,7 @@ pub struct PlanSwitch {
 }
 
 impl PlanSwitch {
-    /// Returns a switch on which no plan was applied yet. Its batch size is 0 until one is.
+    /// Returns a switch without a plan in force. Its batch size is 0 until a plan is applied.
     pub const fn new(node: NodeId) -> Self {
         let applied = PlanVersion(0);
         Self {
@@ -56,12 +56,13 @@ impl PlanSwitch {
         self.local_steps
     }
 
-    /// Workers that a step need not wait for in the plan in force; `None` leaves it to the sync mode.
+    /// Returns the number of workers that a step need not wait for in the plan in force; `None` leaves it to
+    /// the sync mode.
     pub const fn backups(&self) -> Option<u32> {
         self.backups
     }
 
-    /// Returns the values of further actions in the plan in force, by the action's name; `None` if it has none.
+    /// Returns the values of other actions in the plan in force, by the action's name; `None` if it has none.
     pub const fn actions(&self) -> Option<&Arc<BTreeMap<String, String>>> {
         self.actions.as_ref()
     }
@@ -71,8 +72,8 @@ impl PlanSwitch {
         self.applied
     }
 
-    /// Takes a plan that arrived. The switch ignores plans older than those it has seen, and plans that do not name its
-    /// node.
+    /// Takes a plan that arrived from the master. The switch ignores plans older than those it has seen, and
+    /// plans that do not name its node.
     pub fn offer(&mut self, plan: Plan) {
         let newest = self.held.as_ref().map_or(self.applied, |held| held.version.max(self.applied));
         if plan.version > newest && plan.batch_sizes.contains_key(&self.node) {
@@ -91,7 +92,8 @@ impl PlanSwitch {
         }
     }
 
-    /// Applies `version`, which all workers hold now, if it is new. Returns whether the plan changed.
+    /// Applies the plan `version`, which all workers hold now, unless it is in force already. Returns whether
+    /// the plan in force changed.
     pub fn agreed(&mut self, version: PlanVersion) -> bool {
         match self.held.take_if(|plan| plan.version == version && version > self.applied) {
             Some(plan) => {
@@ -103,14 +105,14 @@ impl PlanSwitch {
         }
     }
 
-    /// Applies the plan held at once, without the agreement of the other workers: for modes in which each worker has
-    /// its own pace.
+    /// Applies the plan that this node holds at once, without the agreement of the other workers: for modes
+    /// in which each worker has its own pace. Returns whether the plan in force changed.
     pub fn apply_now(&mut self) -> bool {
         self.agreed(self.ready())
     }
 
-    /// Enters a new group, whose members all have `plan` in force. Drops the plan that this node holds; from
-    /// now on only plans for `membership` are applied.
+    /// Enters a new group, whose members all have `plan` in force. The switch drops any newer plan that it
+    /// holds, and from now on accepts only plans for `membership`.
     pub fn regroup(&mut self, membership: MembershipVersion, plan: &Plan) {
         self.membership = Some(membership);
         self.held = None;

@@ -1,4 +1,5 @@
-//! The seam to a training framework: it computes gradients, and knows nothing of peers, shards or plans.
+//! [`Trainer`], the interface to a training framework: it computes gradients, and knows nothing of peers,
+//! shards or plans.
 
 use std::ops::Range;
 
@@ -30,7 +31,7 @@ pub enum TrainError {
     OutOfMemory {
         /// Samples in the batch, or micro-batch.
         samples: usize,
-        /// What the framework or the device says.
+        /// Error message of the framework or the device.
         what: String,
     },
     /// The framework that computes the model failed, with this message.
@@ -44,12 +45,11 @@ pub enum TrainError {
     Metric(#[from] MetricError),
 }
 
-/// Values in the memory of the device that computes them.
+/// The values of parameters or of a gradient, where the device that computes them keeps them.
 ///
-/// Host memory is the only place there is today. Memory of a device becomes another variant, in the same trait and the
-/// same calls: a trainer that computes there hands its device buffer over as it is, and the sink either reduces it where it
-/// lies or copies it to the host. A trainer that takes host memory only says [`host`](Self::host) and refuses any other
-/// place by its error.
+/// Today the values always lie in host memory. Device memory would become another variant: a trainer would
+/// then hand its device buffer to the sink, which reduces it there or copies it to the host. A trainer that
+/// can use host memory only calls [`host`](Self::host), whose error refuses any other place.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub enum Buffer<'a> {
@@ -61,7 +61,7 @@ impl<'a> Buffer<'a> {
     /// Returns the values, if they lie in this process's memory.
     ///
     /// # Errors
-    /// If they lie elsewhere.
+    /// If the values lie elsewhere.
     #[allow(clippy::unnecessary_wraps, reason = "there will be other places")]
     pub const fn host(self) -> Result<&'a [f32], TrainError> {
         match self {
@@ -69,14 +69,14 @@ impl<'a> Buffer<'a> {
         }
     }
 
-    /// Number of values.
+    /// Returns the number of values.
     pub const fn len(self) -> usize {
         match self {
             Self::Host(values) => values.len(),
         }
     }
 
-    /// Whether there are no values.
+    /// Returns whether there are no values.
     pub const fn is_empty(self) -> bool {
         self.len() == 0
     }
@@ -110,11 +110,12 @@ impl<'a> Params<'a> {
     }
 }
 
-/// A gradient that does not fit the layout of the model. The message says what the trainer must hand over.
+/// Reason why a gradient that a trainer handed over does not fit the layout of the model. The text says what
+/// the trainer must hand over.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GradientError {
-    /// The layout has no such group.
+    /// The layout has no parameter group of this number.
     #[error("the trainer handed over group {group}, the layout has {groups}")]
     Unknown {
         /// Number of the group that the trainer named.
@@ -125,13 +126,13 @@ pub enum GradientError {
     /// The trainer handed over a group, or the rows, twice.
     #[error("the trainer handed over {what} twice in one batch")]
     Twice {
-        /// The group's name, or `rows`.
+        /// Name of the group, or `rows`.
         what: String,
     },
-    /// A group, or the rows, has another length than the layout says.
+    /// A group, or the rows, has another number of values than the layout says.
     #[error("the trainer handed over {got} values of {what}, which has {expected}")]
     Length {
-        /// The group's name, or `rows`.
+        /// Name of the group, or `rows`.
         what: String,
         /// Number of values that the trainer handed over.
         got: usize,
@@ -141,37 +142,39 @@ pub enum GradientError {
     /// The trainer did not hand over some groups, or the rows.
     #[error("the trainer never handed over {what}; hand over zeros where the loss does not depend on it")]
     Missing {
-        /// Names of the groups, or `rows`.
+        /// Names of the missing groups, or `rows`.
         what: String,
     },
 }
 
 /// Takes the gradient of a batch from a trainer, piece by piece: sums over samples, not means.
 ///
-/// Every group of the layout and the touched rows are handed over once, in any order, each as soon as it is final. What is
-/// handed over early may travel to the other workers while the rest of the backward pass still runs. The sink is done with
-/// the buffer when the call returns.
+/// Every group of the layout and the touched rows are handed over once, in any order, each as soon as it is
+/// final. Pieces that are handed over early may be sent to the other workers while the backward pass still
+/// runs. The sink no longer uses a buffer once the call returns.
 pub trait GradientSink {
-    /// The gradient of the group with this number in the layout; for a [state group](antdt_core::GroupKind::State), its new
-    /// values times the samples of the batch.
+    /// Takes the gradient of the parameter group with this number in the layout. For a [state
+    /// group](antdt_core::GroupKind::State), `sums` are its new values times the samples of the batch.
     ///
     /// # Errors
-    /// If it does not fit the layout, or came before.
+    /// If the gradient does not fit the layout, or was handed over before.
     fn group(&mut self, group: usize, sums: Buffer<'_>) -> Result<(), TrainError>;
 
-    /// The gradient of the rows that the batch touches, in the order in which [`Trainer::load`] gave them.
+    /// Takes the gradient of the rows that the batch touches, in the order in which [`Trainer::load`] gave
+    /// them.
     ///
     /// # Errors
-    /// If it does not fit the rows, or came before.
+    /// If the gradient does not fit the rows, or was handed over before.
     fn rows(&mut self, sums: Buffer<'_>) -> Result<(), TrainError>;
 
-    /// Says that the computation goes on, though no piece is final yet. The master takes a worker that says nothing for
-    /// many of its usual steps for hung and restarts it; a trainer whose steps differ that much in length calls this
-    /// now and then.
+    /// Reports that the computation makes progress, though no piece of the gradient is final yet. The master
+    /// restarts a worker without progress for many of its usual steps as hung; a trainer whose steps differ
+    /// much in duration calls this now and then.
     fn progress(&mut self) {}
 
-    /// Everything at once: all groups of `layout` one after another, and the rows. For a trainer that has its gradient when
-    /// the backward pass is over. The last group goes first, as in a backward pass.
+    /// Takes the whole gradient at once: `dense` holds all groups of `layout` one after another. For a
+    /// trainer that has its gradient only at the end of the backward pass. The last group is passed on first,
+    /// as in a backward pass.
     ///
     /// # Errors
     /// As [`group`](Self::group) and [`rows`](Self::rows).
@@ -191,9 +194,11 @@ pub trait GradientSink {
 /// The gradient of a batch in this process's memory: the simplest [`GradientSink`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct Gradient {
-    /// Sum over the batch, all groups one after another; empty before the first batch.
+    /// Sums over the samples of the batch, all groups of the layout one after another; empty before the first
+    /// batch.
     pub dense: Vec<f32>,
-    /// Sum over the batch for each touched row, in the order in which [`Trainer::load`] gave the rows.
+    /// Sums over the samples of the batch for each touched row, in the order in which [`Trainer::load`] gave
+    /// the rows.
     pub rows: Vec<f32>,
     /// Name and place of each group.
     places: Vec<(String, Range<usize>)>,
@@ -216,7 +221,8 @@ impl Gradient {
         }
     }
 
-    /// Has `trainer` compute the gradient of its loaded batch. Buffers that were taken are made anew.
+    /// Makes `trainer` compute the gradient of its loaded batch, and stores it here. `dense` and `rows` are
+    /// the parameters.
     ///
     /// # Errors
     /// If the trainer fails, or does not hand over the whole gradient.
@@ -232,7 +238,7 @@ impl Gradient {
         Ok(stats)
     }
 
-    /// Prepares for a batch whose rows have `rows_len` values in all.
+    /// Prepares for the gradient of a batch whose touched rows have `rows_len` values in all.
     pub fn begin(&mut self, rows_len: usize) {
         self.dense.resize(self.dense_len, 0.0);
         self.rows.clear();
@@ -240,10 +246,10 @@ impl Gradient {
         self.came.fill(false);
     }
 
-    /// Checks that the gradient of the batch is whole.
+    /// Checks that the gradient of the batch is complete.
     ///
     /// # Errors
-    /// If a group or the rows were not handed over: names them.
+    /// If a group or the rows were not handed over; the error names them.
     pub fn finish(&self) -> Result<(), TrainError> {
         let missing = self.came.iter().enumerate().filter(|(_, came)| !**came);
         let what: Vec<&str> =
@@ -285,10 +291,10 @@ impl GradientSink for Gradient {
     }
 }
 
-/// What the computation of a batch yields besides the gradient.
+/// Result of the computation of a batch besides its gradient.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct StepStats {
-    /// Sum of the losses of the samples.
+    /// Sum of the losses of the batch's samples.
     pub loss_sum: f64,
     /// Number of samples computed.
     pub samples: u64,
@@ -296,14 +302,14 @@ pub struct StepStats {
 
 /// Computes gradients of a model on samples named by number.
 ///
-/// The parameters are not the trainer's: they come in with each call, from a replica or from servers, as one flat
-/// vector and the rows that the batch touches. The framework sees only the compact slice of touched rows.
+/// The trainer does not own the parameters: each call passes them in, from a replica or from servers, as one
+/// flat vector and the rows that the batch touches. The framework sees only these rows of a table.
 ///
 /// Calls come in this order for each batch: [`load`](Self::load), then [`forward_backward`](Self::forward_backward). An
 /// evaluation is [`begin_evaluation`](Self::begin_evaluation), then [`load_eval`](Self::load_eval) and
 /// [`evaluate`](Self::evaluate) for each batch, then [`end_evaluation`](Self::end_evaluation).
 pub trait Trainer: Send {
-    /// Returns the layout of the parameters. It never changes.
+    /// Returns the layout of the parameters, which never changes.
     fn layout(&self) -> &ParamLayout;
 
     /// Returns the number of training samples; their numbers are `0..train_samples()`.
@@ -340,27 +346,28 @@ pub trait Trainer: Send {
         sink: &mut dyn GradientSink,
     ) -> Result<StepStats, TrainError>;
 
-    /// Carries out an action that a policy of the user's own decided on, and that is handed to the trainer. Comes between two batches, at
-    /// one iteration of all workers; also again, when nothing has changed.
+    /// Carries out an action of a user-defined policy that workers hand to their trainer. The worker calls it
+    /// between two batches, at one iteration on all workers, and may call it again with the same value.
     ///
     /// # Errors
-    /// If the trainer does not take this action or this value, which ends the job.
+    /// If the trainer does not know this action or value, which ends the job.
     fn act(&mut self, action: &str, _value: &str) -> Result<(), TrainError> {
         Err(TrainError::Model(format!("the trainer takes no action `{action}`")))
     }
 
-    /// Says which pass over the data each sample of the batch belongs to that is loaded next, in the order of the samples. For a trainer
-    /// that draws anything by it, such as what a training step leaves out.
+    /// Tells the trainer, for each sample of the batch that is loaded next, the pass over the data that it
+    /// belongs to, in the order of the samples. For trainers whose random choices, such as dropout, depend on
+    /// the pass.
     fn of_epochs(&mut self, _epochs: &[u32]) {}
 
-    /// Begins an evaluation: drops what the trainer itself kept of an earlier one.
+    /// Begins an evaluation: the trainer drops its own records of an earlier one.
     fn begin_evaluation(&mut self) {}
 
-    /// Evaluates the loaded batch. Values that combine by their rule go to `metrics` at once, with the batch's samples as
-    /// their weight; for what needs all samples, the trainer keeps its own record until
-    /// [`end_evaluation`](Self::end_evaluation).
+    /// Evaluates the loaded batch. A metric that can be combined over batches is added to `metrics`, with the
+    /// batch's number of samples as its weight. For a metric that needs all samples, the trainer keeps its
+    /// own record until [`end_evaluation`](Self::end_evaluation).
     ///
-    /// The metric [`Metric::LOSS`](antdt_core::Metric::LOSS) is the loss that reports show first.
+    /// The metric [`Metric::LOSS`](antdt_core::Metric::LOSS) is the one that reports show first.
     ///
     /// # Errors
     /// If the framework fails or a metric cannot be recorded.

@@ -1,4 +1,4 @@
-//! Actions on the pace of nodes, and the reasons for them.
+//! Plans and node actions, by which a policy changes a running job, and the reasons for them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,7 +14,7 @@ use crate::id::{ActionId, Holder, MembershipVersion, NodeId, PlanVersion};
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct Plan {
-    /// Version of the plan; the newest one wins.
+    /// Version of the plan; nodes ignore a plan that is older than one they have.
     pub version: PlanVersion,
     /// Version of the set of nodes that the plan was made for; in any other set it is void.
     pub membership: MembershipVersion,
@@ -22,8 +22,8 @@ pub struct Plan {
     /// Shared by all copies of the plan, because every node gets one.
     #[doc(alias = "ADJUST_BS")]
     pub batch_sizes: Arc<BTreeMap<NodeId, u32>>,
-    /// Micro-batches in which a worker computes its batch, for the workers that compute it in more than one: see
-    /// [`micro_batches`](Self::micro_batches). Shared like the batch sizes.
+    /// Number of micro-batches of each worker that computes its batch in more than one: see
+    /// [`micro_batches`](Self::micro_batches). Shared by all copies, like the batch sizes.
     #[doc(alias = "gradient accumulation")]
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "is_empty"))]
     pub accumulation: Arc<BTreeMap<NodeId, u32>>,
@@ -36,7 +36,7 @@ pub struct Plan {
     #[doc(alias = "BACKUP_WORKERS")]
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
     pub backups: Option<u32>,
-    /// Values of further actions, as texts by the action's name. Shared like the batch sizes.
+    /// Values of other actions, as texts by the action's name. Shared by all copies, like the batch sizes.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "is_empty"))]
     pub actions: Arc<BTreeMap<String, String>>,
 }
@@ -65,7 +65,7 @@ impl Plan {
         }
     }
 
-    /// The same plan in which these workers compute their batches in so many micro-batches each.
+    /// Returns the same plan, in which these workers compute their batches in this many micro-batches each.
     #[must_use]
     pub fn with_accumulation(mut self, mut counts: BTreeMap<NodeId, u32>) -> Self {
         counts.retain(|_, count| *count > 1);
@@ -73,8 +73,9 @@ impl Plan {
         self
     }
 
-    /// Micro-batches in which a worker computes its batch, at least 1. Their sizes differ by at most one sample and add up to
-    /// the worker's batch size; their gradients are added up, and the worker takes one step with the sum.
+    /// Returns the number of micro-batches in which a worker computes its batch, at least 1. Their sizes
+    /// differ by at most one sample and add up to the worker's batch size; their gradients are added up, and
+    /// the worker takes one step with the sum.
     pub fn micro_batches(&self, node: NodeId) -> u32 {
         self.accumulation.get(&node).map_or(1, |count| (*count).max(1))
     }
@@ -93,7 +94,7 @@ impl Plan {
         self
     }
 
-    /// Returns the same plan with these values of further actions.
+    /// Returns the same plan with these values of other actions, as texts by the action's name.
     #[must_use]
     pub fn with_actions(mut self, values: BTreeMap<String, String>) -> Self {
         self.actions = Arc::new(values);
@@ -106,11 +107,11 @@ impl Plan {
 pub struct NodeAction {
     /// Id of the action, by which a repeated action is carried out only once.
     pub id: ActionId,
-    /// Node and incarnation that the action is for; it never hits the replacement.
+    /// Node and incarnation that the action is for; the action never hits a later incarnation.
     pub target: Holder,
     /// Kind of the action.
     pub kind: NodeActionKind,
-    /// Reason for the decision.
+    /// Reason for which the policy decided on the action.
     pub reason: Reason,
 }
 
@@ -127,7 +128,7 @@ pub enum NodeActionKind {
 }
 
 impl NodeActionKind {
-    /// Returns the name used in reports.
+    /// Returns the name of the action in reports.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::KillRestart { .. } => "KILL_RESTART",
@@ -141,16 +142,16 @@ impl NodeActionKind {
 pub enum Reason {
     /// No action would help: the batch sizes fit the nodes' speeds.
     Balanced,
-    /// Too few nodes have a verdict yet.
+    /// Too few nodes have a verdict of the monitor yet.
     NotEnoughData {
         /// Number of nodes with a verdict.
         known: usize,
-        /// Number of nodes that need one.
+        /// Number of nodes that must have a verdict.
         needed: usize,
     },
     /// A plan is in flight, or the membership just changed.
     Unsettled,
-    /// The predicted gain is below the least that is worth a change.
+    /// The predicted gain is too small to be worth a change.
     GainTooSmall {
         /// Predicted gain in percent of the step time.
         percent: u32,
@@ -161,21 +162,22 @@ pub enum Reason {
     Rebalance {
         /// Node with the largest time per sample.
         slowest: NodeId,
-        /// Its time per sample over the median of its peers, in percent: 400 is four times slower.
+        /// Time per sample of that node divided by the median of its peers, in percent: 400 is four times
+        /// slower.
         slowness_percent: u32,
         /// Predicted gain in percent of the step time.
         gain_percent: u32,
     },
-    /// No node is slower than its peers any more, and the batch sizes still differ.
+    /// No node is slower than its peers any more, but the batch sizes still differ.
     AlikeAgain {
         /// Predicted gain in percent of the step time.
         gain_percent: u32,
     },
-    /// Steps wait for another number of workers than before.
+    /// The number of workers that a step need not wait for changes.
     Backups {
-        /// Number of workers that a step need not wait for from now on.
+        /// New number of workers that a step need not wait for.
         backups: u32,
-        /// The same before.
+        /// Number of workers that a step need not wait for, before the change.
         before: u32,
         /// Predicted gain in percent of the time per trained sample.
         gain_percent: u32,
@@ -187,36 +189,36 @@ pub enum Reason {
     },
     /// A node was slow through the whole long window and a restart pays.
     PersistentStraggler {
-        /// Node that the reason is about.
+        /// Node that is slow.
         node: NodeId,
-        /// Its time per sample over the median of its peers, in percent.
+        /// Time per sample of the node divided by the median of its peers, in percent.
         slowness_percent: u32,
     },
     /// A restart would cost more than it gains.
     RestartNotWorthIt {
-        /// Node that the reason is about.
+        /// Node that is slow.
         node: NodeId,
-        /// Remaining time of the job from which on a restart would pay.
+        /// Time that the job would still have to run for a restart to pay.
         break_even: Duration,
     },
     /// The budget of restarts does not allow to restart the node.
     BudgetExhausted {
-        /// Node that the reason is about.
+        /// Slow node that may not be restarted.
         node: NodeId,
     },
     /// The node was restarted as a straggler before and came back as slow.
     RestartDidNotHelp {
-        /// Node that the reason is about.
+        /// Node that is still slow after its restart.
         node: NodeId,
     },
     /// A process ended by itself and is started again.
     NodeLost {
-        /// Node that the reason is about.
+        /// Node whose process ended.
         node: NodeId,
         /// Exit of the process, in words.
         exit: String,
     },
-    /// The job is a dry run: the policy's decision was logged and not carried out.
+    /// The job is a dry run: the policy's decision is only logged.
     NotCarriedOut,
     /// The policy's decision breaks an invariant and was refused as a whole.
     Refused {
@@ -316,13 +318,14 @@ pub struct Forecast {
 }
 
 impl Forecast {
-    /// Returns the promised reduction of the step time, as a share of it, 0 to 1; below 0 if steps are
-    /// expected to take longer.
+    /// Returns the promised reduction of the step time, as a share of the step without the plan, 0 to 1;
+    /// below 0 if steps are expected to take longer.
     pub fn promised(&self) -> f64 {
         self.cut(self.with)
     }
 
-    /// Returns the reduction of the step time, as a share of it, if a step takes `time`.
+    /// Returns the actual reduction of the step time if a step takes `time`, as a share of the forecast step
+    /// without the plan.
     pub fn cut(&self, time: Duration) -> f64 {
         if self.without.is_zero() { 0.0 } else { 1.0 - time.as_secs_f64() / self.without.as_secs_f64() }
     }
@@ -337,7 +340,7 @@ pub enum ActionOutcome {
         /// Version of the plan.
         version: PlanVersion,
     },
-    /// The plan expired, or its membership ended, before all workers could apply it; no worker did.
+    /// The plan expired, or its membership ended, before all workers could apply it; no worker applied it.
     PlanVoid {
         /// Version of the plan.
         version: PlanVersion,

@@ -16,7 +16,7 @@ pub enum Barrier {
     AllBut(u32),
     /// No worker gets more than this many steps ahead of the slowest one that has data.
     Within(u32),
-    /// A worker waits for the few that it averages with, others in each step.
+    /// A worker waits only for the few workers that it averages with, which are others in each step.
     Peers,
     /// No worker waits for another one.
     Nobody,
@@ -30,25 +30,25 @@ pub enum ModelPlace {
     Replicas,
     /// Parameter servers hold one partition each.
     Servers,
-    /// Every worker holds a model of its own, which differs from the others between two averages.
+    /// Every worker trains a separate model, which differs from the others between two averages.
     PerWorker,
-    /// Every worker holds a model of its own, which differs from the others as long as the job runs: in a step a worker averages with
-    /// a few others. The job's model is the uniform mean of all, which they make before a checkpoint, a change of the group, and the
-    /// end.
+    /// Every worker trains a separate model, and averages it in each step with those of a few others. The
+    /// job's model is the uniform mean of all models, which the workers compute before a checkpoint, a change
+    /// of the group, and the end.
     Mixed,
 }
 
-/// When a sample counts as trained.
+/// The moment from which on a sample counts as trained.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum AckPoint {
-    /// When the group of workers has agreed on the step that contains it.
+    /// The sample counts when the group of workers has agreed on the step that contains it.
     Step,
-    /// When the master has committed the step that contains it.
+    /// The sample counts when the master has committed the step that contains it.
     Commit,
-    /// When the servers have applied the push that contains it.
+    /// The sample counts when the servers have applied the push that contains it.
     Push,
-    /// When the group of workers has agreed on the average that contains it.
+    /// The sample counts when the group of workers has agreed on the average that contains it.
     Average,
 }
 
@@ -58,11 +58,11 @@ pub enum AckPoint {
 pub enum BatchSizes {
     /// The global batch size, whichever workers are alive.
     Global,
-    /// Nothing: a worker keeps its share when others join or leave.
+    /// No total: a worker keeps its share when others join or leave.
     Own,
 }
 
-/// Number of steps that a worker takes between two times at which workers combine their results.
+/// Number of steps that a worker takes between two moments at which workers combine their results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum LocalSteps {
@@ -76,15 +76,15 @@ pub enum LocalSteps {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Capabilities {
-    /// Which workers wait for each other.
+    /// Which workers wait for each other when they combine their results.
     pub barrier: Barrier,
-    /// Processes that hold the model.
+    /// Which processes hold the model.
     pub model: ModelPlace,
     /// When a sample counts as trained, and is acknowledged.
     pub acks: AckPoint,
     /// Total that the batch sizes of a plan must add up to, if any.
     pub batch_sizes: BatchSizes,
-    /// Number of steps that a worker takes between two times at which workers combine their results.
+    /// Number of steps that a worker takes between two moments at which workers combine their results.
     pub local_steps: LocalSteps,
 }
 
@@ -108,15 +108,15 @@ impl Capabilities {
         local_steps: LocalSteps::One,
     };
 
-    /// Returns parameter servers with backup workers: workers take each step together, without the `backups`
-    /// slowest of them.
+    /// Returns the capabilities of parameter servers with backup workers: workers take each step together,
+    /// without the `backups` slowest of them.
     #[doc(alias = "backup workers")]
     pub const fn servers_with_backups(backups: u32) -> Self {
         Self { barrier: Barrier::AllBut(backups), ..Self::SERVERS_IN_STEP }
     }
 
-    /// Returns the same mode whose steps wait for all workers but `backups` of them: with 0, for all. Only for a mode that
-    /// [takes backups](Self::takes_backups).
+    /// Returns the same capabilities with steps that wait for all workers but `backups` of them; with 0, for
+    /// all. Only for a mode that [takes backups](Self::takes_backups).
     #[must_use]
     pub const fn with_backups(self, backups: u32) -> Self {
         let barrier = if backups == 0 { Barrier::All } else { Barrier::AllBut(backups) };
@@ -133,8 +133,8 @@ impl Capabilities {
         local_steps: LocalSteps::One,
     };
 
-    /// Returns stale synchronous parameter servers (SSP): each worker trains at its own pace, but none gets
-    /// more than `steps` ahead of the slowest one.
+    /// Returns the capabilities of stale synchronous parameter servers (SSP): each worker trains at its own
+    /// pace, but none gets more than `steps` ahead of the slowest one.
     #[doc(alias = "SSP")]
     pub const fn servers_within(steps: u32) -> Self {
         Self { barrier: Barrier::Within(steps), ..Self::SERVERS_AT_OWN_PACE }
@@ -149,7 +149,8 @@ impl Capabilities {
         local_steps: LocalSteps::Several,
     };
 
-    /// Every worker trains a model of its own, and averages it with a few others in each step; all take each step together.
+    /// Mixing in common steps: every worker trains a model of its own, and averages it with those of a few
+    /// others in each step; all workers take each step together.
     #[doc(alias = "D-PSGD")]
     pub const MIXED_IN_STEP: Self = Self {
         barrier: Barrier::All,
@@ -159,7 +160,8 @@ impl Capabilities {
         local_steps: LocalSteps::One,
     };
 
-    /// Every worker trains a model of its own, and averages it in groups of a few, which the master forms and commits.
+    /// Mixing in groups: every worker trains a model of its own, and averages it in small groups, which the
+    /// master forms and commits.
     #[doc(alias = "Ripples")]
     pub const MIXED_IN_GROUPS: Self = Self {
         barrier: Barrier::Peers,
@@ -189,7 +191,8 @@ impl Capabilities {
         }
     }
 
-    /// Whether each worker changes a model of its own, and workers combine models rather than gradients.
+    /// Returns whether each worker changes a model of its own, so that workers combine models and not
+    /// gradients.
     pub const fn averages_models(self) -> bool {
         match self.model {
             ModelPlace::PerWorker | ModelPlace::Mixed => true,
@@ -197,8 +200,8 @@ impl Capabilities {
         }
     }
 
-    /// Returns whether a worker averages its model with only some of the other workers at a time. The models
-    /// of the workers then differ until all workers average theirs together.
+    /// Returns whether a worker averages its model with only some of the other workers at a time. The
+    /// workers' models then differ until all workers average theirs together.
     pub const fn mixes(self) -> bool {
         match self.model {
             ModelPlace::Mixed => true,
@@ -211,20 +214,20 @@ impl Capabilities {
         !self.needs_servers()
     }
 
-    /// Returns whether servers add up the gradients of several workers before they apply them. Then no worker
-    /// has the gradient of a step, and of several servers each has a part of it.
+    /// Returns whether servers add up the gradients of several workers before they apply them. No worker then
+    /// has the gradient of a whole step, and each of several servers has only a part of it.
     pub const fn servers_sum_gradients(self) -> bool {
         self.needs_servers() && self.steps_in_common()
     }
 
-    /// Returns whether a plan may say how many workers a step need not wait for: where one place commits each step, and can commit it
-    /// without the work of some.
+    /// Returns whether a plan may set the number of workers that a step need not wait for. That requires a
+    /// place that commits each step and can commit it without the work of some.
     #[doc(alias = "BACKUP_WORKERS")]
     pub const fn takes_backups(self) -> bool {
         self.needs_servers() && self.steps_in_common()
     }
 
-    /// Number of workers that a step need not wait for.
+    /// Returns the number of workers that a step need not wait for.
     pub const fn backups(self) -> u32 {
         match self.barrier {
             Barrier::AllBut(backups) => backups,
@@ -240,7 +243,7 @@ impl Capabilities {
         }
     }
 
-    /// Returns whether every step takes as long as its slowest worker.
+    /// Returns whether every step takes as long as its slowest worker needs.
     pub const fn steps_together(self) -> bool {
         match (self.barrier, self.local_steps) {
             (Barrier::All, LocalSteps::One) => true,
@@ -266,8 +269,8 @@ impl Capabilities {
         }
     }
 
-    /// Whether one worker that stands still holds all others back at their next step, so that a checkpoint needs no other to stand
-    /// still.
+    /// Returns whether one worker that pauses holds all others back at their next step, so that only one
+    /// worker has to pause for a checkpoint.
     pub const fn waits_for_a_keeper(self) -> bool {
         match self.barrier {
             Barrier::All | Barrier::AllBut(_) | Barrier::Peers => true,

@@ -39,14 +39,14 @@ pub struct ShardKey {
     pub index: u64,
 }
 
-/// When a worker acknowledges samples, before or after their update.
+/// Whether a worker acknowledges samples before or after their update of the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Delivery {
-    /// After the update was committed: a crash may repeat samples.
+    /// The worker acknowledges samples after their update was committed: a crash may repeat samples.
     #[default]
     AtLeastOnce,
-    /// When the samples are handed to the trainer: a crash may skip samples.
+    /// The worker acknowledges samples when they are handed to the trainer: a crash may skip samples.
     AtMostOnce,
 }
 
@@ -73,8 +73,8 @@ pub struct Grant {
 }
 
 impl Grant {
-    /// Returns the order of the samples within the shard; build it once per shard, then ask
-    /// [`sample`](Self::sample).
+    /// Returns the order of the samples within the shard, for [`sample`](Self::sample); `None` is the order
+    /// of the data set. The caller computes it once per shard.
     pub fn order(&self) -> Option<Permutation> {
         self.seed.map(|seed| Permutation::new(seed, self.len))
     }
@@ -89,22 +89,23 @@ impl Grant {
     }
 }
 
-/// Answer to a request for a shard. `Wait`, `EndOfData` and an unreachable service are three different
-/// things.
+/// Answer of the shard service to a request for a shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum FetchOutcome {
-    /// The worker gets a lease on this shard.
+    /// The service grants the worker a lease on this shard.
     Granted(Grant),
-    /// There is no shard now, but a peer's shard may come back or the next epoch may open: ask again.
+    /// No shard is free now, but a peer's shard may come back or the next epoch may open: the worker must ask
+    /// again.
     Wait {
-        /// Time after which to ask again at the latest.
+        /// Longest time after which the worker should ask again.
         #[cfg_attr(feature = "serde", serde(with = "crate::time::nanoseconds"))]
         retry_after: Duration,
     },
-    /// Every sample of every epoch is accounted for. Final within a generation.
+    /// Every sample of every epoch is acknowledged or given up. The answer is final within a generation of
+    /// the service.
     EndOfData,
-    /// The worker has as many leases as it may have: acknowledge or release some first.
+    /// The worker holds as many leases as it may: it must acknowledge or release some first.
     AtLimit,
 }
 
@@ -112,14 +113,14 @@ pub enum FetchOutcome {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Ack {
-    /// Lease under which they were trained.
+    /// Lease under which the samples were trained.
     pub lease: LeaseId,
     /// Offset of the last sample that is done, plus one.
     pub offset: u64,
 }
 
-/// Acks that are sent together: one for each lease that a batch takes samples from. Two fit without an
-/// allocation, and a batch seldom needs more.
+/// Acks that are sent together, one for each lease that a batch takes samples from. Up to two are stored
+/// without an allocation.
 pub type Acks = SmallVec<[Ack; 2]>;
 
 /// The outcomes of some [`Acks`], in the same order.
@@ -139,7 +140,7 @@ pub struct Held {
 }
 
 impl Held {
-    /// Returns the acknowledgement of what is part of the model.
+    /// Returns the acknowledgement of the lease's samples that are part of the model.
     pub const fn ack(&self) -> Ack {
         Ack { lease: self.lease, offset: self.offset }
     }
@@ -160,14 +161,15 @@ pub struct Registered {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Exchanged {
-    /// Outcome of each ack, in order.
+    /// Outcome of each ack, in the order of the acks.
     pub outcomes: AckOutcomes,
-    /// Answer for the first shard; `None` if the call asked for none.
+    /// Answer to the request for the first shard; `None` if the call asked for no shard.
     pub fetched: Option<FetchOutcome>,
-    /// Leases on further shards, if the first was granted. They can be fewer than were asked for.
+    /// Leases on further shards, if the first was granted. They may be fewer than the call asked for.
     pub more: Vec<Grant>,
-    /// Leases on shards that another worker could begin at once: release them unless a sample of them was
-    /// handed out. Ignoring this is safe and makes the end of the epoch longer.
+    /// Leases on shards that another worker could begin at once. The worker should release each of them
+    /// unless one of its samples is in a batch already; ignoring them is safe but makes the end of the epoch
+    /// longer.
     pub recalled: Vec<LeaseId>,
 }
 
@@ -188,13 +190,13 @@ impl Exchanged {
 pub enum AckOutcome {
     /// The samples count as done.
     Accepted,
-    /// The lease has ended: the worker must drop it and not count the samples.
+    /// The lease has ended: the samples do not count, and the worker must drop the lease.
     StaleLease,
 }
 
 /// Part of a batch: the samples at offsets `from..to`, in permuted order, of one leased shard.
 ///
-/// It refers to its samples by the lease, and computes their indices only when they are read.
+/// A fragment refers to its samples by the lease, and computes their indices only when they are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Fragment {
@@ -217,12 +219,12 @@ impl Fragment {
         self.to <= self.from
     }
 
-    /// Returns the ack that is due once the batch is committed.
+    /// Returns the ack to send once the batch is committed.
     pub const fn ack(&self) -> Ack {
         Ack { lease: self.grant.lease, offset: self.to }
     }
 
-    /// Returns the indices of its samples in the data set, in the order of training.
+    /// Returns the indices of the fragment's samples in the data set, in the order of training.
     ///
     /// # Panics
     /// If the fragment reaches beyond its shard.
@@ -231,7 +233,7 @@ impl Fragment {
         (self.from..self.to).map(move |offset| grant.sample(order.as_ref(), offset))
     }
 
-    /// Returns whether this sample of the data set is in the fragment.
+    /// Returns whether the sample with this index in the data set is in the fragment.
     pub fn contains(&self, sample: u64) -> bool {
         let Some(place) = sample.checked_sub(self.grant.start).filter(|place| *place < self.grant.len) else {
             return false;
@@ -245,8 +247,8 @@ impl Fragment {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Counts {
-    /// Samples of all epochs of a finite job: rows times epochs. With infinite epochs, samples of the opened
-    /// ones.
+    /// Number of samples in all epochs of a finite job: samples of the data set times epochs. With infinite
+    /// epochs, the samples of the opened epochs.
     pub total: u64,
     /// Samples that are acknowledged.
     pub acked: u64,

@@ -13,11 +13,11 @@ use crate::id::{Holder, MembershipVersion, PlanVersion, Rank, RollbackId};
 pub struct Contribution {
     /// Worker that trained the samples.
     pub holder: Holder,
-    /// Acks that are due when the step is committed.
+    /// Acks of the samples, to be sent when the step is committed.
     pub acks: Acks,
 }
 
-/// Identity of a step whose result a worker has, with the contributions to it.
+/// A step whose result a worker has, with the contributions to the step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct StepResult {
@@ -27,16 +27,18 @@ pub struct StepResult {
     pub contributions: Arc<[Contribution]>,
 }
 
-/// State of a worker's model, which it reports to the master when it asks for a group.
+/// State of a worker's model and group, which the worker reports to the master when it asks for a group.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Standing {
-    /// Newest group that the worker was told of; 0 before the first. The other fields are as of the time when
-    /// it left that group, so that the master recognises an old copy of the message by its group.
+    /// Version of the newest group that the worker was told of; 0 before the first. The other fields describe
+    /// the worker when it left that group, so that the master recognises an old copy of the message by this
+    /// field.
     pub group: MembershipVersion,
     /// Newest step that the worker applied; `None` if it holds no trained model.
     pub applied: Option<StepResult>,
-    /// Following step, if the worker has its result but does not know whether all members do.
+    /// The step after `applied`, if the worker has its result but does not know whether all members do;
+    /// otherwise `None`.
     pub prepared: Option<StepResult>,
 }
 
@@ -44,13 +46,13 @@ pub struct Standing {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Readiness {
-    /// Samples in the worker's push; 0 if it had nothing to push.
+    /// Number of samples in the worker's push; 0 if it had nothing to push.
     pub samples: u64,
     /// Whether the worker has seen the end of the data.
     pub end_of_data: bool,
     /// Newest plan that the worker holds.
     pub plan: PlanVersion,
-    /// Acks that are due when the step is committed.
+    /// Acks of these samples, to be sent when the step is committed.
     pub acks: Vec<Ack>,
 }
 
@@ -58,30 +60,32 @@ pub struct Readiness {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct StepCommit {
-    /// Number of the step. Numbers grow; a step without samples uses up a number but changes nothing.
+    /// Number of the step. Numbers increase; a step without samples takes a number but changes nothing.
     pub step: u64,
     /// Workers whose pushes make up the step, with the acks of each; only those with samples. Shared by all
     /// copies of the commit, because every member gets one.
     pub contributors: Arc<BTreeMap<Holder, Vec<Ack>>>,
-    /// Samples over all contributors.
+    /// Number of samples over all contributors.
     pub samples: u64,
-    /// Plan that all workers apply before the next batch, if all hold a new one.
+    /// Plan that all workers apply before their next batch, if all of them hold the same new plan; otherwise
+    /// `None`.
     pub apply: Option<PlanVersion>,
     /// Whether training is over: all workers have seen the end of the data, and none had samples.
     pub end: bool,
-    /// In an answer: the step that its recipient asked for. It is this one, or an earlier one that was
-    /// committed without waiting for the recipient.
+    /// In an answer to a worker: the step that the worker asked for. It is this step, or an earlier one that
+    /// was committed without waiting for the worker.
     pub asked: u64,
-    /// In an answer: whether the recipient's push is part of the step that it asked for. Where workers only
-    /// ask for their turn: whether it begins that step.
+    /// In an answer to a worker: whether the worker's push is part of the step that it asked for. In modes
+    /// whose workers ask for permission to begin a step: whether the worker may begin it.
     pub counted: bool,
-    /// Whether no member was left out that may have had samples: a step with fewer samples than others then shows that there were no more.
+    /// Whether no member that may have had samples was left out. If so, a step with fewer samples than usual
+    /// shows that no more were there.
     pub everyone: bool,
 }
 
 impl StepCommit {
-    /// Returns the commit as the answer to a worker that asked for step `asked`; `counted` says whether its
-    /// push is part of it.
+    /// Returns this commit as the answer to a worker that asked for step `asked`; `counted` says whether the
+    /// worker's push is part of that step.
     #[must_use]
     pub fn answering(&self, asked: u64, counted: bool) -> Self {
         Self { asked, counted, ..self.clone() }
@@ -102,19 +106,19 @@ pub struct Joined {
     /// Rank that has the newest model and sends it to the others; `None` at the start of the job, when all
     /// start from the seed.
     pub source: Option<Rank>,
-    /// Number of the step that follows.
+    /// Number of the next step of the group.
     pub next_step: u64,
     /// Plan in force in the group.
     pub plan: Plan,
     /// Newest committed step, which the servers may still have to apply; only with synchronous parameter
     /// servers.
     pub last_commit: Option<StepCommit>,
-    /// Whether the job has ended while this worker waited.
+    /// Whether the job has ended while the worker waited.
     pub finished: bool,
-    /// Newest rollback of the job. Work of the worker under an older one is undone.
+    /// Newest rollback of the job. Work that the worker did before it is undone.
     pub rollback: RollbackId,
-    /// Location of the checkpoint from which models start if there is no `source`. `None` if they start as at
-    /// the job's start.
+    /// Location of the checkpoint from which models start if there is no `source`; `None` if they start with
+    /// the job's initial parameters.
     pub checkpoint: Option<Arc<str>>,
     /// Addresses of the parameter servers by index; empty in a job without servers.
     pub servers: Arc<[String]>,

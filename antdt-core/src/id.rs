@@ -1,7 +1,7 @@
 //! Identities. Each is its own type, so that the compiler refuses arguments in the wrong order.
 //!
 //! Three are never mixed: [`NodeId`] is a place in the job and survives restarts, [`Incarnation`] numbers the
-//! lives of that place, [`Rank`] is a position in one group of one collective.
+//! processes that take that place one after the other, [`Rank`] is a position in one group of one collective.
 
 use std::fmt;
 use std::str::FromStr;
@@ -16,7 +16,7 @@ macro_rules! number_id {
         pub struct $name(pub $inner);
 
         impl $name {
-            /// Returns the following number. Saturates at the largest one.
+            /// Returns the next number, or the same one if it is the largest.
             #[must_use]
             pub const fn next(self) -> Self {
                 Self(self.0.saturating_add(1))
@@ -180,9 +180,9 @@ impl FromStr for Holder {
 /// Written `1.17`: generation and running number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LeaseId {
-    /// Generation of the master that granted it.
+    /// Generation of the shard service that granted the lease.
     pub generation: Generation,
-    /// Running number within that generation.
+    /// Running number of the lease within that generation.
     pub sequence: u64,
 }
 

@@ -16,18 +16,18 @@ use crate::time::JobTime;
 pub trait Machine {
     /// An input of the machine, such as a call or a report.
     type Event;
-    /// Answer that the sender of an event gets.
+    /// Answer that the sender of an event gets from the machine.
     type Answer;
-    /// Action that the driver must carry out, in order.
+    /// Effect that the driver must carry out; effects are carried out in order.
     type Effect;
 
     /// Handles one event and returns the answer to its sender.
     fn handle(&mut self, now: JobTime, event: Self::Event) -> Self::Answer;
     /// Returns the oldest effect that was not returned yet; `None` if there is none left.
     fn poll_effect(&mut self) -> Option<Self::Effect>;
-    /// Returns the time at which [`on_deadline`](Self::on_deadline) should be called; `None` if it need not
-    /// be.
+    /// Returns the time at which the driver should call [`on_deadline`](Self::on_deadline); `None` if no
+    /// deadline is set.
     fn deadline(&self) -> Option<JobTime>;
-    /// Handles a deadline that has passed.
+    /// Handles a deadline that has passed at `now`.
     fn on_deadline(&mut self, now: JobTime);
 }

@@ -5,13 +5,13 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Combine {
-    /// Mean by weight, as for a loss or an accuracy.
+    /// Mean of the values by their weights, as for a loss or an accuracy.
     Mean,
-    /// Sum, as for a number of mistakes.
+    /// Sum of the values, as for a number of mistakes.
     Sum,
-    /// Largest value.
+    /// Largest of the values.
     Max,
-    /// Smallest value.
+    /// Smallest of the values.
     Min,
     /// The values cannot be combined: the metric needs all samples at once, like the area under a ROC curve.
     /// One evaluator sees them all and returns the value.
@@ -22,7 +22,7 @@ pub enum Combine {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "lowercase"))]
 pub enum Better {
-    /// Neither: the metric describes and does not judge.
+    /// Neither: the metric only describes.
     #[default]
     Neither,
     /// A larger value is better.
@@ -35,25 +35,25 @@ pub enum Better {
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Metric {
-    /// Name, as reports print it. [`Metric::LOSS`] is the loss that training minimises.
+    /// Name of the metric in reports. [`Metric::LOSS`] is the loss that training minimises.
     pub name: String,
     /// Value over the samples seen so far.
     pub value: f64,
     /// Weight of the value in a mean, usually a number of samples; 0 leaves the metric out.
     pub weight: f64,
-    /// Rule by which values of several workers are combined.
+    /// Rule by which values of several evaluators are combined.
     pub combine: Combine,
     /// Whether larger or smaller values are better.
     pub better: Better,
 }
 
 impl Metric {
-    /// Name of the loss.
+    /// Name of the metric that is the loss.
     pub const LOSS: &str = "loss";
-    /// Longest name, in bytes.
+    /// Largest length of a metric's name, in bytes.
     pub const NAME_MAX: usize = 64;
 
-    /// Returns a metric that is combined by this rule.
+    /// Returns a metric whose values are combined by the rule `combine`.
     pub fn new(name: impl Into<String>, value: f64, weight: f64, combine: Combine) -> Self {
         Self { name: name.into(), value, weight, combine, better: Better::Neither }
     }
@@ -63,7 +63,8 @@ impl Metric {
         Self::new(name, value, weight, Combine::Mean)
     }
 
-    /// Returns a metric that only all samples together give.
+    /// Returns a metric that can only be computed from all samples together, so that its values cannot be
+    /// combined.
     pub fn whole(name: impl Into<String>, value: f64, weight: f64) -> Self {
         Self::new(name, value, weight, Combine::Whole)
     }
@@ -85,7 +86,7 @@ impl Metric {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MetricError {
-    /// The name is not one that a report can print.
+    /// Reports cannot print the name of the metric.
     #[error(
         "`{name}` names no metric; use 1 to {} of the characters a-z, A-Z, 0-9, _, -, ., /, @",
         Metric::NAME_MAX
@@ -110,7 +111,7 @@ pub enum MetricError {
         /// Rule of the new value.
         now: Combine,
     },
-    /// A metric has two values, and its rule is [`Combine::Whole`]: they cannot be combined.
+    /// A metric got a second value, though its rule, [`Combine::Whole`], forbids to combine values.
     #[error(
         "metric `{name}` needs all samples at once and has a value already; let one evaluator record it once"
     )]
@@ -128,15 +129,15 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Largest number of metrics.
+    /// Largest number of metrics in a set.
     pub const COUNT_MAX: usize = 256;
 
-    /// Records a value, which is combined with an earlier one of this name by the metric's rule. A metric of weight 0 is
-    /// checked and left out.
+    /// Records a value of a metric; an earlier value of this name is combined with it by the metric's rule. A
+    /// metric of weight 0 is checked and left out.
     ///
     /// # Errors
-    /// If the name cannot be used, the rule differs from the earlier one, or the rule is [`Combine::Whole`] and there is a
-    /// value already. Nothing is then changed.
+    /// If the name cannot be used, the rule differs from the earlier one, there are too many metrics, or the
+    /// rule is [`Combine::Whole`] and there is a value already. Nothing is changed then.
     pub fn record(&mut self, metric: Metric) -> Result<(), MetricError> {
         let suits = |c: char| c.is_ascii_alphanumeric() || "_-./@".contains(c);
         let Metric { name, value, weight, combine, better } = metric;
@@ -171,10 +172,10 @@ impl Metrics {
         Ok(())
     }
 
-    /// Adds the metrics that another evaluator found on other samples.
+    /// Adds the metrics that another evaluator computed from other samples.
     ///
     /// # Errors
-    /// As [`record`](Self::record); what was merged before the error stays.
+    /// As [`record`](Self::record); metrics that were merged before the error stay.
     pub fn merge(&mut self, other: Self) -> Result<(), MetricError> {
         other.metrics.into_iter().try_for_each(|metric| self.record(metric))
     }
@@ -184,12 +185,12 @@ impl Metrics {
         self.metrics.retain(|metric| metric.value.is_finite());
     }
 
-    /// Returns the value of a metric.
+    /// Returns the value of the metric with this name; `None` if it was not recorded.
     pub fn get(&self, name: &str) -> Option<f64> {
         self.iter().find(|metric| metric.name == name).map(|metric| metric.value)
     }
 
-    /// Returns all metrics.
+    /// Returns all metrics, in the order in which they were first recorded.
     pub fn iter(&self) -> std::slice::Iter<'_, Metric> {
         self.metrics.iter()
     }

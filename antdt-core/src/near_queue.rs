@@ -42,7 +42,7 @@ impl<T> NearQueue<T> {
         self.near[0].is_none()
     }
 
-    /// Returns the entry at a place, counted from 0.
+    /// Returns the entry at a place, counted from 0; `None` beyond the last.
     pub fn get(&self, place: usize) -> Option<&T> {
         match self.near.get(place) {
             Some(entry) => entry.as_ref(),
@@ -50,7 +50,7 @@ impl<T> NearQueue<T> {
         }
     }
 
-    /// Returns the entry at a place, counted from 0, to change it.
+    /// Returns the entry at a place, counted from 0, for changes; `None` beyond the last.
     pub fn get_mut(&mut self, place: usize) -> Option<&mut T> {
         match place.checked_sub(self.near.len()) {
             None => self.near[place].as_mut(),
@@ -58,7 +58,7 @@ impl<T> NearQueue<T> {
         }
     }
 
-    /// Appends an entry.
+    /// Appends an entry at the end.
     pub fn push_back(&mut self, value: T) {
         match self.near.iter_mut().find(|entry| entry.is_none()) {
             Some(entry) => *entry = Some(value),
@@ -83,7 +83,7 @@ impl<T> NearQueue<T> {
         near.or_else(|| Some(self.rest.binary_search_by_key(key, key_of).ok()? + self.near.len()))
     }
 
-    /// Keeps the entries for which `keep` returns `true`; `keep` may change them. O(n).
+    /// Keeps only the entries for which `keep` returns `true`; `keep` may change them. O(n).
     pub fn retain_mut(&mut self, mut keep: impl FnMut(&mut T) -> bool) {
         for mut entry in std::mem::take(self) {
             if keep(&mut entry) {

@@ -23,23 +23,24 @@ impl fmt::Display for DeviceClass {
     }
 }
 
-/// Description of a node, which it sends when it registers.
+/// Description of a node, which the node sends to the master when it registers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct NodeInfo {
     /// Node and incarnation that registers.
     pub holder: Holder,
-    /// Name of the host it runs on, or of the emulated one: processes with the same name share a network card.
+    /// Name of the host, or of the emulated host, that the node runs on: processes with the same name share a
+    /// network card.
     pub host: String,
     /// Device class of the node.
     pub device: DeviceClass,
-    /// Memory that the processes of the node's host, or of its container, may use together, in bytes; `None` if the
-    /// system does not say.
+    /// Memory in bytes that the processes of the node's host, or of its container, may use together; `None`
+    /// if the operating system does not say.
     #[cfg_attr(feature = "serde", serde(default))]
     pub memory_bytes: Option<u64>,
-    /// Smallest batch it can be given, in samples.
+    /// Smallest batch that the node accepts, in samples.
     pub batch_size_min: u32,
-    /// Largest batch that fits into its memory, in samples.
+    /// Largest batch that fits into the node's memory, in samples.
     pub batch_size_max: u32,
 }
 
@@ -47,15 +48,15 @@ pub struct NodeInfo {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum NodeStatus {
-    /// Requested; it has not registered yet.
+    /// The node was requested and has not registered yet.
     Pending,
-    /// Registered and at work.
+    /// The node is registered and at work.
     Running,
-    /// Finishing its batch before it leaves.
+    /// The node finishes its batch before it leaves.
     Draining,
-    /// Left after the end of the data.
+    /// The node left after the end of the data.
     Finished,
-    /// Died, was killed, or fell silent.
+    /// The node died, was killed, or fell silent.
     Lost,
 }
 
@@ -67,7 +68,7 @@ pub enum NodeStatus {
 pub enum Exit {
     /// The process ended with code 0.
     Finished,
-    /// A signal ended the process, which the job did not send.
+    /// A signal that the job did not send ended the process.
     Killed {
         /// Number of the signal.
         signal: i32,
@@ -89,12 +90,13 @@ pub enum Exit {
 }
 
 impl Exit {
-    /// Exit code by which a process of AntDT says that its master was lost or that it was fenced: start it
-    /// again.
+    /// Exit code by which a process of AntDT says that it should be started again, because its master was
+    /// lost or it was fenced.
     pub const CODE_RETRY: i32 = 75; // EX_TEMPFAIL of sysexits.h
-    /// Exit code by which a process says that the memory of its device did not suffice for its batch.
+    /// Exit code by which a process says that its device has too little memory for its batch.
     pub const CODE_MEMORY: i32 = 247;
-    /// Exit code by which a process says that starting it again cannot help (bad input, bad configuration).
+    /// Exit code by which a process says that starting it again cannot help, for example after invalid input
+    /// or configuration.
     pub const CODE_NEVER: i32 = 78; // EX_CONFIG of sysexits.h
 
     /// Returns whether a new process may do better.

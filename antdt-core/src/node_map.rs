@@ -1,8 +1,8 @@
 //! [`NodeMap`]: a map from nodes to values with constant-time lookup.
 //!
 //! The nodes of a role are numbered from 0, so their number is the index into a table. Maps that grow with
-//! the job are asked for one node with every event; a search tree would make an event dearer the more nodes
-//! there are.
+//! the job are asked for one node with every event; with a search tree an event would cost more the more
+//! nodes there are.
 
 use std::ops::{Index, IndexMut};
 
@@ -50,13 +50,13 @@ impl<T> NodeMap<T> {
         self.len == 0
     }
 
-    /// Returns the value of a node.
+    /// Returns the value of a node; `None` if it has none.
     pub fn get(&self, node: NodeId) -> Option<&T> {
         let index = node.index as usize;
         self.pages(node.role).get(index / PAGE)?.get(index % PAGE)?.as_ref()
     }
 
-    /// Returns the value of a node, to change it.
+    /// Returns the value of a node, for changes; `None` if it has none.
     pub fn get_mut(&mut self, node: NodeId) -> Option<&mut T> {
         let index = node.index as usize;
         self.pages_mut(node.role).get_mut(index / PAGE)?.get_mut(index % PAGE)?.as_mut()
@@ -83,7 +83,7 @@ impl<T> NodeMap<T> {
         before
     }
 
-    /// Removes and returns the value of a node.
+    /// Removes and returns the value of a node; `None` if it had none.
     pub fn remove(&mut self, node: NodeId) -> Option<T> {
         let index = node.index as usize;
         let before = self.pages_mut(node.role).get_mut(index / PAGE)?.get_mut(index % PAGE)?.take();

@@ -4,44 +4,44 @@ use std::ops::Range;
 
 use crate::error::InvalidValue;
 
-/// How a step changes a group's values.
+/// How a training step changes the values of a parameter group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "lowercase"))]
 pub enum GroupKind {
-    /// The optimizer steps them along the mean gradient.
+    /// The optimizer changes the values along the mean gradient.
     Trainable,
-    /// No optimizer touches them: statistics that the model keeps of its data, like the running mean of a
-    /// batch normalisation. Instead of a gradient the trainer returns, for each value, its new value times
-    /// the samples of the batch. The mean over the samples of the step replaces the value. Where servers
-    /// apply each push at once, the value moves towards the push's mean by the push's share of a nominal
-    /// batch.
+    /// No optimizer changes the values: they are statistics that the model keeps of its data, like the
+    /// running mean of a batch normalisation. Instead of a gradient, the trainer returns for each value its
+    /// new value times the samples of the batch. The mean over the samples of the step replaces the value.
+    /// Where servers apply each push at once, the value moves towards the push's mean by the push's share of
+    /// a nominal batch.
     State,
 }
 
-/// A named piece of the flat vector.
+/// A named group of parameters: a piece of the model's flat vector.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct ParamGroup {
-    /// Name, unique among the groups of the model: usually the parameter's path in the framework's module.
+    /// Name of the group, unique in the model: usually the parameter's path in the framework's module.
     pub name: String,
-    /// Number of values.
+    /// Number of values in the group.
     pub len: usize,
-    /// Dimensions of the tensor that the values are, in row-major order; their product is the length.
+    /// Dimensions of the tensor that the values form, in row-major order; their product is `len`.
     #[cfg_attr(feature = "serde", serde(default))]
     pub shape: Vec<usize>,
     /// How a step changes the values.
     pub kind: GroupKind,
-    /// Whether weight decay applies. Biases and norms are usually exempt.
+    /// Whether weight decay applies to the group. Biases and norms are usually exempt.
     pub decays: bool,
 }
 
 impl ParamGroup {
-    /// Returns a group that the optimizer steps, with weight decay if the job has any.
+    /// Returns a group that the optimizer changes, with weight decay if the job has any.
     pub fn trainable(name: impl Into<String>, len: usize) -> Self {
         Self { name: name.into(), len, shape: vec![len], kind: GroupKind::Trainable, decays: true }
     }
 
-    /// Returns a group that no optimizer touches; see [`GroupKind::State`].
+    /// Returns a group that no optimizer changes; see [`GroupKind::State`].
     pub fn state(name: impl Into<String>, len: usize) -> Self {
         Self { name: name.into(), len, shape: vec![len], kind: GroupKind::State, decays: false }
     }
@@ -270,9 +270,9 @@ pub struct TableRows<'a> {
     pub spec: &'a TableSpec,
     /// First joint row of the table: a joint row minus this number is a row of the table.
     pub first: u64,
-    /// Range of its rows in the list.
+    /// Range of the table's rows in the list.
     pub rows: Range<usize>,
-    /// Range of their values among the values of all rows.
+    /// Range of the values of these rows among the values of all listed rows.
     pub values: Range<usize>,
 }
 
@@ -323,9 +323,9 @@ impl From<ParamLayout> for UncheckedLayout {
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct TableSpec {
-    /// Name, unique among the tables of the model.
+    /// Name of the table, unique in the model.
     pub name: String,
-    /// Number of rows; row ids are `0..rows`.
+    /// Number of rows; their ids are `0..rows`.
     pub rows: u64,
     /// Number of values per row.
     pub dim: usize,
@@ -343,7 +343,7 @@ impl TableSpec {
     /// Checks that the settings are valid.
     ///
     /// # Errors
-    /// If it has no rows, no columns, or an initial scale that is negative or not finite.
+    /// If the table has no rows, no columns, or an initial scale that is negative or not finite.
     pub fn validate(&self) -> Result<(), InvalidValue> {
         if self.rows == 0 {
             return Err(InvalidValue::new("table.rows", 0, "at least 1"));

@@ -1,4 +1,5 @@
-//! Interfaces between crates that run in different tasks or processes. Standard futures; no runtime is named.
+//! Interfaces between crates that run in different tasks or processes. They use standard futures and no
+//! particular runtime.
 
 use std::error::Error;
 use std::future::Future;
@@ -8,17 +9,17 @@ use crate::data::{Ack, AckOutcome, Exchanged, FetchOutcome, Held, Registered};
 use crate::error::Retry;
 use crate::id::{Holder, RequestId};
 
-/// An error of such an interface, which says whether to try again.
+/// An error of an interface between crates, which tells the caller whether to try again.
 pub trait SeamError: Error + Send + Sync + 'static {
-    /// Returns what the caller should do.
+    /// Returns what the caller of the failed operation should do.
     fn retry(&self) -> Retry;
 }
 
-/// Most shards that one exchange may ask for, so that the answer fits a message.
+/// Largest number of shards that one exchange may ask for, so that the answer fits into a message.
 pub const WANT_MAX: u32 = 1 << 12;
 
-/// Most acks, or presented leases, in one call. With it a request stays well below the 4 MiB that a message
-/// may have; a larger one would occupy the task of the data set for longer.
+/// Largest number of acks, or presented leases, in one call. It keeps a request well below the limit of 4 MiB
+/// for a message; a larger one would occupy the task of the data set for longer.
 pub const ACKS_MAX: usize = 1 << 14;
 
 /// The source of a worker's shards: a service over the network, or a ledger in the same process.
@@ -41,8 +42,8 @@ pub trait ShardSource: Send + Sync {
     /// [`WANT_MAX`] shards. Repeating the last `request` returns the identical grants, and no ack counts
     /// twice. With a `want` of 0 the request number is ignored.
     ///
-    /// Increment `request` after an answer with shards, and only then: a copy of the call that arrives late
-    /// may be granted shards too, and only a repetition of the same call returns them.
+    /// The caller increments `request` after an answer with shards, and only then. A late copy of a call may
+    /// be granted shards too, and only a repetition of the same call returns them.
     ///
     /// `wait` is how long the source may hold the call when there is nothing to grant yet.
     fn exchange(
@@ -79,14 +80,15 @@ pub trait ShardSource: Send + Sync {
         async move { Ok(exchanged.await?.outcomes.into_vec()) }
     }
 
-    /// Gives leases back: samples below each offset are done, the rest goes to another worker.
+    /// Gives leases back: samples below each offset are done, and the rest of each shard goes to another
+    /// worker.
     fn release(
         &self,
         holder: Holder,
         acks: &[Ack],
     ) -> impl Future<Output = Result<Vec<AckOutcome>, Self::Error>> + Send;
 
-    /// Reports that the data of a lease cannot be read beyond `ack.offset`; `why` is for the log.
+    /// Reports that the data of a lease cannot be read from `ack.offset` on; `why` is for the log.
     fn fail(
         &self,
         holder: Holder,

@@ -1,4 +1,5 @@
-//! Registries of parts that users choose by name: policies, rules, models. One [`Registry`] for each kind.
+//! Registries of parts that users choose by name, such as policies, rules and models. There is one
+//! [`Registry`] for each kind of part.
 //!
 //! A registry holds the entries that ship, in a table that its crate writes, and those that a program adds
 //! with [`Registry::register`] before it reads its command line; both are treated alike. It is a value that
@@ -15,7 +16,7 @@ use crate::text::{format_duration, named_duration, nearest};
 
 /// An entry of a registry, which has a name.
 pub trait Named: Copy {
-    /// Returns its name on the command line, in job files and in reports.
+    /// Returns the entry's name on the command line, in job files and in reports.
     fn name(&self) -> &'static str;
 }
 
@@ -29,20 +30,21 @@ pub struct Registry<E: 'static> {
 }
 
 impl<E: Named> Registry<E> {
-    /// Returns a registry of a kind with the entries that ship. `kind` is also the flag and the job file's
-    /// table, such as `policy`.
+    /// Returns a registry of the parts of a kind, with the entries `shipped`. `kind` is also the flag and the
+    /// table of the job file, such as `policy`.
     pub const fn new(kind: &'static str, shipped: &'static [E]) -> Self {
         Self { kind, shipped, synonyms: &[], added: RwLock::new(Vec::new()) }
     }
 
-    /// Adds synonyms, each with the name that is most likely meant. They are suggested, not accepted.
+    /// Adds misspellings and synonyms, each with the name that is most likely meant. The registry suggests
+    /// that name; it does not accept the synonym.
     #[must_use]
     pub const fn with_synonyms(mut self, synonyms: &'static [(&'static str, &'static str)]) -> Self {
         self.synonyms = synonyms;
         self
     }
 
-    /// Returns every entry, those that ship first.
+    /// Returns all entries; those that ship with AntDT come first.
     pub fn entries(&self) -> Vec<E> {
         let added = self.added.read().unwrap_or_else(PoisonError::into_inner);
         self.shipped.iter().chain(added.iter()).copied().collect()
@@ -53,10 +55,10 @@ impl<E: Named> Registry<E> {
         self.entries().iter().map(Named::name).collect()
     }
 
-    /// Adds an entry. Call it before anything asks for an entry by name.
+    /// Adds an entry. A program calls it before it reads its command line.
     ///
     /// # Errors
-    /// If the name is taken.
+    /// If an entry of this name exists.
     pub fn register(&self, entry: E) -> Result<(), InvalidValue> {
         if self.names().contains(&entry.name()) {
             let expected = format!("a name that no other {} has", self.kind);
@@ -66,7 +68,7 @@ impl<E: Named> Registry<E> {
         Ok(())
     }
 
-    /// Returns the entry of that name.
+    /// Returns the entry of this name.
     ///
     /// # Errors
     /// If there is none; the error suggests the nearest name.
@@ -83,7 +85,7 @@ impl<E: Named> Registry<E> {
 }
 
 impl<T> Registry<Entry<T>> {
-    /// Builds the part of that name, with its default settings.
+    /// Builds the part of this name, with its default settings.
     ///
     /// # Errors
     /// If no entry has this name.
@@ -91,7 +93,7 @@ impl<T> Registry<Entry<T>> {
         self.build(name, &BTreeMap::new())
     }
 
-    /// Builds the part of that name with these settings; settings that are not given have their defaults.
+    /// Builds the part of this name with these settings; missing settings have their defaults.
     ///
     /// # Errors
     /// If there is no such entry or setting, or a value is invalid.
@@ -129,15 +131,15 @@ impl<T> Registry<Entry<T>> {
     }
 }
 
-/// An entry whose part is built from settings of its own.
+/// A registry entry, whose part is built from settings.
 pub struct Entry<T> {
     /// Name on the command line, in job files and in reports.
     pub name: &'static str,
-    /// Description in one line.
+    /// Description of the part in one line.
     pub about: &'static str,
-    /// Returns the settings, in the order in which they are listed.
+    /// Function that returns the part's settings, in the order in which they are listed.
     pub settings: fn() -> Vec<Setting>,
-    /// Builds the part.
+    /// Function that builds the part from its settings.
     pub build: fn(&Settings<'_>) -> Result<T, InvalidValue>,
 }
 
@@ -176,11 +178,11 @@ impl<T> Named for Entry<T> {
 /// Description of one setting of an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Setting {
-    /// Key in the job file's table, which is `[policy.NAME]` for a policy.
+    /// Key of the setting in the part's table of the job file, such as `[policy.NAME]`.
     pub name: &'static str,
     /// Text of the default value.
     pub default: String,
-    /// Meaning, with the unit, in one line.
+    /// Meaning of the setting, with its unit, in one line.
     pub about: &'static str,
 }
 
@@ -196,7 +198,7 @@ impl Setting {
     }
 }
 
-/// The given settings of an entry as texts by name, as a job file has them.
+/// The settings that a job gives to an entry, as texts by name.
 #[derive(Debug, Clone, Copy)]
 pub struct Settings<'a> {
     kind: &'a str,
@@ -210,7 +212,7 @@ impl Settings<'_> {
         self.name
     }
 
-    /// Parses a number or a truth value; returns `default` if the setting is not given.
+    /// Returns a setting parsed as a number or truth value; `default` if the job does not give it.
     ///
     /// # Errors
     /// If the text cannot be parsed; the error names the table and the key.
@@ -221,7 +223,7 @@ impl Settings<'_> {
         }
     }
 
-    /// Parses a duration with its unit; returns `default` if the setting is not given.
+    /// Returns a setting parsed as a duration with its unit; `default` if the job does not give it.
     ///
     /// # Errors
     /// As [`value`](Self::value).
@@ -252,7 +254,7 @@ pub enum BuildError {
     Setting(#[from] InvalidValue),
 }
 
-/// No entry has this name.
+/// Error: no entry of the registry has this name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unknown {kind} `{given}`; known: {}{}", known.join(", "), suggested(*.suggestion))]
 pub struct UnknownName {
@@ -260,9 +262,9 @@ pub struct UnknownName {
     pub kind: &'static str,
     /// Name that was given.
     pub given: String,
-    /// Names that are known.
+    /// Names of all entries.
     pub known: Vec<&'static str>,
-    /// Known name that is most similar, if one is similar enough.
+    /// The name that is most similar to the given one, if one is similar enough.
     pub suggestion: Option<&'static str>,
 }
 

@@ -9,14 +9,14 @@ use crate::id::{Holder, Iteration, PlanVersion};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Phase {
-    /// Ordinary training.
+    /// The node trains as usual.
     #[default]
     Train,
-    /// Evaluating the model.
+    /// The node evaluates the model.
     Evaluate,
-    /// Writing or reading a checkpoint.
+    /// The node writes or reads a checkpoint.
     Checkpoint,
-    /// Measuring its own speed.
+    /// The node measures its own speed.
     Profile,
 }
 
@@ -24,11 +24,11 @@ pub enum Phase {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Work {
-    /// Reading the samples of a batch.
+    /// The thread reads the samples of a batch.
     Loading,
-    /// Computing a gradient or applying one.
+    /// The thread computes or applies a gradient.
     Training,
-    /// Evaluating the model, or copying it.
+    /// The thread evaluates the model, or copies it.
     Evaluating,
 }
 
@@ -42,13 +42,13 @@ impl fmt::Display for Work {
     }
 }
 
-/// A lack of progress: a worker's training thread has been at one activity for a while.
+/// A training thread that makes no progress with its present activity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Stall {
-    /// Activity of the thread.
+    /// Activity in which the thread stalls.
     pub work: Work,
-    /// Time since its last progress.
+    /// Time since the thread's last progress.
     #[cfg_attr(feature = "serde", serde(with = "crate::time::nanoseconds"))]
     pub lasts: Duration,
 }
@@ -58,57 +58,60 @@ impl Stall {
     pub const LEAST: Duration = Duration::from_millis(500);
 }
 
-/// What the system says about the load of a node's host and the bounds of its process. Each figure is `None` where the system does not say it.
+/// Load of a node's host, and limits of the node's control group, as the operating system reports them. A
+/// figure is `None` where the system does not report it.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct NodeLoad {
-    /// Stretch of time, up to when it was reported, that the shares are of.
+    /// Length of the period before the report that the shares are measured over.
     #[cfg_attr(feature = "serde", serde(with = "crate::time::nanoseconds"))]
     pub over: Duration,
-    /// CPUs that the process's control group may use.
+    /// Number of CPUs that the process's control group may use.
     pub cpu_quota: Option<f64>,
-    /// Share of that time in which the quota kept from a CPU what wanted to run, 0 to 1: the sum over CPUs, at most all of the time.
+    /// Share of the period, 0 to 1, in which the CPU quota kept runnable threads from running: the sum over
+    /// all CPUs, at most the whole period.
     pub cpu_throttled: Option<f64>,
-    /// Share of the time of all CPUs of the host in which they were busy, 0 to 1.
+    /// Share of the time of all the host's CPUs in which they were busy, 0 to 1.
     pub host_busy: Option<f64>,
-    /// Bytes in use of the memory that binds the process most, that of its control group or of its host.
+    /// Bytes in use of the memory that limits the process most: that of its control group or of its host.
     pub memory_used: Option<u64>,
-    /// Bytes of that memory in all.
+    /// Size in bytes of the memory that limits the process most.
     pub memory_bound: Option<u64>,
 }
 
-/// How far a worker's model was from the average that replaced it.
+/// Distance between a worker's model and the average that replaced it.
 #[doc(alias = "consensus distance")]
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct ModelDistance {
-    /// Number of the average, the same for all workers that made it.
+    /// Number of the average, the same for all workers that took part in it.
     pub average: u64,
-    /// Euclidean distance of the worker's flat parameters to those of the average, divided by the norm of these.
+    /// Euclidean distance between the worker's flat parameters and those of the average, divided by the norm
+    /// of the average.
     pub relative: f64,
 }
 
 /// Times of one batch of a worker, or of one period of service of a server.
 ///
 /// The parts of the time are disjoint: `data_wait + compute + communicate + barrier_wait` is the batch's wall
-/// time. Only `compute` says something about the node itself: under BSP all nodes have the same total.
+/// time. Only `compute` is a property of the node itself: under BSP all nodes have the same total.
 #[doc(alias = "BPT")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct BatchReport {
     /// Node and incarnation that reports.
     pub holder: Holder,
-    /// Running number of the node's reports; repeated or older ones are dropped.
+    /// Running number of the node's reports; the monitor drops repeated and older ones.
     pub sequence: u64,
     /// Step that the batch belonged to.
     pub iteration: Iteration,
-    /// Plan in force while it was computed.
+    /// Plan in force while the batch was computed.
     pub plan: PlanVersion,
-    /// What the node was doing.
+    /// Activity of the node during the batch.
     pub phase: Phase,
-    /// Samples in the batch; for a server, bytes served.
+    /// Number of samples in the batch; for a server, the number of bytes served.
     pub samples: u64,
-    /// Micro-batches in which the batch was computed, at least 1.
+    /// Number of micro-batches in which the batch was computed, at least 1.
     #[cfg_attr(feature = "serde", serde(default = "one", skip_serializing_if = "is_one"))]
     pub micro_batches: u32,
     /// Time spent waiting for shards and reading rows.
@@ -142,7 +145,7 @@ impl BatchReport {
         self.data_wait + self.compute + self.communicate + self.barrier_wait
     }
 
-    /// Returns the local compute time per sample, the only measure of pace; `None` for an empty batch.
+    /// Returns the compute time per sample, the only measure of pace; `None` for an empty batch.
     #[doc(alias = "tau")]
     pub fn sample_time(&self) -> Option<Duration> {
         let samples = u32::try_from(self.samples.max(1)).unwrap_or(u32::MAX);

@@ -101,17 +101,17 @@ impl Permutation {
         Self { len, half_bits, keys: std::array::from_fn(|_| rng.next_u64()) }
     }
 
-    /// Returns how many numbers are permuted.
+    /// Returns the number of permuted values.
     pub const fn len(&self) -> u64 {
         self.len
     }
 
-    /// Returns whether there is nothing to permute.
+    /// Returns whether the permutation is of no values.
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Returns the number at `position`.
+    /// Returns the value at `position` in the shuffled order.
     ///
     /// # Panics
     /// If `position` is not below [`len`](Self::len).
@@ -126,7 +126,8 @@ impl Permutation {
         }
     }
 
-    /// Returns the place that `value` has in the shuffled order: the inverse of [`at`](Self::at), at the same cost.
+    /// Returns the position of `value` in the shuffled order: the inverse of [`at`](Self::at), at the same
+    /// cost.
     ///
     /// # Panics
     /// If `value` is not below [`len`](Self::len).

@@ -42,7 +42,7 @@ pub fn format_duration(duration: Duration) -> String {
     humantime::format_duration(duration).to_string().replace(' ', "")
 }
 
-/// Returns the beginning of a text, short enough for a message, without line ends and other control
+/// Returns the beginning of a text for use in a message, shortened and without line ends and other control
 /// characters.
 pub fn beginning(text: &str) -> String {
     const SHOWN: usize = 60;

@@ -20,21 +20,21 @@ use serde_json::value::RawValue;
 
 use crate::time::JobTime;
 
-/// Version of the format that is written here, and the only one that is read.
+/// Version of the trace format that this release writes, and the only one that it reads.
 pub const VERSION: u32 = 1;
 
 /// The first line of a trace.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TraceHeader {
-    /// Version of the format.
+    /// Version of the trace format.
     pub antdt_trace: u32,
-    /// Name and version of the program that recorded.
+    /// Name and version of the program that recorded the trace.
     pub recorder: String,
     /// Name of the job.
     pub job: String,
     /// Settings of the job by name, in text form.
     pub settings: BTreeMap<String, String>,
-    /// Settings from which each machine was made, by the machine's name.
+    /// For each machine by name, the settings that it was made from.
     pub machines: BTreeMap<String, Value>,
 }
 
@@ -59,7 +59,8 @@ pub enum LineError {
 }
 
 impl TraceHeader {
-    /// Returns a header of the current version, without machines.
+    /// Returns a header of the current version, without machines; `recorder` is the name and version of the
+    /// program.
     pub fn new(recorder: impl Into<String>, job: impl Into<String>) -> Self {
         Self {
             antdt_trace: VERSION,
@@ -86,7 +87,7 @@ impl TraceHeader {
     /// Appends the header as a line.
     ///
     /// # Errors
-    /// Never by itself: a value that cannot be written was refused when it was made.
+    /// If the header cannot be written as JSON. Its fields are strings and JSON values, so this does not happen.
     pub fn write(&self, out: &mut Vec<u8>) -> Result<(), serde_json::Error> {
         serde_json::to_writer(&mut *out, self)?;
         out.push(b'\n');
@@ -98,23 +99,23 @@ impl TraceHeader {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum EntryKind {
-    /// The machine was told this event.
+    /// The value is an event that the machine was told.
     Event,
-    /// The machine's answer to the event before.
+    /// The value is the machine's answer to the event before.
     Answer,
-    /// A deadline of the machine passed, and the machine was told so. No value.
+    /// The machine was told that its deadline passed; there is no value.
     Deadline,
-    /// An effect that the machine wanted carried out.
+    /// The value is an effect that the machine asked its driver to carry out.
     Effect,
-    /// The machine was lost, and made again from its stored records, which follow from its effects up to
-    /// here. No value.
+    /// The machine was lost, and recovered from the records that its earlier effects had stored; there is no
+    /// value.
     Restart,
     /// The recording ends here; the value is a [`TraceEnd`].
     End,
 }
 
 impl EntryKind {
-    /// Returns the name as written in a trace.
+    /// Returns the name of the kind in a trace.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Event => "event",
@@ -131,7 +132,7 @@ impl EntryKind {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TraceEntry {
-    /// Time at which it happened.
+    /// Job time at which the entry happened.
     #[serde(rename = "t")]
     pub at: JobTime,
     /// Name of the machine; [`TraceEntry::TRACE`] for the recording itself.
@@ -154,10 +155,10 @@ impl PartialEq for TraceEntry {
 }
 
 impl TraceEntry {
-    /// Name that stands for the recording itself.
+    /// Machine name of entries about the recording itself.
     pub const TRACE: &'static str = "trace";
 
-    /// Parses a line.
+    /// Parses a line of a trace other than the first.
     ///
     /// # Errors
     /// If the line is not an entry.
@@ -174,10 +175,10 @@ impl TraceEntry {
     }
 }
 
-/// The numbers of entries, written at the end of a recording.
+/// The last entry's value: how many entries a recording has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct TraceEnd {
-    /// Number of entries before this one.
+    /// Number of entries before the last one.
     pub entries: u64,
     /// Number of entries that are missing because the recording had to stop.
     pub dropped: u64,

@@ -1,4 +1,4 @@
-//! The job as a policy sees it: an immutable value, so that a decision is a pure function of it.
+//! The state of a job as a policy sees it: an immutable value, so that a decision is a pure function of it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,11 +12,11 @@ use crate::node::{DeviceClass, NodeStatus};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum StragglerKind {
-    /// Slow because its hardware is: constant, never a reason to restart.
+    /// The node's hardware is slow: a constant property, and never a reason to restart.
     Deterministic,
-    /// Slow in the short window of recent batches.
+    /// The node was slow in the short window of recent batches.
     Transient,
-    /// Slow through the long window of recent batches.
+    /// The node was slow through the long window of recent batches.
     Persistent,
 }
 
@@ -24,19 +24,19 @@ pub enum StragglerKind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Pace {
-    /// Too little is known: the node warms up, or there are too few batches or peers.
+    /// Too little is known: the node is warming up, or there are too few batches or peers.
     #[default]
     Unknown,
-    /// As fast as its peers.
+    /// The node is as fast as its peers.
     Normal,
-    /// Faster than its peers.
+    /// The node is faster than its peers.
     Leader,
-    /// Slower than its peers.
+    /// The node is slower than its peers.
     Straggler(StragglerKind),
 }
 
 impl Pace {
-    /// Returns the name used in reports.
+    /// Returns the name of the verdict in reports.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Unknown => "unknown",
@@ -61,18 +61,19 @@ pub struct PaceEstimate {
     pub sample_time: Duration,
     /// Standard deviation of the logarithm of one batch's time per sample: 0.1 is noise of 10 %.
     pub spread: f64,
-    /// Number of batches behind the median, at least 2.
+    /// Number of batches that the median is taken over, at least 2.
     pub batches: u32,
 }
 
-/// What the whole batches of a worker took under one plan; shorter ones, as at the end of the data, are left out.
+/// Durations of a worker's batches under one plan; batches shorter than the plan says, as at the end of the
+/// data, are left out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BatchView {
-    /// Plan that they were computed under.
+    /// Plan under which the batches were computed.
     pub plan: PlanVersion,
-    /// Samples of a batch.
+    /// Number of samples in a batch.
     pub samples: u32,
-    /// Micro-batches of a batch, at least 1.
+    /// Number of micro-batches of a batch, at least 1.
     pub micro_batches: u32,
     /// Median compute time of a batch.
     pub compute: Duration,
@@ -84,14 +85,14 @@ pub struct BatchView {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct StepView {
-    /// Plan under which they were computed.
+    /// Plan under which the steps were computed.
     pub plan: PlanVersion,
     /// Number of steps.
     pub steps: u32,
     /// Median duration of a step.
     #[cfg_attr(feature = "serde", serde(with = "crate::time::nanoseconds"))]
     pub time: Duration,
-    /// Median, over these steps, of the time in which the slowest worker of a step did not compute: its
+    /// Median, over these steps, of the part of a step in which its slowest worker did not compute:
     /// communication and the commit.
     #[cfg_attr(feature = "serde", serde(with = "crate::time::nanoseconds"))]
     pub overhead: Duration,
@@ -106,39 +107,39 @@ pub struct NodeView {
     pub incarnation: Incarnation,
     /// Device class of the node.
     pub device: DeviceClass,
-    /// Host that it runs on, by the name that it gives; empty before it has registered.
+    /// Name of the host that the node runs on, as the node reports it; empty before the node has registered.
     pub host: Arc<str>,
     /// Stage of the node's life.
     pub status: NodeStatus,
-    /// Samples per batch in the plan in force; 0 for a server.
+    /// Samples per batch of the node in the plan in force; 0 for a server.
     pub batch_size: u32,
-    /// Micro-batches in which it computes a batch in the plan in force, at least 1.
+    /// Number of micro-batches per batch of the node in the plan in force, at least 1.
     pub micro_batches: u32,
-    /// Smallest batch, or micro-batch, it accepts.
+    /// Smallest batch, or micro-batch, that the node accepts, in samples.
     pub batch_size_min: u32,
-    /// Largest batch, or micro-batch, it accepts.
+    /// Largest batch, or micro-batch, that the node accepts, in samples.
     pub batch_size_max: u32,
-    /// Verdict of the monitor.
+    /// Verdict of the monitor on the node's pace.
     pub pace: Pace,
     /// Median compute time per sample over the short window; `None` while too little is known.
     pub sample_time_short: Option<Duration>,
     /// Median compute time per sample over the long window; `None` while too little is known.
     pub sample_time_long: Option<Duration>,
-    /// Estimate from its batches since its last change of pace; `None` before the second one after the
-    /// warm-up.
+    /// Estimate of the time per sample from the batches since the last change of pace; `None` before the
+    /// second batch after the warm-up.
     pub estimate: Option<PaceEstimate>,
-    /// What its batches under the newest plan took; `None` before the first.
+    /// Durations of the node's batches under the newest plan; `None` before the first.
     pub batch: Option<BatchView>,
-    /// Time per sample over the median of the peers, in the short window; 1 is as fast as they are. `None`
-    /// while unknown.
+    /// The node's time per sample divided by the median of its peers, in the short window; 1 is as fast as
+    /// the peers. `None` while unknown.
     pub slowness_ratio: Option<f64>,
     /// Share of the long window in which the node was slow, 0 to 1.
     pub slow_fraction_long: f64,
-    /// Age of the newest report; `None` before the first.
+    /// Time since the newest report of the node; `None` before the first.
     pub last_report_age: Option<Duration>,
-    /// Number of incarnations before this one.
+    /// Number of earlier incarnations of the node.
     pub restarts: u32,
-    /// Whether it is the chief, the worker that is not restarted without the user's word.
+    /// Whether the node is the chief, the worker that is restarted only if the user's settings allow it.
     pub chief: bool,
 }
 
@@ -147,9 +148,9 @@ pub struct NodeView {
 pub struct Progress {
     /// Number of committed samples.
     pub committed: u64,
-    /// Number of samples to commit in all: rows times epochs.
+    /// Number of samples to commit in all: samples of the data set times epochs.
     pub expected: u64,
-    /// Samples per second over the short window.
+    /// Samples per second of all workers, over the short window of recent batches.
     pub samples_per_second: f64,
 }
 
@@ -177,8 +178,7 @@ pub struct SchedulerView {
 pub struct ClusterView {
     /// Running number of the control tick.
     pub tick: u64,
-    /// Properties of the sync mode at present: what it requires of a plan, what a restart costs in it, and how many workers a
-    /// step need not wait for.
+    /// Capabilities of the sync mode at present, with the number of workers that a step need not wait for.
     pub mode: Capabilities,
     /// Whether the job continues while a node is away.
     pub elastic: bool,
@@ -190,7 +190,7 @@ pub struct ClusterView {
     pub plan: PlanVersion,
     /// Whether a plan is published and not yet in force.
     pub plan_pending: bool,
-    /// Values of further actions in that plan, as texts by the action's name.
+    /// Values of other actions in the plan in force, as texts by the action's name.
     pub actions: Arc<BTreeMap<String, String>>,
     /// Hosts that workers may be started on, by the names that nodes give; empty if the launcher cannot choose.
     pub hosts: Arc<BTreeSet<String>>,
@@ -200,7 +200,8 @@ pub struct ClusterView {
     pub workers: Vec<NodeView>,
     /// Parameter servers, by id.
     pub servers: Vec<NodeView>,
-    /// Steps under the newest plan; `None` before the first, and where workers do not wait for each other.
+    /// Durations of the steps under the newest plan; `None` before the first, and in modes whose workers do
+    /// not wait for each other.
     pub step: Option<StepView>,
     /// Progress of the job.
     pub progress: Progress,
@@ -210,14 +211,14 @@ pub struct ClusterView {
 
 impl ClusterView {
     /// Returns whether the model would survive the loss of this worker: always with servers, otherwise if
-    /// another live worker has it. A worker that has reported no batch yet may not have received it from a
-    /// peer.
+    /// another live worker has the model. A worker that has reported no batch yet does not count, because it
+    /// may not have the model yet.
     pub fn has_model_without(&self, worker: NodeId) -> bool {
         self.mode.needs_servers()
             || self.live_workers().any(|other| other.id != worker && other.last_report_age.is_some())
     }
 
-    /// Returns the running workers.
+    /// Returns the workers that are running.
     pub fn live_workers(&self) -> impl Iterator<Item = &NodeView> {
         self.workers.iter().filter(|node| node.status == NodeStatus::Running)
     }

@@ -1,9 +1,9 @@
-//! [`choose`]: which of several sync modes a job goes on in, by what its first steps cost.
+//! [`choose`]: chooses the sync mode in which a job continues, by the measured cost of its first steps.
 //!
-//! The first steps are trained in the first of the modes. What is measured of them is the time that each worker computes, step by
-//! step, and the time that a step's transfers take: that of the worker which waits least for the others. From these
-//! follows what a step would cost in each mode, by two properties of the mode: which workers wait for each other, and what an
-//! [`Traffic`] moves.
+//! The first steps are trained in the first of the modes. Two times are measured: the compute time of each
+//! worker in each step, and the time of a step's transfers, taken from the worker that waits least for the
+//! others. The cost of a step in each mode follows from these times and two properties of the mode: which
+//! workers wait for each other, and the [`Traffic`] of an exchange.
 //!
 //! ```text
 //! all wait:       Σ maxᵢ cᵢ over the steps of a round / their number + transfer / their number
@@ -14,9 +14,9 @@
 //! transfer:       hops × latency + loads × (transfer measured - its hops × latency) / its loads
 //! ```
 //!
-//! Time is all that is compared: how much a sample teaches in one mode or the other is not known here. So a job that leaves the choice to
-//! us chooses among modes with the same mathematics, unless it names others. A mode with a time below that of the first by less than the
-//! error of both is not better.
+//! Only time is compared, because how much a model learns from a sample in each mode is not known here. So a
+//! job that does not name the modes chooses among modes with the same mathematics. A mode is not better if
+//! its time is below that of the first mode by less than the error.
 //!
 //! Source: the cost of all-reduce and of servers as in Thakur et al. (2005) and Li et al. (2014), recalled; the rest is ours.
 
@@ -24,23 +24,25 @@ use antdt_core::{Barrier, Capabilities, InvalidValue, ModelPlace};
 
 use crate::mode::SyncMode;
 
-/// What workers move when they combine their results.
+/// The messages of one exchange in which workers combine their results, for the comparison of sync modes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Traffic {
-    /// Steps of a worker between two exchanges, at least 1.
+    /// Number of steps of a worker between two exchanges, at least 1.
     pub every: u32,
-    /// Gradients or models that pass the busiest network card, one direction after the other where they are not at the same time.
+    /// Amount of data that passes the busiest network card, as a number of gradients or models. Directions
+    /// that are not used at the same time are added.
     pub loads: f64,
-    /// Messages that wait for each other.
+    /// Number of messages that must follow one another.
     pub hops: f64,
-    /// Whether a load is a whole model; otherwise it is what a step changes.
+    /// Whether the exchange moves whole models; otherwise it moves only the parameters that a step changes.
     pub whole: bool,
-    /// Workers in an exchange, where a worker waits for those only.
+    /// Number of workers that wait for each other in an exchange.
     pub peers: u32,
 }
 
 impl Traffic {
-    /// The usual exchange of a mode with such capabilities, in a job of so many workers and servers.
+    /// Returns the usual exchange of a mode with these capabilities, in a job of this many workers and
+    /// servers.
     pub fn usual(capabilities: Capabilities, workers: u32, servers: u32) -> Self {
         let doublings = f64::from(workers.max(1).next_power_of_two().ilog2());
         let all = 2.0 * f64::from(workers.saturating_sub(1)) / f64::from(workers.max(1));
@@ -60,7 +62,8 @@ impl Traffic {
         }
     }
 
-    /// The average of so many whole models, in a group that the master forms and commits.
+    /// Returns the exchange in which `peers` workers average their whole models, in a group that the master
+    /// forms and commits.
     pub fn among(peers: u32) -> Self {
         let peers = peers.max(2);
         let loads = 2.0 * f64::from(peers - 1) / f64::from(peers);
@@ -68,26 +71,27 @@ impl Traffic {
     }
 }
 
-/// What was measured of the first steps of a job, all in the same mode.
+/// Measurements of the first steps of a job, all in the same sync mode.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Measured {
-    /// Seconds that each worker computed in each step; as many steps of each, at least one.
+    /// Seconds that each worker computed in each step, `[workers][steps]`; at least one of each.
     pub compute: Vec<Vec<f64>>,
-    /// Seconds that the transfers of each of these steps took.
+    /// Seconds that the transfers of each step took, `[steps]`.
     pub transfer: Vec<f64>,
-    /// Seconds that a message takes, where it is known; otherwise it counts as a part of the loads.
+    /// Seconds that one message takes; 0 if unknown, when it counts as a part of the data.
     pub latency: f64,
-    /// Size of a whole model, in units of what a step changes: at least 1.
+    /// Size of a whole model divided by the size of what a step changes; at least 1.
     pub whole: f64,
-    /// Parameter servers of the modes that have some.
+    /// Number of parameter servers, for modes that use servers.
     pub servers: u32,
 }
 
 impl Measured {
-    /// Checks that the numbers fit each other.
+    /// Checks that the measurements are consistent.
     ///
     /// # Errors
-    /// If there are no workers or steps, or not as many steps of each, or a time is negative or not finite.
+    /// If there are no workers or steps, workers have different numbers of steps, or a time is negative or
+    /// not finite.
     pub fn validate(&self) -> Result<(), InvalidValue> {
         let steps = self.transfer.len();
         if steps == 0 || self.compute.is_empty() {
@@ -180,32 +184,34 @@ impl Measured {
 /// Share of a step's time that the model of costs may be off by: in emulated clusters its steps were within 10 % of real ones.
 const ERROR_LEAST: f64 = 0.1;
 
-/// What is left of the job.
+/// The rest of a job, for the decision whether another sync mode pays.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Left {
-    /// Steps of all workers together.
+    /// Number of steps left, of all workers together.
     pub steps: f64,
-    /// Seconds that it costs to go on in another mode.
+    /// Seconds that the switch to another mode costs.
     pub switch: f64,
 }
 
-/// The mode that a job goes on in.
+/// The sync mode in which a job continues, and why.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ChosenMode {
-    /// Its place among the modes.
+    /// Index of the chosen mode among those that were compared.
     pub at: usize,
-    /// Seconds of a step of all workers in each of the modes.
+    /// Predicted seconds of a step, with all workers, in each of the modes.
     pub seconds: Vec<f64>,
-    /// Share of these by which they may be off.
+    /// Error of the predicted seconds, as a share of them.
     pub error: f64,
-    /// Why, in one line.
+    /// Reason for the choice, in one line.
     pub why: String,
 }
 
-/// Chooses among `modes`, in the first of which the job was measured and goes on unless another one is better by more than it costs.
+/// Chooses the sync mode in which a job continues. `measured` are steps in the first of `modes`; the job
+/// stays in it unless another mode is faster by more than the error, and saves more in the rest of the job,
+/// `left`, than the switch costs.
 ///
 /// # Errors
-/// If what was measured does not fit, or there are no modes.
+/// If the measurements are inconsistent, or there are no modes.
 pub fn choose(measured: &Measured, modes: &[SyncMode], left: Left) -> Result<ChosenMode, InvalidValue> {
     measured.validate()?;
     let Some(first) = modes.first() else {

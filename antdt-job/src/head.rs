@@ -1,4 +1,4 @@
-//! The master's mind: one pure machine that joins the judges and deciders of the other crates.
+//! [`Head`]: the master's state machine, which contains the monitor and the controller.
 //!
 //! Events come from nodes, from the launcher and from the ledger; effects go to the launcher, the ledger, and the
 //! callers that wait. Nothing here reads a clock or touches a socket, so the same type can be driven by a test.
@@ -58,10 +58,10 @@ pub struct HeadConfig {
     pub global_batch_size: u32,
     /// Time between two heartbeats of a node.
     pub heartbeat: Duration,
-    /// How often in a row a node is restarted without having committed a step in between.
+    /// Largest number of restarts of a node in a row, without a committed step in between.
     pub max_restarts: u32,
-    /// A worker that exceeds `max_restarts` is given up as long as at least this many workers remain; otherwise the job
-    /// ends.
+    /// Smallest number of workers with which the job goes on when a worker that exceeds `max_restarts` is
+    /// given up; with fewer the job ends.
     pub min_workers: u32,
     /// Whether every process must register with the master. False for a user's own program, which need not speak the
     /// protocol.
@@ -72,7 +72,7 @@ pub struct HeadConfig {
     pub dry_run: bool,
     /// Settings of the straggler detector: windows, limits, pace rule.
     pub monitor: MonitorConfig,
-    /// When checkpoints are due; `None` if the job takes no checkpoints.
+    /// Settings of the checkpoints; `None` if the job takes no checkpoints.
     pub checkpoints: Option<CheckpointSchedule>,
     /// Whether a job whose model is lost goes back to its newest checkpoint, or to its start. Otherwise it ends.
     pub can_roll_back: bool,
@@ -88,11 +88,12 @@ pub struct Registration {
     pub info: NodeInfo,
     /// Address of the node's data plane, "host:port"; empty if it has none.
     pub data_address: String,
-    /// Process id on its host, for messages to the user.
+    /// Process id of the node on its host, for messages to the user.
     pub process_id: u32,
 }
 
-/// Event that a driver tells the head: a call of a node, news of a process, the passing of a tick, a command of the user.
+/// An input of the head: a call of a node, a change of a process, a tick, or a command of the user. The
+/// driver passes it on.
 #[derive(Debug, Clone)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum HeadEvent {
@@ -102,67 +103,68 @@ pub enum HeadEvent {
     Register(Registration),
     /// Heartbeat of a node, with its reports since the last one.
     Heartbeat {
-        /// Life of the node that this is about.
+        /// Node and incarnation that sent the heartbeat.
         holder: Holder,
-        /// Its batches since the last heartbeat, oldest first, each with the sum of its samples' losses.
+        /// The node's batches since its last heartbeat, oldest first, each with the sum of its samples'
+        /// losses.
         #[cfg_attr(feature = "serde", serde(deserialize_with = "settings::read_reports"))]
         reports: Vec<(BatchReport, f64)>,
         /// Newest plan that the node has received.
         plan_ready: PlanVersion,
-        /// Plan in force on the node, and the step of the node from which on it is.
+        /// Version of the plan in force on the node, and the step of the node from which on it is in force.
         plan_applied: (PlanVersion, u64),
     },
-    /// The training thread of a worker is at work and does not get on; its heartbeats do.
+    /// The training thread of a worker makes no progress, though the worker's heartbeats arrive.
     Stalled {
-        /// Life of the node that this is about.
+        /// Worker and incarnation whose training thread stalls.
         holder: Holder,
-        /// What the worker is doing, and for how long it has made no progress.
+        /// The work of the training thread, and the time that it has made no progress.
         stall: Stall,
     },
-    /// The system of a node says something about its load.
+    /// A node reports its load, as its operating system measures it.
     Loaded {
-        /// Life of the node that this is about.
+        /// Node and incarnation that sent the report.
         holder: Holder,
-        /// What it says.
+        /// The reported load.
         load: NodeLoad,
     },
-    /// A worker averaged its model with all others.
+    /// A worker has averaged its model with those of all other workers.
     Averaged {
-        /// Life of the node that this is about.
+        /// Worker and incarnation that averaged.
         holder: Holder,
-        /// How far its model was from the average.
+        /// Distance of the worker's model from the average, before it took the average over.
         distance: ModelDistance,
     },
-    /// The platform told a life of a node to leave, and will end it soon.
+    /// The platform has told this incarnation of a node to leave, and will end it soon.
     Preempted(Holder),
-    /// A worker wants to take part.
+    /// A worker asks to take part in the training.
     Join {
-        /// Life of the node that this is about.
+        /// Worker and incarnation that asks.
         holder: Holder,
-        /// Group and model that the worker comes with.
+        /// Group and model that the worker has.
         standing: Standing,
     },
-    /// The push of a worker is on all servers.
+    /// A worker's push of a step is on all servers.
     Ready {
-        /// Life of the node that this is about.
+        /// Worker and incarnation that pushed.
         holder: Holder,
-        /// Step that was pushed.
+        /// Step that the push belongs to.
         step: u64,
         /// Samples and acknowledgements of the push.
         readiness: Readiness,
     },
     /// A worker stops training.
     Leave {
-        /// Life of the node that this is about.
+        /// Worker and incarnation that stops.
         holder: Holder,
-        /// True if no samples are left; false if the worker was drained.
+        /// `true` if no samples are left, `false` if the worker was drained.
         end_of_data: bool,
         /// Whether the worker can evaluate: it has the model and held-out samples.
         can_evaluate: bool,
     },
     /// A worker has evaluated the model.
     Evaluated {
-        /// Worker that evaluated.
+        /// Worker and incarnation that evaluated the model.
         holder: Holder,
         /// Number of held-out samples.
         samples: u64,
@@ -170,52 +172,53 @@ pub enum HeadEvent {
         #[cfg_attr(feature = "serde", serde(default))]
         metrics: Metrics,
     },
-    /// A worker stands still between two steps, for this checkpoint.
+    /// A worker has paused between two steps for a checkpoint.
     Rest {
-        /// Life of the node that this is about.
+        /// Worker and incarnation that has paused.
         holder: Holder,
-        /// Checkpoint that the worker was asked to stand still for.
+        /// Checkpoint for which the worker was asked to pause.
         checkpoint: CheckpointId,
     },
     /// Model and ledger were copied for a checkpoint, or could not be.
     Cut {
         /// Number of the checkpoint.
         checkpoint: CheckpointId,
-        /// `Err` holds the reason for which there are no copies.
+        /// `Err` with the reason if the copies could not be made.
         taken: Result<(), String>,
     },
-    /// A checkpoint was written, or could not be.
+    /// A checkpoint was written, or could not be written.
     Kept {
         /// Number of the checkpoint.
         checkpoint: CheckpointId,
-        /// Where the checkpoint lies, or the reason for which there is none.
+        /// Location of the checkpoint, or the reason why it could not be written.
         outcome: Result<String, String>,
     },
-    /// The ledger was set back to a checkpoint, or could not be.
+    /// The ledger was set back to a checkpoint, or could not be set back.
     RolledBack {
         /// Number of the rollback.
         rollback: RollbackId,
-        /// What the ledger was set back to, or the reason for which it could not be.
+        /// State that the ledger was set back to, or the reason why it could not be.
         outcome: Result<RolledBack, String>,
     },
-    /// The launcher has started a process.
+    /// The launcher has started the process of this incarnation.
     Started(Holder),
-    /// The launcher could not start a process; the text says why.
+    /// The launcher could not start the process of this incarnation, for the reason in the text.
     LaunchFailed(Holder, String),
-    /// A process ended; the strings are the last lines of its output.
+    /// The process of this incarnation ended; the strings are the last lines of its output.
     Exited(Holder, Exit, Vec<String>),
-    /// A control tick, with the state of the ledger; `None` if the job has none.
+    /// A control tick, with the sample counts of the ledger; `None` if the job has no ledger.
     Tick(Option<Counts>),
-    /// The user wants this many workers from now on.
+    /// The user asks for this number of workers.
     Scale {
         /// Number of workers, at least 1.
         workers: u32,
     },
-    /// The user wants a checkpoint now; or, with the number that the answer gave them, asks what became of it.
+    /// The user asks for a checkpoint now, or, with the number of an earlier answer, for the state of that
+    /// checkpoint.
     Checkpoint(Option<CheckpointId>),
     /// The user asks which nodes are slow, and what was done about them. Changes nothing.
     Diagnose,
-    /// The user wants the job to end.
+    /// The user asks the job to end, for the reason in the text.
     Stop(String),
 }
 
@@ -223,48 +226,49 @@ pub enum HeadEvent {
 #[derive(Debug, Clone)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum HeadAnswer {
-    /// Answer to a registration.
+    /// The registration is accepted.
     Registered {
-        /// Time between two heartbeats that the node is to send.
+        /// Interval at which the node must send heartbeats.
         #[cfg_attr(feature = "serde", serde(with = "antdt_core::time::nanoseconds"))]
         heartbeat: Duration,
-        /// The newest plan that names the node.
+        /// Newest plan that names the node; `None` if there is none.
         plan: Option<Plan>,
     },
-    /// Answer to a heartbeat.
+    /// Answer to [`HeadEvent::Heartbeat`].
     Beat(Box<BeatReply>),
-    /// The call stays open; a later effect brings its answer.
+    /// The call stays open; a later [`HeadEffect`] answers it.
     Parked,
-    /// Answer to a worker that leaves.
+    /// Answer to [`HeadEvent::Leave`].
     Left {
-        /// Whether the worker is to evaluate the model on the held-out samples.
+        /// Whether the worker must evaluate the model on the held-out samples.
         evaluate: bool,
-        /// Last checkpoint of the job, which the worker is to take before it evaluates.
+        /// Last checkpoint of the job, which the worker must take before it evaluates; `None` if there is
+        /// none to take.
         checkpoint: Option<CheckpointId>,
     },
-    /// The event was taken in; there is nothing to answer.
+    /// The event was handled; it needs no answer.
     Noted,
-    /// Answer to a tick, for the progress line.
+    /// Answer to [`HeadEvent::Tick`], for the progress line.
     Seen(Seen),
-    /// The number of workers is being changed.
+    /// Answer to [`HeadEvent::Scale`]: the number of workers is changing.
     Scaled {
         /// Number of workers before the change.
         before: u32,
     },
-    /// Answer to a user who wants a checkpoint.
+    /// Answer to [`HeadEvent::Checkpoint`].
     Checkpointed {
         /// Number of the checkpoint.
         checkpoint: CheckpointId,
-        /// What became of it.
+        /// State of the checkpoint.
         state: AskedCheckpoint,
     },
-    /// Answer to a diagnosis.
+    /// Answer to [`HeadEvent::Diagnose`].
     Diagnosed(Box<Diagnosis>),
-    /// The request was refused; the text says why.
+    /// The request was refused, for the reason in the text.
     Refused(String),
-    /// The step that the sender is ready for is undone by a rollback: it joins again.
+    /// Answer to a worker whose step a rollback has undone: the worker must join again.
     Undone,
-    /// The sender was declared dead, or replaced by a newer life, and must exit.
+    /// The sender was declared dead, or replaced by a newer incarnation, and must exit.
     Fenced,
 }
 
@@ -272,11 +276,11 @@ pub enum HeadAnswer {
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Seen {
-    /// Samples per second of all workers, over the short window.
+    /// Samples per second of all workers together, over the monitor's short window.
     pub samples_per_second: f64,
     /// Number of workers that take part.
     pub members: usize,
-    /// Number of nodes that are slower than their peers.
+    /// Number of stragglers, of workers and servers.
     pub stragglers: usize,
 }
 
@@ -284,45 +288,49 @@ pub struct Seen {
 #[derive(Debug, Clone)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub enum HeadEffect {
-    /// Start a process for this life of a node.
+    /// Start a process for this incarnation of a node.
     Launch(Holder),
-    /// End the process of this life of a node.
+    /// End the process of this incarnation of a node.
     Kill(Holder),
-    /// Carry out the values of these actions of the plan in force in the cluster, with [`action::order`](antdt_controller::action::order). Lives
-    /// that are launched later follow them.
+    /// Carry out these action values of the plan in force in the cluster, by
+    /// [`action::order`](antdt_controller::action::order). Incarnations that are launched later must follow
+    /// them.
     Order(ActionValues),
-    /// The ledger is to count these samples as committed: their worker is dead, or the master commits for all workers.
+    /// Tell the ledger to count these samples as committed, because their worker is dead or the master
+    /// commits for all workers.
     Settle(Contribution),
-    /// The leases of this worker go back to the ledger.
+    /// Give the leases of this worker back to the ledger.
     LedgerLost(Holder),
-    /// Answer to a worker that waits to join. Who is told the same shares it, so that a driver can encode it once.
+    /// Answer this worker, which waits to join. Workers that get the same answer share it, so that a driver
+    /// can encode it once.
     Joined(Holder, Arc<Joined>),
-    /// Answer to a worker that waits for the commit of its step.
+    /// Answer this worker, which waits for the commit of its step.
     Committed(Holder, Box<StepCommit>),
-    /// Answer to a worker that waits for the commit of a step that a rollback has undone: it joins again.
+    /// Tell this worker that a rollback has undone the step whose commit it waits for; it must join again.
     Undone(Holder),
-    /// Set the ledger back to the newest checkpoint, or to the start of the job; servers that are launched later start from
-    /// there. [`HeadEvent::RolledBack`] says what came of it.
+    /// Set the ledger back to the newest checkpoint, or to the start of the job; servers that are launched
+    /// later start from there. The driver reports the result by [`HeadEvent::RolledBack`].
     RollBack(RollbackId),
-    /// The answer to a worker that stands still for a checkpoint.
+    /// Answer a worker that has paused for a checkpoint.
     Rested {
-        /// Life of the node that this is about.
+        /// Worker and incarnation that has paused.
         holder: Holder,
         /// Number of the checkpoint.
         checkpoint: CheckpointId,
-        /// True: the worker copies the model, or has the servers copy theirs, before its next step. False: it goes on.
+        /// `true` if the worker must copy the model, or make the servers copy theirs, before its next step;
+        /// `false` if it goes on at once.
         keep: bool,
     },
-    /// What a successor of this master must know, to be on disk before any later effect is carried out. Only a
-    /// [journaled](Head::journaled) head has it.
+    /// Store this state for a successor of the master, durably, before any later effect is carried out. Only
+    /// a [journaled](Head::journaled) head emits it.
     Record(Box<HeadRecord>),
-    /// The job is over: `Ok` if everything is committed, otherwise the reason.
+    /// The job is over: `Ok` if all samples are committed, otherwise the reason.
     End(Result<(), String>),
-    /// Entry for log and report. Nothing else depends on it.
+    /// Add an entry to the log and the report. No other effect depends on it.
     Note {
-        /// Time of the entry, since the job began.
+        /// Job time of the entry.
         at: JobTime,
-        /// The entry.
+        /// Content of the entry.
         note: Note,
     },
 }
@@ -331,35 +339,35 @@ pub enum HeadEffect {
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub enum Note {
-    /// The job took an action, or refused to.
+    /// The job took an action, or refused to take it.
     Action {
-        /// `ADJUST_BS`, `KILL_RESTART`, ...
+        /// Name of the action, such as `ADJUST_BS` or `KILL_RESTART`.
         kind: &'static str,
-        /// The node concerned, or `all`.
+        /// Node that the action concerns, or `all`.
         target: String,
         /// Reason, for the user.
         reason: String,
     },
     /// An event that is no action, such as a node that joins or is lost.
     Event {
-        /// The node concerned; `None` for the whole job.
+        /// Node that the event concerns; `None` for the whole job.
         node: Option<NodeId>,
         /// Kind of the event, in one word.
         kind: &'static str,
         /// Text for the user.
         text: String,
     },
-    /// A life of a node was launched.
+    /// An incarnation of a node was launched.
     Launched(Holder),
     /// A plan was published to the nodes.
     Published(Plan),
-    /// A plan is in force on a node.
+    /// A plan has come into force on a node.
     Applied(NodeId, PlanVersion),
-    /// A life that took part ended without leaving, while this plan was in force on it.
+    /// An incarnation that took part ended without leaving, while this plan was in force on it.
     Died(NodeId, PlanVersion),
     /// Reports of one heartbeat, oldest first, each with the sum of its samples' losses.
     Batches(Vec<(BatchReport, f64)>),
-    /// A worker averaged its model with all others, from which it was this far.
+    /// A worker averaged its model with all others; its distance from the average before.
     Averaged(NodeId, ModelDistance),
     /// Every sample of the job is committed.
     Completed,
@@ -372,7 +380,7 @@ pub enum Note {
     },
 }
 
-/// The master of one job: what all sync modes share, and the head half of the job's mode.
+/// The master of one job, as a state machine: what all sync modes share, and the head half of the job's mode.
 #[derive(Debug)]
 pub struct Head {
     core: HeadCore,
@@ -410,7 +418,7 @@ impl Head {
     /// Returns the master of a job in which nothing has happened yet.
     ///
     /// # Errors
-    /// If the windows and limits of the detector make no sense.
+    /// If the windows and limits of the detector are invalid.
     pub fn new(config: HeadConfig) -> Result<Self, InvalidValue> {
         Self::new_after(config, PlanVersion(0))
     }

@@ -1,4 +1,4 @@
-//! How long the parts of a job wait for each other: the same in every driver.
+//! Timeouts of the parts of a job for each other, the same in every driver.
 
 use std::time::Duration;
 
@@ -7,19 +7,20 @@ use antdt_core::Holder;
 /// Deadline of a call that the master answers at once.
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Time without an answer of the master after which a node gives it up.
+/// Time without an answer after which a node counts the master as lost.
 pub const MASTER_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Time after which the master asks the caller of an open call to call again. It is shorter than the idle limits of
-/// middle boxes.
+/// Time after which the master asks the caller of an open call to call again. It is shorter than the idle
+/// timeouts of proxies and firewalls.
 pub const PARK_MAX: Duration = Duration::from_secs(30);
 
 /// Longest wait for a peer that becomes longer with every failure.
 const TIMEOUT_MOST: Duration = Duration::from_secs(3600);
 
-/// Returns how long to wait for a peer in the next group, `members`, after `broken` broke. If both are the same, no member died:
-/// a member is slower than the limit, and the step would fail for ever without a longer one. A member that hangs for good is
-/// found by the master, which hears nothing from it.
+/// Returns the timeout for a peer in the next group. `broken` are the members of the group that broke,
+/// `members` those of the next. If both are the same, no member died: a member is slower than `timeout`, and
+/// the timeout grows, so that the step does not fail for ever. A member that hangs is found by the master,
+/// which gets no heartbeats from it.
 pub fn next_timeout(
     timeout: Duration,
     broken: &[Holder],

@@ -1,11 +1,12 @@
-//! The training loop of one life of a worker: what it asks for, in which order, and what it concludes.
+//! [`WorkerLoop`]: the training loop of one incarnation of a worker, as a state machine.
 //!
-//! The loop takes one step at a time: an answer in, the next [`Call`] out. The driver carries the call out and brings
-//! its answer; between the two the loop waits. Gradients and parameters stay with the driver, samples and steps are
-//! decided here. What the master orders meanwhile stands in the [`AgentSession`].
+//! The loop gets a [`Reply`] and returns the next [`Call`]. The driver carries the call out and comes back
+//! with its reply. Gradients and parameters stay with the driver; the loop decides on samples and steps. The
+//! [`AgentSession`] holds the orders that the master sends meanwhile.
 //!
-//! What all sync modes share is [`WorkerCore`]: leases and batches, plans, reports, the beginning and the end. What comes
-//! between a batch in memory and its acknowledgement is the [worker half](crate::mode::WorkerHalf) of the mode.
+//! [`WorkerCore`] is what all sync modes share: leases and batches, plans, reports, the beginning and the
+//! end. The mode's [worker half](crate::mode::WorkerHalf) decides what happens from a batch in memory to its
+//! acknowledgement.
 //!
 //! Source: our design.
 
@@ -28,14 +29,14 @@ use crate::mode::{SyncMode, Turn, WorkerHalf};
 pub use core::WorkerCore;
 use core::{At, Then};
 
-/// What the training loop asks its driver to do. There is one call at a time; each variant names the [`Reply`] that
-/// answers it.
+/// A request of the training loop to its driver. The loop makes one call at a time; each variant names the
+/// [`Reply`] that answers it.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Call {
     /// Ask the master for a place in a group of all live workers. Answered by [`Reply::Joined`].
     Join(Standing),
-    /// Connect to the group, and take or give the model if a member lacks it. Answered by [`Reply::Entered`] or
-    /// [`Reply::Broken`].
+    /// Connect to the group; copy the model from a member if this worker lacks it, or hand it to a member
+    /// that does. Answered by [`Reply::Entered`] or [`Reply::Broken`].
     Enter(Box<Joined>),
     /// Register with the shard service, presenting the leases of the worker's earlier registration. Answered by
     /// [`Reply::Registered`].
@@ -43,13 +44,13 @@ pub enum Call {
     /// Acknowledge samples and ask for shards. Answered by [`Reply::Exchanged`], or by [`Reply::ServiceRestarted`] if
     /// the worker must register again.
     Exchange {
-        /// Number of the request; a request is repeated with the same number until it is answered.
+        /// Number of the request; a repetition has the same number.
         request: RequestId,
         /// Acknowledgements of the samples that are committed.
         acks: Acks,
-        /// Number of shards wanted; 0 to acknowledge only.
+        /// Largest number of shards to grant; 0 to acknowledge only.
         want: u32,
-        /// How long the service may hold the request open while it has no shard to grant.
+        /// Time for which the service may hold the request while it has no shard to grant.
         wait: Duration,
     },
     /// Give leases back: those that another worker could begin now, or all of them before the training stops in order.
@@ -58,65 +59,68 @@ pub enum Call {
     /// Tell the shard service that a sample cannot be read. Answered by [`Reply::Released`] or
     /// [`Reply::ServiceRestarted`].
     Fail {
-        /// Lease of the sample, and how much of the lease is committed.
+        /// Lease of the sample, and its committed offset.
         at: Ack,
         /// What is wrong with the sample.
         why: String,
     },
     /// Wait for this time, because the worker has no batch size yet. Answered by [`Reply::Slept`].
     Sleep(Duration),
-    /// Read the samples of a batch, which may be empty. Answered by [`Reply::Loaded`], or by [`Reply::Unreadable`], after which an
-    /// empty batch takes its place.
+    /// Read the samples of a batch, which may be empty. Answered by [`Reply::Loaded`], or by
+    /// [`Reply::Unreadable`], after which the driver holds an empty batch.
     Load(Batch),
-    /// Read the samples of one micro-batch of a batch. The driver adds up the gradients of all micro-batches, from the
-    /// first to the last, into one. Answered like [`Load`](Self::Load).
+    /// Read the samples of one micro-batch of a batch. The driver adds up the gradients of all micro-batches,
+    /// from the first to the last. Answered like [`Load`](Self::Load).
     LoadPiece(Batch, MicroBatch),
-    /// With servers: get the parameters that the batch needs. Answered by [`Reply::Pulled`] or [`Reply::Broken`].
+    /// With servers: get the parameters that the loaded batch needs. Answered by [`Reply::Pulled`] or
+    /// [`Reply::Broken`].
     Pull,
     /// Compute the gradient of the loaded batch or micro-batch, which is zero if the batch is empty. Answered by
     /// [`Reply::Computed`].
     Compute,
-    /// Replicas: add up the gradients of all members. Models of their own: average them, weighted by samples among all members and
-    /// uniformly where models mix. Learn which member contributed which samples. [`Reply::Combined`] or
-    /// [`Reply::Broken`].
+    /// Combine with the other members, and learn which samples each contributed. Replicas add up all members'
+    /// gradients. Separate models are averaged: among all members weighted by samples, among a few uniformly.
+    /// Answered by [`Reply::Combined`] or [`Reply::Broken`].
     Combine {
         /// Number of the step.
         step: u64,
         /// Number of samples in this worker's batch.
         samples: u64,
-        /// Acknowledgements that are due when the step is committed.
+        /// Acknowledgements to send when the step is committed.
         acks: Acks,
         /// Members whose models this worker averages with its own.
         peers: Peers,
     },
     /// Add up the control values of all members. Answered by [`Reply::Agreed`] or [`Reply::Broken`].
     Agree(Lanes),
-    /// Apply to the model what was combined last. Answered by [`Reply::Applied`].
+    /// Apply the result of the last [`Combine`](Self::Combine) to the model. Answered by [`Reply::Applied`].
     Apply,
-    /// With servers: send the gradient to all of them. Answered by [`Reply::Pushed`] or [`Reply::Broken`].
+    /// With servers: send the gradient of the batch to all servers. Answered by [`Reply::Pushed`] or
+    /// [`Reply::Broken`].
     Push {
         /// Step that the gradient belongs to.
         step: u64,
         /// Number of samples in the batch.
         samples: u64,
     },
-    /// Where the master commits steps: wait until it commits this step, or says which workers take part in it. Answered
-    /// by [`Reply::Committed`] or [`Reply::Broken`].
+    /// In modes whose steps the master commits: wait until the master commits this step, or says which
+    /// workers take part in it. Answered by [`Reply::Committed`] or [`Reply::Broken`].
     Ready {
         /// Number of the step.
         step: u64,
         /// Samples and acknowledgements of this worker in the step.
         readiness: Readiness,
     },
-    /// Where each worker has a model of its own: change it by the gradient that was computed last. Answered by
-    /// [`Reply::Advanced`].
+    /// In modes with a separate model for each worker: apply the last gradient to this worker's model.
+    /// Answered by [`Reply::Advanced`].
     Advance,
-    /// Where each worker has a model of its own: go back to the model of the last average. Answered by
+    /// In modes with a separate model for each worker: go back to the model of the last average. Answered by
     /// [`Reply::Reverted`].
     Revert,
-    /// Between two steps: take this checkpoint, or wait while another worker takes it. Answered by [`Reply::Rested`].
+    /// Between two steps: take this checkpoint, or pause while another worker takes it. Answered by
+    /// [`Reply::Rested`].
     Rest(CheckpointId),
-    /// Training is over; nothing follows.
+    /// Training is over; the loop makes no more calls.
     Stop(End),
 }
 
@@ -128,18 +132,18 @@ pub enum Peers {
     /// These members, in order of rank and including the worker itself. If one worker names another, the other names it
     /// too.
     Few(Vec<Rank>),
-    /// These members, in order of rank and including the worker itself, in a group of their own: the other members of
-    /// the whole group do something else meanwhile.
+    /// These members, in order of rank and including the worker itself, as a group of their own. Meanwhile
+    /// the other members do something else.
     Apart {
         /// Number of the group. A worker's groups have increasing numbers.
         group: u64,
-        /// Ranks of its members.
+        /// Ranks of the members in the whole group.
         ranks: Vec<Rank>,
     },
 }
 
 impl Peers {
-    /// Returns the number of these members in a group of size `world`, including the worker itself.
+    /// Returns the number of members, including the worker itself, if the whole group has `world` members.
     pub fn count(&self, world: u32) -> u32 {
         match self {
             Self::All => world,
@@ -147,7 +151,7 @@ impl Peers {
         }
     }
 
-    /// Whether this rank is one of these members.
+    /// Returns whether the member with this rank is included.
     pub fn contains(&self, rank: Rank) -> bool {
         match self {
             Self::All => true,
@@ -159,63 +163,64 @@ impl Peers {
 /// The answer to a [`Call`].
 #[derive(Debug, Clone, PartialEq)]
 pub enum Reply {
-    /// The first reply of a life, which answers no call.
+    /// Starts the loop of an incarnation; answers no call.
     Begin,
-    /// See [`Call::Join`].
+    /// Answers [`Call::Join`].
     Joined(Box<Joined>),
     /// Answers [`Call::Enter`]: the worker has the job's model now.
     Entered,
-    /// A member failed or was late. With servers: a server is gone, or a rollback has undone the step.
+    /// A member failed or was late; with servers, a server is gone or a rollback has undone the step.
     Broken,
-    /// See [`Call::Register`].
+    /// Answers [`Call::Register`].
     Registered(Registered),
-    /// See [`Call::Exchange`].
+    /// Answers [`Call::Exchange`].
     Exchanged(Exchanged),
-    /// The shard service was restarted and knows no worker: this worker must register again.
+    /// The shard service was restarted: this worker must register again.
     ServiceRestarted,
-    /// See [`Call::Release`].
+    /// Answers [`Call::Release`] and [`Call::Fail`].
     Released,
-    /// See [`Call::Sleep`].
+    /// Answers [`Call::Sleep`].
     Slept,
-    /// See [`Call::Load`].
+    /// Answers [`Call::Load`] and [`Call::LoadPiece`]: the samples are in memory.
     Loaded,
-    /// A sample of the batch cannot be read.
+    /// Answers [`Call::Load`] and [`Call::LoadPiece`]: a sample of the batch cannot be read.
     Unreadable {
         /// Number of the sample in the data set.
         sample: u64,
-        /// Why it cannot be read.
+        /// Reason why the sample cannot be read.
         why: String,
     },
-    /// See [`Call::Pull`].
+    /// Answers [`Call::Pull`].
     Pulled,
-    /// See [`Call::Compute`].
+    /// Answers [`Call::Compute`].
     Computed {
-        /// Number of samples that were loaded.
+        /// Number of samples that were computed.
         samples: u64,
         /// Sum of the losses of these samples.
         loss_sum: f64,
     },
     /// Answers [`Call::Combine`] with the samples that each member contributed.
     Combined(StepResult),
-    /// See [`Call::Agree`].
+    /// Answers [`Call::Agree`] with the totals of the control values.
     Agreed(Verdict),
-    /// See [`Call::Apply`].
+    /// Answers [`Call::Apply`].
     Applied,
-    /// See [`Call::Push`].
+    /// Answers [`Call::Push`].
     Pushed,
-    /// See [`Call::Ready`].
+    /// Answers [`Call::Ready`].
     Committed(Box<StepCommit>),
-    /// See [`Call::Advance`].
+    /// Answers [`Call::Advance`].
     Advanced,
-    /// See [`Call::Revert`].
+    /// Answers [`Call::Revert`].
     Reverted,
-    /// See [`Call::Rest`].
+    /// Answers [`Call::Rest`].
     Rested,
 }
 
 impl Reply {
-    /// Returns the reply to [`Call::Release`] or [`Call::Fail`] for what the shard service says of the leases that were given back. A
-    /// lease that had ended says that the service was restarted: what is part of the model of it has to be presented again.
+    /// Returns the reply to [`Call::Release`] or [`Call::Fail`] that follows from the shard service's
+    /// outcomes. A lease that had ended shows that the service was restarted: the worker must then register
+    /// again and present what is committed.
     pub fn returned(outcomes: &[AckOutcome]) -> Self {
         if outcomes.contains(&AckOutcome::StaleLease) { Self::ServiceRestarted } else { Self::Released }
     }
@@ -241,7 +246,7 @@ const PATIENCE: Duration = Duration::from_millis(20);
 /// The same for a worker that keeps in step with no other one.
 pub(crate) const PATIENCE_ALONE: Duration = Duration::from_secs(1);
 
-/// The training loop of one life of a worker. See the [module](self).
+/// The training loop of one incarnation of a worker, as a state machine. See the [module](self).
 #[derive(Debug, Clone)]
 pub struct WorkerLoop {
     core: WorkerCore,
@@ -249,23 +254,25 @@ pub struct WorkerLoop {
 }
 
 impl WorkerLoop {
-    /// Returns the loop of a life that has registered with the master. Its first reply is [`Reply::Begin`].
+    /// Returns the loop of an incarnation that has registered with the master. Its first reply is
+    /// [`Reply::Begin`].
     pub fn new(holder: Holder, sync: &SyncMode, now: JobTime) -> Self {
         Self { core: WorkerCore::new(holder, now), half: sync.worker() }
     }
 
-    /// Returns the life of the worker that this loop trains for.
+    /// Returns the worker and incarnation that this loop trains for.
     pub const fn holder(&self) -> Holder {
         self.core.holder()
     }
 
-    /// Returns the number of the step that the worker takes: the job's where all workers combine together, its own in
-    /// the other modes.
+    /// Returns the number of the step that the worker takes: the job's step in modes with common steps,
+    /// otherwise the worker's own.
     pub const fn steps(&self) -> u64 {
         self.core.steps()
     }
 
-    /// Whether every sample of the job is accounted for, as far as the shard service has told this worker.
+    /// Returns whether every sample of the job is accounted for, according to the shard service's last
+    /// answer.
     pub const fn end_of_data(&self) -> bool {
         self.core.end_of_data()
     }
@@ -275,13 +282,13 @@ impl WorkerLoop {
         self.core.batch_size()
     }
 
-    /// Returns the version of the plan in force, and the values of further actions in it, by the action's name; `None` if it has none. The driver
-    /// carries them out before it loads the first batch under the plan.
+    /// Returns the version of the plan in force, and its values of other actions by the action's name (`None`
+    /// if it has none). The driver carries the actions out before it loads the first batch under the plan.
     pub const fn actions(&self) -> (PlanVersion, Option<&Arc<BTreeMap<String, String>>>) {
         self.core.actions()
     }
 
-    /// Returns the leases that the worker holds.
+    /// Returns the batcher, which holds the worker's leases.
     pub const fn leases(&self) -> &Batcher {
         self.core.leases()
     }

@@ -1,4 +1,4 @@
-//! The job's clock.
+//! [`JobClock`]: tells the time since the job began.
 
 use antdt_core::JobTime;
 use tokio::time::Instant;
@@ -11,17 +11,17 @@ pub struct JobClock {
 }
 
 impl JobClock {
-    /// Returns a clock that stands at zero now.
+    /// Returns a clock that starts at zero now.
     pub fn start() -> Self {
         Self { start: Instant::now() }
     }
 
-    /// Returns the present time of the job.
+    /// Returns the present job time.
     pub fn now(&self) -> JobTime {
         JobTime::from_duration(self.start.elapsed())
     }
 
-    /// Converts a time of the job to one for tokio's timers; `None` if it is beyond their range.
+    /// Converts a job time to an instant for tokio's timers; `None` if it is beyond their range.
     pub fn instant(&self, at: JobTime) -> Option<Instant> {
         self.start.checked_add(at.since_start())
     }

@@ -14,15 +14,15 @@ const ROUND_MAX: usize = 256;
 
 /// Carries out the effects of a machine that [`drive`](fn@drive) runs.
 pub trait Runner<M: Machine>: Send {
-    /// Carries out the effects of one round, in order, and drains the vector.
-    /// The round's answers are released when this returns.
+    /// Carries out the effects of one round, in order, and empties the vector. The answers of the round are
+    /// sent when this returns.
     fn carry_out(&mut self, now: JobTime, effects: &mut Vec<M::Effect>) -> impl Future<Output = ()> + Send;
 }
 
 /// Runs `machine` until `shutdown` is cancelled or every mailbox is dropped, then returns it.
 ///
-/// Everything queued is handled in one round; the effects of the round are carried out together, so that a store
-/// pays one flush for many events; then the answers go out.
+/// All queued events are handled in one round, and the effects of the round are carried out together, so that
+/// a store flushes once for many events. The answers are sent after that.
 pub async fn drive<M, R>(
     machine: M,
     inbox: Inbox<M>,

@@ -30,7 +30,7 @@ impl<M: Machine> std::fmt::Debug for Mailbox<M> {
     }
 }
 
-/// The receiving end of a machine's queue of events, for [`drive`](fn@crate::drive::drive).
+/// The receiving end of a machine's queue of events, which [`drive`](fn@crate::drive::drive) reads.
 pub struct Inbox<M: Machine> {
     pub(crate) receiver: mpsc::Receiver<Letter<M>>,
 }

@@ -18,7 +18,7 @@ pub use writer::{MachineRecorder, Recorded, TraceSink, TraceWriter};
 /// `()` observes nothing and costs nothing; an `Option` of a recorder is a recorder, and so is a pair of
 /// them.
 pub trait Recorder<Event, Answer, Effect>: Send {
-    /// Called before the machine is told an event.
+    /// Called with an event, before the machine handles it.
     fn event(&mut self, _now: JobTime, _event: &Event) {}
     /// Called with the machine's answer to the previous event, before the answer is sent.
     fn answer(&mut self, _now: JobTime, _answer: &Answer) {}

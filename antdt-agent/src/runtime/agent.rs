@@ -25,10 +25,10 @@ use crate::session::{AgentSession, Beat, BeatReply, Notice, SessionState};
 /// What a process ends with that SIGTERM ended: 128 and the number of the signal, as a shell reports it.
 const SIGTERM_CODE: i32 = 128 + 15;
 
-/// How an agent reaches its master, and what the agent tells the master about its node.
+/// Settings of an [`Agent`]: the address of the master, and what the agent tells the master about its node.
 #[derive(Debug, Clone)]
 pub struct AgentConfig {
-    /// "address:port" or "name:port" of the master; an IPv6 address is in brackets.
+    /// Address of the master as `address:port` or `name:port`; an IPv6 address is in brackets.
     pub master: String,
     /// Name of the job; a master of another job refuses it.
     pub job: String,
@@ -40,7 +40,8 @@ pub struct AgentConfig {
     pub data_address: String,
     /// Deadline of a call that the master answers at once.
     pub call_timeout: Duration,
-    /// Time without an answer of the master after which this process gives up, until the master says another time.
+    /// Time without an answer of the master after which this process gives up. A reply to a heartbeat may
+    /// replace it.
     pub master_timeout: Duration,
 }
 
@@ -53,13 +54,13 @@ pub enum AgentError {
     MasterLost {
         /// Address of the master.
         master: String,
-        /// The last failure, in words.
+        /// Error of the last call, in words.
         why: String,
     },
-    /// The master has declared this life of the node dead; a newer one may run already.
+    /// The master has declared this incarnation of the node dead; a newer one may run already.
     #[error("{holder} was declared lost and must exit")]
     Fenced {
-        /// The life that was declared dead.
+        /// Incarnation that was declared dead.
         holder: Holder,
     },
     /// This process does not have the token of the job.
@@ -73,7 +74,7 @@ pub enum AgentError {
     /// The master refused the request.
     #[error("the master refused `{call}`: {why}")]
     Refused {
-        /// Name of the call.
+        /// Name of the call to the master.
         call: &'static str,
         /// The master's explanation.
         why: String,
@@ -81,17 +82,18 @@ pub enum AgentError {
     /// The agent could not start in this process.
     #[error("the agent cannot start: {why}")]
     Start {
-        /// Reason, in words.
+        /// Reason why the agent could not start, in words.
         why: String,
     },
 }
 
-/// What a worker tells the master about the copies of the model that it took, or that servers took for it.
+/// What a worker tells the master about the copies of the model that it, or the servers, took for a
+/// checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Copies {
-    /// Number of optimizer steps that the copied model has behind it.
+    /// Number of optimizer steps that the copied model has taken.
     pub steps: u64,
-    /// Number of samples that the copied model has behind it.
+    /// Number of samples that the copied model was trained on.
     pub samples: u64,
     /// Layout of the model, as JSON.
     pub layout: String,
@@ -99,14 +101,14 @@ pub struct Copies {
     pub optimizer: String,
 }
 
-/// A part of a checkpoint that was written.
+/// A file with a part of a checkpoint, as the node that wrote it reports it to the master.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WrittenPart {
     /// Name of the file that holds the part.
     pub name: String,
-    /// Length of the file.
+    /// Length of the file in bytes.
     pub bytes: u64,
-    /// Checksum of the file.
+    /// CRC-32C of the file.
     pub crc32c: u32,
 }
 
@@ -139,7 +141,7 @@ impl Shared {
     }
 }
 
-/// Handle by which the training thread says what it does. Cheap to clone.
+/// Handle by which the training thread reports its activity to the agent. Cheap to clone.
 #[derive(Clone)]
 pub struct Pulse(Arc<Shared>);
 
@@ -150,7 +152,8 @@ impl fmt::Debug for Pulse {
 }
 
 impl Pulse {
-    /// Says that the training thread begins this work. The thread is at it until the guard is dropped.
+    /// Reports that the training thread begins this work. The thread counts as working until the guard is
+    /// dropped.
     pub fn begin(&self, work: Work) -> AtWork<'_> {
         let at_work = AtWork { pulse: self, work };
         at_work.gets_on();
@@ -158,7 +161,8 @@ impl Pulse {
     }
 }
 
-/// Guard that reports the training thread as at work, waiting for no other process, until it is dropped.
+/// Guard that reports the training thread as working, and not as waiting for another process, until it is
+/// dropped.
 #[derive(Debug)]
 pub struct AtWork<'a> {
     pulse: &'a Pulse,
@@ -166,7 +170,7 @@ pub struct AtWork<'a> {
 }
 
 impl AtWork<'_> {
-    /// Says that the thread has got on with its work, so that it does not count as hung.
+    /// Reports that the thread has made progress with its work, so that it does not count as hung.
     pub fn gets_on(&self) {
         let shared = &self.pulse.0;
         shared.session().activity.works(shared.clock.now(), self.work);
@@ -179,7 +183,8 @@ impl Drop for AtWork<'_> {
     }
 }
 
-/// The connection of one life of a node to the master: it sends heartbeats in the background, and the node's calls.
+/// The connection of one incarnation of a node to the master: it sends heartbeats in the background, and
+/// makes the node's calls.
 pub struct Agent {
     runtime: tokio::runtime::Runtime,
     shared: Arc<Shared>,
@@ -198,7 +203,8 @@ impl fmt::Debug for Agent {
 impl Agent {
     /// Registers with the master and starts the heartbeat.
     ///
-    /// `on_notice` is called from the background; use it to abort what the training thread is blocked in.
+    /// `on_notice` is called from a background thread; it should abort the call in which the training thread
+    /// is blocked.
     ///
     /// # Errors
     /// If the master refuses or cannot be reached within `master_timeout`.
@@ -277,7 +283,7 @@ impl Agent {
         self.shared.holder
     }
 
-    /// Returns the agent's clock, which is for measuring durations only.
+    /// Returns the agent's clock. Its times are good for measuring durations only.
     pub fn clock(&self) -> JobClock {
         self.shared.clock
     }
@@ -288,14 +294,14 @@ impl Agent {
         self.shared.session()
     }
 
-    /// Returns a handle by which the training thread says what it does.
+    /// Returns a handle by which the training thread reports its activity.
     pub fn pulse(&self) -> Pulse {
         Pulse(Arc::clone(&self.shared))
     }
 
-    /// Makes SIGTERM a request to leave instead of the end of this process: the agent tells the master that the
-    /// platform wants the node to go, and the node hands its work over first. The process ends once the job is over, or
-    /// with a second SIGTERM.
+    /// Makes SIGTERM a request to leave instead of the end of this process. The agent tells the master that
+    /// the platform wants the node to go, and the node hands its work over first. The process ends once the
+    /// job is over, or with a second SIGTERM.
     pub fn heed_sigterm(&self) {
         let shared = Arc::clone(&self.shared);
         self.runtime.spawn(async move {
@@ -317,7 +323,7 @@ impl Agent {
         });
     }
 
-    /// Returns the connection to the master, for its other clients.
+    /// Returns the gRPC connection to the master, for other clients of the same process.
     pub fn channel(&self) -> JobChannel {
         self.channel.clone()
     }
@@ -327,10 +333,10 @@ impl Agent {
         self.runtime.block_on(future)
     }
 
-    /// Waits until a group of all live workers is formed, or until this life is fenced or the master lost.
+    /// Asks the master for a group, and waits until a group of all live workers is formed.
     ///
     /// # Errors
-    /// If the session ends first.
+    /// If this incarnation is fenced or the master is lost before.
     pub fn join(&self, standing: &Standing) -> Result<Joined, AgentError> {
         let request = v1::JoinRequest::new(self.holder(), standing);
         let reply = self.call("join", Duration::MAX, |mut client| {
@@ -344,7 +350,7 @@ impl Agent {
     /// `None` if a rollback of the job has undone the step: the worker must join again.
     ///
     /// # Errors
-    /// If the session ends first.
+    /// If this incarnation is fenced or the master is lost before.
     pub fn ready(&self, step: u64, readiness: &Readiness) -> Result<Option<StepCommit>, AgentError> {
         let request = v1::ReadyRequest::new(self.holder(), step, readiness);
         let reply = self.call("ready", Duration::MAX, |mut client| {
@@ -363,11 +369,11 @@ impl Agent {
         commit.map(Some).map_err(|e| AgentError::Refused { call: "ready", why: e.to_string() })
     }
 
-    /// Stands still for a checkpoint. Returns whether this worker takes the copies of the model; if not, it goes on
-    /// training.
+    /// Tells the master that this worker has paused for a checkpoint, and waits for its answer. Returns
+    /// whether this worker takes the copies of the model; if not, it goes on training.
     ///
     /// # Errors
-    /// If the session ends first.
+    /// If this incarnation is fenced or the master is lost before.
     pub fn rest(&self, checkpoint: CheckpointId) -> Result<bool, AgentError> {
         let request = v1::RestRequest { holder: Some(self.holder().into()), checkpoint: checkpoint.0 };
         let reply = self.call("rest", Duration::MAX, |mut client| async move {
@@ -379,11 +385,11 @@ impl Agent {
         Ok(reply.keep)
     }
 
-    /// Tells the master that copies of the model exist, or why they do not. The master cuts the ledger before it
-    /// answers. Returns whether it could.
+    /// Tells the master that copies of the model exist, or why they do not. The master cuts the ledger before
+    /// it answers. Returns whether the cut succeeded.
     ///
     /// # Errors
-    /// If the session ends first.
+    /// If this incarnation is fenced or the master is lost before.
     pub fn cut(&self, checkpoint: CheckpointId, copies: &Result<Copies, String>) -> Result<bool, AgentError> {
         let (holder, checkpoint) = (Some(self.holder().into()), checkpoint.0);
         let request = match copies {
@@ -405,7 +411,8 @@ impl Agent {
         Ok(reply.taken)
     }
 
-    /// Writes a part of a checkpoint in the background while training goes on, and tells the master the result.
+    /// Calls `write` on a background thread while training goes on, and tells the master how writing the part
+    /// of the checkpoint ended.
     pub fn write_beside(
         &self,
         checkpoint: CheckpointId,
@@ -437,7 +444,7 @@ impl Agent {
     /// Tells the master how the writing of a part of a checkpoint ended.
     ///
     /// # Errors
-    /// If the master cannot be told.
+    /// If the master refuses the call or does not answer in time.
     pub fn written(
         &self,
         checkpoint: CheckpointId,
@@ -451,11 +458,11 @@ impl Agent {
         Ok(())
     }
 
-    /// Leaves the job in order. Returns whether this node should evaluate the model, and which checkpoint it should take
-    /// before.
+    /// Leaves the job in order. Returns whether this node should evaluate the model, and the checkpoint that
+    /// the node should take before, if any.
     ///
     /// # Errors
-    /// If the master cannot be told.
+    /// If the master refuses the call or does not answer in time.
     pub fn leave(
         &self,
         end_of_data: bool,
@@ -476,7 +483,7 @@ impl Agent {
     /// Tells the master the metrics of an evaluation on `samples` samples.
     ///
     /// # Errors
-    /// If the master cannot be told.
+    /// If the master refuses the call or does not answer in time.
     pub fn evaluated(&self, samples: u64, metrics: &Metrics) -> Result<(), AgentError> {
         let metrics = metric::from_core(metrics);
         let request = v1::EvaluatedRequest { holder: Some(self.holder().into()), samples, metrics };

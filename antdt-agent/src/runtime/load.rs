@@ -1,4 +1,5 @@
-//! [`LoadMeter`]: what the system says about the load of the host, and about the bounds that this process's control group sets.
+//! [`LoadMeter`]: measures the load of the host and the limits of this process's control group, as the
+//! operating system reports them.
 //!
 //! | figure | control groups, second version | first version | else |
 //! |---|---|---|---|
@@ -7,10 +8,11 @@
 //! | busy CPUs | | | `/proc/stat` |
 //! | memory and its bound | `memory.current`, `memory.max` | `memory.usage_in_bytes`, `memory.limit_in_bytes` | `/proc/meminfo` |
 //!
-//! A process is bound by its group and by all groups around it: the smallest bound counts. Files that a process may drop from the memory of
-//! its group (`inactive_file`) are not counted as used. What a file that is missing or unreadable would say is not known, and never an error.
+//! A process is limited by its group and by all groups around it: the smallest limit counts. Cached files
+//! that may be dropped from the memory of the group (`inactive_file`) are not counted as used. A missing or
+//! unreadable file makes its figure unknown, and is never an error.
 //!
-//! A look reads about ten small files, some 0.1 ms, at most once a second.
+//! A measurement reads about ten small files in some 0.1 ms, at most once a second.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -38,7 +40,8 @@ struct Look {
     ticks: Option<(u64, u64)>,
 }
 
-/// Looks at the load of the host and the bounds of this process, now and then.
+/// Measures the load of this host, and the limits of this process's control group, from files of the
+/// operating system.
 pub struct LoadMeter {
     read: Read,
     looks: VecDeque<Look>,
@@ -63,8 +66,8 @@ impl LoadMeter {
         Self { read: Box::new(read), looks: VecDeque::with_capacity(LOOKS_MAX) }
     }
 
-    /// Looks, unless the last look is less than a second ago. Returns what is known now, with shares of the last ten seconds; `None` without
-    /// a look, and at the first one.
+    /// Measures the load, unless the last measurement is less than a second old. Rates are over the last ten
+    /// seconds. Returns `None` without a measurement, and at the first one.
     pub fn look(&mut self, now: JobTime) -> Option<NodeLoad> {
         if self.looks.back().is_some_and(|last| now.since(last.at) < EVERY) {
             return None;
@@ -202,8 +205,8 @@ fn memory(read: &dyn Fn(&str) -> Option<String>) -> Option<(u64, u64)> {
     groups.iter().filter_map(of_group).chain(host_memory(read)).min_by_key(|(_, bound)| *bound)
 }
 
-/// Returns the memory that the processes of this host, or of this process's control group, may use together, in bytes; `None` if the
-/// system does not say.
+/// Returns the memory in bytes that the processes of this host, or of this process's control group, may use
+/// together; `None` if the operating system does not say.
 pub fn memory_bytes() -> Option<u64> {
     memory_bound(&|path| std::fs::read_to_string(path).ok())
 }

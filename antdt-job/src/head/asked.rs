@@ -14,7 +14,7 @@ use super::{Head, HeadAnswer};
 pub enum AskedCheckpoint {
     /// The checkpoint is being taken.
     UnderWay,
-    /// The checkpoint is complete; the text is its place.
+    /// The checkpoint is complete; the text says where it is stored.
     Complete(String),
     /// There is no checkpoint; the text says why.
     Failed(String),

@@ -30,18 +30,18 @@ const WRITE_LIMIT: Duration = Duration::from_secs(1800);
 /// How long after a failed attempt the next one begins.
 const RETRY_PAUSE: Duration = Duration::from_secs(10);
 
-/// What makes a checkpoint due, besides the end of the job.
+/// Condition that makes a checkpoint due, besides the end of the job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum CheckpointEvery {
-    /// Nothing: the only checkpoint is that at the end of the job.
+    /// No condition: the only checkpoint is the one at the end of the job.
     #[default]
     End,
-    /// This much time since the last checkpoint.
+    /// This much time has passed since the last checkpoint.
     Time(Duration),
-    /// This many steps since the last checkpoint. Where each worker has a pace of its own, steps of the fastest worker
-    /// count.
+    /// This many steps were taken since the last checkpoint. In modes without common steps, those of the
+    /// fastest worker count.
     Steps(u64),
-    /// The end of an epoch.
+    /// An epoch has ended.
     Epoch,
 }
 
@@ -90,11 +90,11 @@ impl<'de> serde::Deserialize<'de> for CheckpointEvery {
     }
 }
 
-/// Whether and when a job takes checkpoints.
+/// Settings of the checkpoints of a job: when one is due, and how they are numbered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct CheckpointSchedule {
-    /// What makes a checkpoint due.
+    /// Condition that makes a checkpoint due.
     pub every: CheckpointEvery,
     /// Number of the first checkpoint.
     pub first: CheckpointId,

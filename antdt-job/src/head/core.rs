@@ -83,10 +83,11 @@ pub(super) enum Phase {
     Over,
 }
 
-/// What all sync modes share of the head: nodes and their lives, the set of workers, plans, the detector, and the effects
-/// that wait to be carried out.
+/// The part of the head that all sync modes share: nodes and their incarnations, the set of workers, plans,
+/// the detector, and the effects to be carried out.
 ///
-/// The head half of a mode is called with it, reads the job from it, and lets workers in and out through it.
+/// Every method of a mode's [`HeadHalf`](crate::mode::HeadHalf) gets it, to read the state of the job and to
+/// let workers in and out.
 #[derive(Debug)]
 pub struct HeadCore {
     pub(super) config: HeadConfig,
@@ -183,17 +184,17 @@ impl HeadCore {
         &self.config.sync
     }
 
-    /// Returns what the job's sync mode asks of all other parts.
+    /// Returns the capabilities of the job's sync mode.
     pub fn capabilities(&self) -> Capabilities {
         self.config.sync.capabilities()
     }
 
-    /// The newest plans by their version: those that workers may switch to, and the one in force.
+    /// Returns the plan of this version; `None` unless it is in force or workers may still switch to it.
     pub fn plan(&self, version: PlanVersion) -> Option<&Plan> {
         self.dispatcher.plan(version)
     }
 
-    /// From the open step on, workers that a step need not wait for.
+    /// Sets the number of workers that a step need not wait for, from the open step on.
     pub const fn set_backups(&mut self, backups: u32) {
         self.backups = Some(backups);
     }
@@ -204,57 +205,59 @@ impl HeadCore {
         self.backups.map_or(mode, |backups| mode.with_backups(backups))
     }
 
-    /// Returns the set of live workers, and where models live in the workers the group in force.
+    /// Returns the set of live workers, and the group in force where the model lives in the workers.
     pub const fn membership(&mut self) -> &mut Membership {
         &mut self.membership
     }
 
-    /// Whether training has begun.
+    /// Returns whether training has begun.
     pub const fn started(&self) -> bool {
         self.started
     }
 
-    /// Whether all samples are committed.
+    /// Returns whether all samples of the job are committed.
     pub const fn is_complete(&self) -> bool {
         self.completed.is_some()
     }
 
-    /// Returns the address at which its peers reach a registered worker.
+    /// Returns the address of a registered worker's data plane, at which its peers reach it; empty if the
+    /// worker is not registered.
     pub fn data_address(&self, holder: Holder) -> String {
         let registered = self.nodes.get(holder.node).and_then(|node| node.registered.as_ref());
         registered.map(|registered| registered.data_address.clone()).unwrap_or_default()
     }
 
-    /// Returns the host that a registered worker said it runs on.
+    /// Returns the name of the host that a registered worker runs on; empty if the worker is not registered.
     pub fn host(&self, holder: Holder) -> &str {
         let registered = self.nodes.get(holder.node).and_then(|node| node.registered.as_ref());
         registered.map_or("", |registered| &registered.info.host)
     }
 
-    /// Begins training, or lets it go on with other workers. Returns whether it had not begun before.
+    /// Records that training has begun. Returns whether this is the first time.
     pub const fn start(&mut self) -> bool {
         !std::mem::replace(&mut self.started, true)
     }
 
-    /// Notes that the set of workers that take part changes: the head asks no policy until the next plan is in force.
+    /// Records that the set of workers that take part is changing: the head asks no policy until the next
+    /// plan is in force.
     pub const fn membership_changes(&mut self) {
         self.membership_changed = true;
     }
 
-    /// Lets these workers and no others take part from now on.
+    /// Makes these workers the only ones that take part from now on.
     pub fn take_in_only(&mut self, members: &[Holder]) {
         self.joined = Participants::default();
         self.take_in(members);
     }
 
-    /// Lets these workers take part in addition to the present ones.
+    /// Adds these workers to those that take part.
     pub fn take_in(&mut self, members: &[Holder]) {
         for holder in members {
             self.joined.insert(*holder, self.nodes[holder.node].plan_applied);
         }
     }
 
-    /// Whether the master has ordered this worker to leave.
+    /// Returns whether the master has ordered this worker to leave.
     pub fn is_draining(&self, holder: Holder) -> bool {
         self.draining.contains(&holder)
     }
@@ -264,7 +267,7 @@ impl HeadCore {
         self.workers - self.finished
     }
 
-    /// Answers a worker that waits to join.
+    /// Sends a worker that waits to join its answer: it takes part from now on.
     pub fn let_in(&mut self, holder: Holder, joined: Arc<Joined>) {
         let node = &mut self.nodes[holder.node];
         if node.incarnation == holder.incarnation {
@@ -273,12 +276,12 @@ impl HeadCore {
         self.effects.push_back(HeadEffect::Joined(holder, joined));
     }
 
-    /// Answers a worker that waits for the commit of its step.
+    /// Sends a worker the commit that it waits for.
     pub fn tell_commit(&mut self, holder: Holder, commit: StepCommit) {
         self.effects.push_back(HeadEffect::Committed(holder, Box::new(commit)));
     }
 
-    /// Tells a worker that waits for the commit of its step that a rollback has undone it.
+    /// Tells a worker that waits for a commit that a rollback has undone its step.
     pub fn tell_undone(&mut self, holder: Holder) {
         self.effects.push_back(HeadEffect::Undone(holder));
     }
@@ -288,7 +291,7 @@ impl HeadCore {
         self.effects.push_back(HeadEffect::Settle(contribution));
     }
 
-    /// Gives the leases of this life back to the ledger.
+    /// Gives the leases of this incarnation back to the ledger.
     pub fn release_leases(&mut self, holder: Holder) {
         self.effects.push_back(HeadEffect::LedgerLost(holder));
     }
@@ -303,7 +306,8 @@ impl HeadCore {
         self.note(at, Note::Action { kind, target, reason });
     }
 
-    /// Records for report and log that something happened to a node or to the job.
+    /// Records an event of a node, or of the job if `node` is `None`, for the report and the log. `kind` is
+    /// one word, `text` is for the user.
     pub fn event(&mut self, at: JobTime, node: Option<NodeId>, kind: &'static str, text: String) {
         self.note(at, Note::Event { node, kind, text });
     }
@@ -344,12 +348,13 @@ impl HeadCore {
         }
     }
 
-    /// Whether the head knows all servers of the job.
+    /// Returns whether all parameter servers of the job have registered.
     pub fn knows_servers(&self) -> bool {
         self.config.servers == 0 || !self.servers.is_empty()
     }
 
-    /// Takes the job back to its newest checkpoint because the model is lost, or ends the job if it cannot roll back.
+    /// Begins a rollback to the newest checkpoint because the model is lost, for the reason `why`. Ends the
+    /// job if it cannot roll back.
     pub fn roll_back(&mut self, why: String) {
         if self.config.can_roll_back {
             self.rollbacks.want(why);
@@ -358,12 +363,12 @@ impl HeadCore {
         }
     }
 
-    /// Whether the job has been rolled back before, or is being rolled back now.
+    /// Returns whether the job has been rolled back before, or is being rolled back now.
     pub fn was_rolled_back(&self) -> bool {
         self.rollbacks.newest() > RollbackId(0)
     }
 
-    /// Whether a rollback is under way, during which no worker may join.
+    /// Returns whether a rollback is in progress, during which no worker may join.
     pub const fn is_rolling_back(&self) -> bool {
         self.rollbacks.is_busy()
     }
@@ -402,8 +407,8 @@ impl HeadCore {
         next
     }
 
-    /// Returns the workers that must join before training begins: those that have not finished, and after a rollback
-    /// only the live ones, because the others are being restarted.
+    /// Returns the workers that must join before training begins: those that have not finished. After a
+    /// rollback only the live ones count, because the others are being restarted.
     pub fn awaited_workers(&self) -> impl Iterator<Item = Holder> {
         let again = self.was_rolled_back();
         let is_awaited = move |status| match status {
@@ -426,7 +431,8 @@ impl HeadCore {
         self.servers = servers.collect::<Option<Vec<String>>>().unwrap_or_default().into();
     }
 
-    /// Whether this life of a node may still change anything: it is registered, and was not declared lost.
+    /// Returns whether this incarnation of a node may still change anything: it is registered and was not
+    /// declared lost.
     pub fn is_current(&self, holder: Holder) -> bool {
         self.nodes.get(holder.node).is_some_and(|node| {
             node.incarnation == holder.incarnation
@@ -468,14 +474,14 @@ impl HeadCore {
         }
     }
 
-    /// Tells a worker that asks to join that the job is over.
+    /// Answers a worker that asks to join that the job is over.
     pub fn send_home(&mut self, holder: Holder) {
         let joined = self.joined_reply(self.membership.version(), Arc::default());
         self.let_in(holder, Arc::new(Joined { finished: true, ..joined }));
     }
 
-    /// Returns the answer to a worker that joins this membership, with the newest plan. A mode adds what it knows about
-    /// the model.
+    /// Returns the answer to a worker that joins this membership, with the newest plan. The mode adds what it
+    /// knows about the model.
     pub fn joined_reply(&self, membership: MembershipVersion, members: Arc<[(Holder, String)]>) -> Joined {
         Joined {
             membership,

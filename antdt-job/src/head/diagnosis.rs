@@ -20,13 +20,13 @@ const STRAGGLER_RATIO: f64 = 1.3;
 /// Actions that are kept for a diagnosis: the newest so many.
 const DONE_KEPT: usize = 32;
 
-/// A decision of the policy or the head: an action, or that nothing is done.
+/// A decision of the policy or of the head, as a diagnosis shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Done {
     /// Time of the decision.
     pub at: JobTime,
-    /// `ADJUST_BS`, `KILL_RESTART`, `NONE`, ...
+    /// Name of the action, such as `ADJUST_BS`, `KILL_RESTART` or `NONE`.
     pub kind: String,
     /// Node that the action concerns, or `all`.
     pub target: String,
@@ -64,14 +64,15 @@ pub struct NodeDiagnosis {
     pub status: NodeStatus,
     /// Device class of the node.
     pub device: DeviceClass,
-    /// Label that the monitor gives the node by whole windows.
+    /// Pace of the node, as the monitor judges it by whole windows.
     pub pace: Pace,
-    /// Whether the node counts as a straggler: by its label, or because it takes 1.3 times as long as its peers and
-    /// noise cannot explain any of that.
+    /// Whether the node counts as a straggler: by its pace, or because it takes at least 1.3 times as long
+    /// per sample as its peers and noise explains no part of that.
     pub straggler: bool,
-    /// Time per sample over the lower median of all workers; `None` for a server, and while too little is known.
+    /// The node's time per sample divided by the lower median of all workers; `None` for a server, and while
+    /// too little is known.
     pub ratio: Option<f64>,
-    /// Bounds of the ratio, at the error rate of the diagnosis.
+    /// Lower and upper bound of `ratio`, at the error rate of the diagnosis.
     pub bounds: Option<(f64, f64)>,
     /// Number of batches that the ratio is based on: those since the node's pace last changed, at most 64.
     pub batches: u32,
@@ -81,28 +82,28 @@ pub struct NodeDiagnosis {
     pub slow_share: f64,
     /// Samples per batch in the plan in force; 0 for a server.
     pub batch_size: u32,
-    /// Share of its own time that it waits for data: of computing and waiting for data together, 0 to 1.
+    /// Share of the node's time that it waits for data, `data_wait / (data_wait + compute)`, 0 to 1.
     pub data_wait_share: f64,
-    /// The host it says it runs on.
+    /// Name of the host that the node runs on, as the node reports it.
     pub host: String,
-    /// Newest of what its system said about its load; `None` before the first.
+    /// Newest load that the node's operating system reported; `None` before the first report.
     #[cfg_attr(feature = "serde", serde(default))]
     pub load: Option<NodeLoad>,
 }
 
-/// A host all of whose workers are slow, while those of others are not.
+/// A host all of whose workers are slow, while workers of other hosts are not.
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct SlowHost {
-    /// Its name, as its nodes give it.
+    /// Name of the host, as its nodes report it.
     pub host: String,
-    /// Its workers.
+    /// Workers that run on the host.
     pub workers: Vec<NodeId>,
-    /// Lower median of their ratios.
+    /// Lower median of the slowness ratios of the host's workers; `None` if none is known.
     pub ratio: Option<f64>,
 }
 
-/// What a person needs to know about a job whose steps take long.
+/// Answer to the question which nodes of a running job are slow, and what was done about them.
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Diagnosis {
@@ -114,15 +115,18 @@ pub struct Diagnosis {
     pub error_rate: f64,
     /// Version of the plan in force.
     pub plan: PlanVersion,
-    /// Steps under the newest plan; `None` before the first, and where workers do not wait for each other.
+    /// Durations of the steps under the newest plan; `None` before the first step, and in modes whose workers
+    /// do not wait for each other.
     pub step: Option<StepView>,
-    /// By how much all workers together are slower than they were at their best under the same plan; `None` while they are not.
+    /// Factor by which all workers together are slower than at their best under the same plan; `None` while
+    /// they are not slower.
     pub slowdown: Option<f64>,
-    /// Hosts of two workers and more, all of which are stragglers, while workers of other hosts are none; by name.
+    /// Hosts of at least two workers, all of which are stragglers while workers of other hosts are not;
+    /// ordered by name.
     pub hosts: Vec<SlowHost>,
     /// All workers and servers, ordered by id.
     pub nodes: Vec<NodeDiagnosis>,
-    /// The last decision; `None` before the first.
+    /// The newest decision; `None` before the first.
     pub decision: Option<Done>,
     /// The newest actions, oldest first.
     pub done: Vec<Done>,

@@ -22,26 +22,26 @@ use antdt_core::{
 use super::core::{Node, Registered};
 use super::{Head, HeadConfig, HeadEffect, Registration};
 
-/// What the successor of a master must know about one node.
+/// State of one node that a master passes on to its successor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct NodeRecord {
-    /// Newest life of the node.
+    /// Newest incarnation of the node.
     pub holder: Holder,
-    /// Stage of that life.
+    /// Stage of that incarnation in its life.
     pub status: NodeStatus,
-    /// What the node sent when that life registered; `None` if it has not registered.
+    /// Registration of that incarnation; `None` if it has not registered.
     pub registration: Option<Registration>,
     /// Number of restarts of the node since its last commit.
     pub restarts: u32,
     /// Whether the job goes on without the node, now or as soon as it has left.
     pub retiring: bool,
-    /// Whether the node is gone for that reason.
+    /// Whether the node has left because the job goes on without it.
     pub retired: bool,
     /// Number of restarts of the node for slowness.
     #[cfg_attr(feature = "serde", serde(default))]
     pub slow_restarts: u32,
-    /// How long the node is left alone after the last of them.
+    /// Cool-down of the node after the last of these restarts.
     #[cfg_attr(feature = "serde", serde(default, with = "antdt_core::time::nanoseconds"))]
     pub rest: Duration,
 }
@@ -51,20 +51,21 @@ pub struct NodeRecord {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct HeadRecord {
-    /// All nodes that the job ever had, ordered by id.
+    /// All nodes that the job has ever had, ordered by id.
     pub nodes: Vec<NodeRecord>,
     /// Newest version of the membership.
     pub membership: MembershipVersion,
     /// Newest version of a published plan.
     pub plan: PlanVersion,
-    /// Newest rollback of the job.
+    /// Number of the newest rollback of the job.
     pub rollback: RollbackId,
     /// Number of the next checkpoint.
     pub checkpoint: CheckpointId,
-    /// Largest batch or micro-batch of each device class of which a worker ran out of memory.
+    /// For each device class, the largest batch or micro-batch, in samples, with which a worker ran out of
+    /// memory.
     #[cfg_attr(feature = "serde", serde(default))]
     pub memory: Vec<(DeviceClass, u32)>,
-    /// Number of restarts for slowness that count towards the limit of an hour.
+    /// Number of restarts for slowness that count towards the limit per hour.
     #[cfg_attr(feature = "serde", serde(default))]
     pub slow_restarts: u32,
 }
@@ -90,19 +91,21 @@ pub(super) struct Recorded {
 }
 
 impl Head {
-    /// Returns the same head, which from now on gives out a record with each change: what its successor must know.
+    /// Returns this head, which from now on emits a [`HeadRecord`] of its state with each change, for a
+    /// successor.
     #[must_use]
     pub fn journaled(mut self) -> Self {
         self.recorded = Some(Recorded::default());
         self
     }
 
-    /// The master of a job whose master has ended, journaled as that one was. With [`Begin`](super::HeadEvent::Begin) it takes
-    /// over the lives that had registered, and goes back to the newest checkpoint. After that its driver says which of them have
-    /// ended meanwhile, with [`Exited`](super::HeadEvent::Exited).
+    /// Returns the head of a master that succeeds one that has ended; it is journaled too. On
+    /// [`Begin`](super::HeadEvent::Begin) it takes over the incarnations that had registered, and rolls the
+    /// job back to the newest checkpoint. Its driver then reports, by [`Exited`](super::HeadEvent::Exited),
+    /// which of them have ended meanwhile.
     ///
     /// # Errors
-    /// If the windows and limits of the detector make no sense.
+    /// If the windows and limits of the detector are invalid.
     pub fn resume(config: HeadConfig, record: &HeadRecord) -> Result<Self, InvalidValue> {
         let mut head = Self::new_after(config, record.plan)?.journaled();
         let spent = record.nodes.iter().map(|node| (node.holder.node, node.slow_restarts, node.rest));

@@ -21,11 +21,12 @@ const RESTORE_LIMIT: Duration = Duration::from_secs(1800);
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct RolledBack {
-    /// Place of the checkpoint that models start from; `None` if they start with the job's initial parameters.
+    /// Location of the checkpoint that models start from; `None` if they start from the job's initial
+    /// parameters.
     pub checkpoint: Option<Arc<str>>,
     /// Sample counts of the ledger after the rollback.
     pub counts: Counts,
-    /// Description of the state for a person.
+    /// Description of the state, for the user.
     pub text: String,
 }
 

@@ -26,10 +26,10 @@ pub struct HeadSettings {
     /// Time between two heartbeats of a node.
     #[serde(with = "antdt_core::time::nanoseconds")]
     pub heartbeat: Duration,
-    /// How often in a row a node is restarted without having committed a step in between.
+    /// Largest number of restarts of a node in a row, without a committed step in between.
     pub max_restarts: u32,
-    /// A worker that exceeds `max_restarts` is given up as long as at least this many workers remain; otherwise the job
-    /// ends.
+    /// Smallest number of workers with which the job goes on when a worker that exceeds `max_restarts` is
+    /// given up; with fewer the job ends.
     #[serde(default = "one")]
     pub min_workers: u32,
     /// Whether every process must register with the master.
@@ -44,13 +44,13 @@ pub struct HeadSettings {
     pub dry_run: bool,
     /// Windows and limits of the detector.
     pub monitor: MonitorConfig,
-    /// When checkpoints are due; `None` if the job takes no checkpoints.
+    /// Settings of the checkpoints; `None` if the job takes no checkpoints.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoints: Option<CheckpointSchedule>,
-    /// Whether a job whose model is lost goes back to its newest checkpoint.
+    /// Whether a job whose model is lost goes back to its newest checkpoint; otherwise it ends.
     #[serde(default)]
     pub can_roll_back: bool,
-    /// Hosts that the launcher may choose among; empty if it cannot choose.
+    /// Names of the hosts that the launcher may choose among; empty if it cannot choose.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub hosts: BTreeSet<String>,
 }

@@ -1,9 +1,10 @@
 //! Sync modes: how the workers of a job combine what they compute.
 //!
-//! A mode is one folder with two halves. Its [`HeadHalf`] decides at the master which worker may begin, and what becomes of work in
-//! flight when a worker dies or leaves; its [`WorkerHalf`] decides in each worker which [`Call`] comes next.
-//! Both are pure and own only what is the mode's; what all modes share is [`HeadCore`] and [`WorkerCore`]. Everyone else
-//! asks for the mode's [`Capabilities`] and never for its name.
+//! A mode is one folder with two halves. Its [`HeadHalf`] decides in the master which worker may begin, and
+//! what happens to work in flight when a worker dies or leaves; its [`WorkerHalf`] decides in each worker
+//! which [`Call`] comes next. Both are pure and hold only the state of the mode; [`HeadCore`] and
+//! [`WorkerCore`] hold the state that all modes share. All other code asks for the mode's [`Capabilities`]
+//! and never for its name.
 //!
 //! To add a mode: write a folder with a type that implements [`Mode`], and add its [`Entry`] to [`REGISTRY`].
 //!
@@ -34,7 +35,7 @@ pub mod ps_ssp;
 pub mod ripples;
 pub mod ripples_static;
 
-/// The modes that a job can name, in the order of the help text. The first one is the default.
+/// All sync modes that a job can name, in the order of the help text. The first one is the default.
 pub const REGISTRY: &[Entry] = &[
     all_reduce::ENTRY,
     ps_bsp::ENTRY,
@@ -54,12 +55,13 @@ pub const REGISTRY: &[Entry] = &[
 pub struct Entry {
     /// Name on the command line, in job files and in reports.
     pub name: &'static str,
-    /// Name of the setting that follows the mode's name after `=`, for the help text; `None` for a mode without a
-    /// setting. In brackets if the setting may be left out.
+    /// Name of the setting that follows the mode's name after `=`, for the help text; in brackets if the
+    /// setting may be left out. `None` for a mode without a setting.
     pub setting: Option<&'static str>,
     /// What the mode does, in one line.
     pub about: &'static str,
-    /// A value that works in any job, such as `local-sgd=4`, for tests and suggestions.
+    /// Text that names the mode with a setting that works in any job, such as `local-sgd=4`, for tests and
+    /// suggestions.
     pub example: &'static str,
     /// Function that makes the mode from the text of its setting.
     pub parse: fn(Option<&str>) -> Result<SyncMode, InvalidValue>,
@@ -77,7 +79,7 @@ impl Entry {
     }
 }
 
-/// Returns the names of the modes that keep the model on servers, for error texts: `a or b`.
+/// Returns the names of the modes that keep the model on parameter servers, for error texts: `a or b`.
 pub fn with_servers() -> String {
     let modes = SyncMode::examples().into_iter().filter(|mode| mode.capabilities().needs_servers());
     modes.map(|mode| mode.name()).collect::<Vec<_>>().join(" or ")
@@ -92,55 +94,60 @@ pub enum Departure {
     EndOfData,
 }
 
-/// The step that an average of all models is for an outer optimizer: momentum that looks ahead (Nesterov).
+/// Outer optimizer of a mode that averages models: it treats the change to the average as a gradient, and
+/// applies it with Nesterov momentum.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct OuterStep {
     /// Learning rate, finite and above 0.
     pub rate: f32,
-    /// Share of the running sum that is left after a step, from 0 to below 1.
+    /// Factor by which the running sum decays in each outer step, from 0 to below 1.
     pub momentum: f32,
 }
 
-/// One way of combining the gradients or models of the workers.
+/// A sync mode: one way of combining the gradients or models of the workers.
 pub trait Mode: fmt::Debug + Send + Sync {
-    /// Its name in the [`REGISTRY`].
+    /// Returns the mode's name in the [`REGISTRY`].
     fn name(&self) -> &'static str;
 
-    /// Its setting, as the registry reads it.
+    /// Returns the mode's setting as text, in the form that the registry parses; `None` if it has none.
     fn setting(&self) -> Option<String> {
         None
     }
 
-    /// What it asks of everyone else.
+    /// Returns the capabilities of the mode, by which all other code treats it.
     fn capabilities(&self) -> Capabilities;
 
-    /// Returns what workers move when they combine their results, in a job of so many workers and servers.
+    /// Returns the messages in which workers combine their results, in a job of this many workers and
+    /// servers.
     fn traffic(&self, workers: u32, servers: u32) -> Traffic {
         Traffic::usual(self.capabilities(), workers, servers)
     }
 
-    /// Returns how an average changes the model; `None` if workers go on with the average itself.
+    /// Returns the outer optimizer that applies an average; `None` if workers continue with the average
+    /// itself.
     fn outer(&self) -> Option<OuterStep> {
         None
     }
 
-    /// What it decides at the master, for a job in which nothing has happened yet.
+    /// Returns the master's half of the mode, for a job in which nothing has happened yet.
     fn head(&self) -> Box<dyn HeadHalf>;
 
-    /// What it decides in a worker, for a life that begins.
+    /// Returns the worker's half of the mode, for an incarnation that begins.
     fn worker(&self) -> Box<dyn WorkerHalf>;
 }
 
-/// The half of a mode that runs in the master. Its methods are called in the order of events; it answers through the
-/// [`HeadCore`].
+/// The half of a sync mode that runs in the master. The head calls it in the order of events; it answers
+/// workers through the [`HeadCore`].
 pub trait HeadHalf: fmt::Debug + Send {
-    /// A live worker asks to take part, for the first time or again. [`HeadCore::let_in`] answers it, now or later.
+    /// Handles the request of a live worker to take part, for the first time or again. [`HeadCore::let_in`]
+    /// answers it, now or later.
     fn joining(&mut self, now: JobTime, core: &mut HeadCore, holder: Holder, standing: Standing);
 
-    /// A worker's push of a step is on all servers. [`HeadCore::tell_commit`] answers it, now or later.
+    /// Handles the message that a worker's push of a step is on all servers. [`HeadCore::tell_commit`]
+    /// answers it, now or later.
     ///
     /// # Errors
-    /// If the mode has no such steps, or the worker names another one than the open one.
+    /// If the mode has no such steps, or the worker names another step than the open one.
     fn ready(
         &mut self,
         _now: JobTime,
@@ -152,69 +159,76 @@ pub trait HeadHalf: fmt::Debug + Send {
         Err(format!("{holder} waits for the commit of a step, which --sync {} has not", core.sync()))
     }
 
-    /// The answer to a worker's heartbeat has orders for it, to leave or to stand still for a checkpoint: a worker that waits here
-    /// for others between two steps is called off, so that it looks at them.
+    /// Called when the answer to a worker's heartbeat orders it to leave or to pause for a checkpoint. A
+    /// worker that waits here between two steps must be answered, so that it follows the order.
     fn ordered(&mut self, _core: &mut HeadCore, _holder: Holder) {}
 
-    /// Whether this worker may take the copies of a checkpoint, in a mode whose steps are in common: it knows of the newest one.
+    /// Returns whether this worker may take the copies of a checkpoint. In a mode with common steps it must
+    /// know of the newest step.
     fn may_keep(&self, _holder: Holder) -> bool {
         true
     }
 
-    /// A checkpoint waits from now on for its keeper to stand still between two steps, and for the copies; or not any more. Meanwhile no
-    /// step may be committed without the keeper.
+    /// Called when a checkpoint begins (`true`) or ends (`false`) to wait for its keeper to pause and copy
+    /// the model. Meanwhile no step may be committed without the keeper.
     fn keeping(&mut self, _now: JobTime, _core: &mut HeadCore, _keeping: bool) {}
 
-    /// A worker that gave its leases back does not take part any more.
+    /// Handles the departure of a worker that has given its leases back.
     fn left(&mut self, now: JobTime, core: &mut HeadCore, holder: Holder, departure: Departure);
 
-    /// A life of a worker ended without leaving; whether it took part.
+    /// Handles the end of a worker's incarnation that did not leave in order. `took_part` says whether it
+    /// took part in the training.
     fn lost(&mut self, now: JobTime, core: &mut HeadCore, holder: Holder, took_part: bool);
 
-    /// The job goes back to an earlier moment: nothing that workers did or wait for counts any more. No worker joins until
-    /// [`go_on`](Self::go_on).
+    /// Handles the start of a rollback: nothing that workers did or wait for counts any more. No worker joins
+    /// until [`go_on`](Self::go_on).
     fn set_back(&mut self, now: JobTime, core: &mut HeadCore);
 
-    /// The servers are known, and after a rollback model and ledger are those of the checkpoint: workers that wait may begin.
+    /// Called once all servers are registered and, after a rollback, model and ledger are those of the
+    /// checkpoint: workers that wait may begin.
     fn go_on(&mut self, now: JobTime, core: &mut HeadCore);
 }
 
-/// The half of a mode that runs in a worker. Each method returns the worker's next call: [`WorkerCore::call`] for a
-/// call whose reply comes back to [`answered`](Self::answered), or one of the other methods of the core.
+/// The half of a sync mode that runs in a worker. The worker loop calls it; most methods return the worker's
+/// next call. [`WorkerCore::call`] makes one whose reply comes back to [`answered`](Self::answered); other
+/// methods of the core make the other calls.
 pub trait WorkerHalf: fmt::Debug + Send {
-    /// What the worker says of itself when it asks to take part.
+    /// Returns what the worker tells the master about its group and model when it asks to take part.
     fn standing(&self) -> Standing {
         Standing::default()
     }
 
-    /// Whether this answer is one that the worker has acted on before, so that it asks again.
+    /// Returns whether the worker has acted on this answer to a join before, so that it must ask again.
     fn knows(&self, _joined: &Joined) -> bool {
         false
     }
 
-    /// The job went back to a checkpoint, after which the worker takes part again: what the half remembers is undone. The leases
-    /// go back without it.
+    /// Forgets all work since the checkpoint, after a rollback of the job. The worker loop gives the leases
+    /// back itself.
     fn rolled_back(&mut self);
 
-    /// The worker takes part.
+    /// Called when the worker has joined. Returns its next call.
     fn joined(&mut self, core: &mut WorkerCore, turn: &mut Turn<'_>, joined: &Joined) -> Call;
 
-    /// The batch that [`WorkerCore::take_batch`] was asked for is in memory; it may be empty.
+    /// Called when the batch that [`WorkerCore::take_batch`] asked for is in memory; the batch may be empty.
+    /// Returns the next call.
     fn loaded(&mut self, core: &mut WorkerCore, turn: &mut Turn<'_>) -> Call;
 
-    /// The batch holds a sample that cannot be read. `None` if its lease may be returned at once, as a data fault;
-    /// otherwise what has to come before that: the same samples are taken and read again.
+    /// Called when the batch holds a sample that cannot be read. Returns `None` if the sample's lease may be
+    /// given back at once as a data fault. Otherwise returns a call that must come before; the same samples
+    /// are then taken and read again.
     fn before_fault(&mut self, _core: &mut WorkerCore, _turn: &mut Turn<'_>) -> Option<Call> {
         None
     }
 
-    /// The reply to a call of this half.
+    /// Handles the reply to a call that this half made. Returns the next call.
     fn answered(&mut self, core: &mut WorkerCore, turn: &mut Turn<'_>, reply: &Reply) -> Call;
 
-    /// The shard service has answered what [`WorkerCore::feed`] asked.
+    /// Called when the shard service has answered the call given to [`WorkerCore::feed`]. Returns the next
+    /// call.
     fn fed(&mut self, core: &mut WorkerCore, turn: &mut Turn<'_>) -> Call;
 
-    /// A copy in the same state.
+    /// Returns a copy in the same state.
     fn clone_box(&self) -> Box<dyn WorkerHalf>;
 }
 
@@ -233,12 +247,12 @@ pub struct Turn<'a> {
     pub session: &'a mut AgentSession,
 }
 
-/// A sync mode with its setting. Two modes are equal if they are written alike.
+/// A sync mode with its setting. Two are equal if their texts are, such as `local-sgd=4`.
 #[derive(Clone)]
 pub struct SyncMode(Arc<dyn Mode>);
 
 impl SyncMode {
-    /// Returns a mode, either of the registry or a program's own.
+    /// Wraps a mode, which may be one of the registry or a program's own.
     pub fn new(mode: impl Mode + 'static) -> Self {
         Self(Arc::new(mode))
     }
@@ -248,17 +262,19 @@ impl SyncMode {
         self.0.name()
     }
 
-    /// Returns what the mode asks of all other parts of a job.
+    /// Returns the capabilities of the mode, by which all other code treats it.
     pub fn capabilities(&self) -> Capabilities {
         self.0.capabilities()
     }
 
-    /// Returns what workers move when they combine their results, in a job of so many workers and servers.
+    /// Returns the messages in which workers combine their results, in a job of this many workers and
+    /// servers.
     pub fn traffic(&self, workers: u32, servers: u32) -> Traffic {
         self.0.traffic(workers, servers)
     }
 
-    /// Returns how an average changes the model; `None` if workers go on with the average itself.
+    /// Returns the outer optimizer that applies an average; `None` if workers continue with the average
+    /// itself.
     pub fn outer(&self) -> Option<OuterStep> {
         self.0.outer()
     }

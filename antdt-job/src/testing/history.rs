@@ -1,4 +1,4 @@
-//! Random lives of a job, as values: drawn, shrunk, shown and played again.
+//! Random histories of a job as values, which can be drawn, shrunk, printed and replayed.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,13 +7,13 @@ use antdt_core::InvalidValue;
 use proptest::prelude::*;
 use serde::{Deserialize, Serialize};
 
-/// Most workers in a history.
+/// Largest number of workers in a history.
 pub const WORKERS_MAX: u8 = 4;
 
-/// Most samples in a shard.
+/// Largest number of samples in a shard of a history.
 pub const SHARD_MAX: u8 = 11;
 
-/// The job that a history takes place in.
+/// The settings of the job that a history is about.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Job {
@@ -25,25 +25,25 @@ pub struct Job {
     pub shards: Vec<u8>,
 }
 
-/// One step of a history. Its numbers are taken modulo what exists at that moment, so that they mean something in every
-/// state; a step that finds nothing to act on is skipped.
+/// One step of a history. Its numbers are taken modulo the number of things that exist at that moment, so
+/// that they are valid in every state; a step that finds nothing to act on is skipped.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Step {
-    /// A process carries out its next actions, `times` of them. The history chooses the process, so replies
-    /// reach the workers in any order.
+    /// A process carries out its next actions. The history chooses the process, so that replies reach the
+    /// workers in any order.
     Run {
         /// Index among the live processes.
         process: u8,
-        /// Number of repetitions.
+        /// Number of actions.
         times: u8,
     },
     /// Every node sends its heartbeat, and the policy is asked.
     Beat,
     /// Time passes, and deadlines of the master expire.
     Wait {
-        /// Milliseconds.
+        /// Time that passes, in milliseconds.
         ms: u16,
     },
     /// A worker dies, in the middle of a call or between two calls.
@@ -55,12 +55,12 @@ pub enum Step {
         /// Bit mask of the peers that still get the result of the operation in which the worker died.
         luck: u8,
     },
-    /// The training thread of a worker that reads or computes never gets on; its heartbeats do.
+    /// The training thread of a worker hangs while it reads or computes, but the worker's heartbeats go on.
     Hang {
         /// Index among the live processes.
         process: u8,
     },
-    /// The platform tells a node to leave, and does not end its process.
+    /// The platform tells a node to leave, but does not end its process.
     Preempt {
         /// Index among the live nodes, servers first.
         node: u8,
@@ -71,7 +71,7 @@ pub enum Step {
         server: u8,
         /// Whether the master hears of the death only with the next heartbeats.
         late: bool,
-        /// Whether checkpoints that were being written are complete.
+        /// Whether checkpoints that are being written are complete in spite of the death.
         written: bool,
     },
     /// An operation of a worker's group fails though no member died.
@@ -87,13 +87,13 @@ pub enum Step {
         /// workers.
         #[serde(default)]
         pieces: u8,
-        /// Steps between two averages.
+        /// Number of steps between two averages.
         local_steps: u8,
-        /// Workers that a step need not wait for and one more; 0 leaves it to the mode.
+        /// Number of workers that a step need not wait for, plus one; 0 leaves it to the mode.
         #[serde(default)]
         backups: u8,
     },
-    /// The policy asks for the restart of a worker; a worker that it adds joins the job.
+    /// The policy asks for the restart of a worker. A worker that joined the job later may be chosen, too.
     Restart {
         /// Index among the workers that may be restarted.
         worker: u8,
@@ -102,23 +102,23 @@ pub enum Step {
     },
     /// The user asks for another number of workers.
     Scale {
-        /// The number of workers. The master refuses 0, and more workers than the global batch has samples.
+        /// New number of workers. The master refuses 0, and more workers than the global batch has samples.
         workers: u8,
     },
     /// The user asks for a checkpoint at once.
     Checkpoint,
-    /// The master and the shard service die, with all calls that wait in them, and successors go on from what was
-    /// recorded.
+    /// The master and the shard service die, with all calls that wait in them, and successors continue from
+    /// what they recorded.
     RestartMaster {
-        /// Whether checkpoints that were being written are complete.
+        /// Whether checkpoints that are being written are complete in spite of the death.
         written: bool,
     },
     /// A copy of an earlier request to join a group arrives again.
     OldJoin {
-        /// Index among the last such requests.
+        /// Index among the newest such requests.
         which: u8,
     },
-    /// The shard service restarts, and gives leases other ids.
+    /// The shard service restarts, and gives the leases new ids.
     RestartService,
     /// The shard service asks a worker to give back the leases that it has not begun.
     Recall {
@@ -132,7 +132,7 @@ pub enum Step {
     },
 }
 
-/// A job and what happens to it. After the last step nothing goes wrong any more, and the job has to end.
+/// A job and what happens to it. After the last step no more faults happen, and the job has to end.
 ///
 /// `Display` writes it on one line, which [`replay`] reads; `Debug` shows one step on each line.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -146,7 +146,7 @@ impl History {
     /// Returns a history with these steps.
     ///
     /// # Errors
-    /// If there is no such job.
+    /// If a setting of the job is out of range.
     pub fn new(job: Job, steps: Vec<Step>) -> Result<Self, InvalidValue> {
         if !(1..=WORKERS_MAX).contains(&job.workers) {
             return Err(InvalidValue::new("workers", job.workers, "1 to 4 in a history"));
@@ -215,15 +215,16 @@ fn steps() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Generates histories of jobs of up to 4 workers and 66 samples, with up to 250 steps.
+/// Returns a proptest strategy for histories of jobs with up to 4 workers and 66 samples, and up to 250
+/// steps.
 pub fn any() -> impl Strategy<Value = History> {
     (jobs(), prop::collection::vec(steps(), 0..=250)).prop_map(|(job, steps)| History { job, steps })
 }
 
-/// Reads a history from the line that a failure printed.
+/// Parses the line that a failed test printed.
 ///
 /// # Panics
-/// If it is none. `text.parse::<History>()` returns an error instead.
+/// If the text is not a history. `text.parse::<History>()` returns an error instead.
 #[must_use]
 pub fn replay(text: &str) -> History {
     match text.parse() {

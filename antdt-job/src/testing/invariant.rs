@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-/// A promise that every sync mode must keep. `Display` gives its name.
+/// An invariant that every sync mode must keep. `Display` gives its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Invariant {
@@ -13,12 +13,12 @@ pub enum Invariant {
     OneOperation,
     /// All workers that apply a step apply the same contributions, after the step before it.
     SameModel,
-    /// No sample is in the model twice. Exception: where a mode acknowledges pushes, the one batch of a worker that
-    /// died between push and acknowledgement.
+    /// No sample is in the model twice. Exception: in a mode that acknowledges pushes, the last batch of a
+    /// worker that died between its push and its acknowledgement.
     OnceInModel,
     /// Every acknowledged sample is in the model.
     AckedIsInModel,
-    /// The contribution of a dead life is settled before its leases go back to the ledger.
+    /// The contribution of a dead incarnation is settled before its leases go back to the ledger.
     SettledFirst,
     /// The batch sizes of a plan add up to the global batch, if the mode's capabilities say so.
     GlobalBatch,
@@ -26,27 +26,27 @@ pub enum Invariant {
     NeverConfused,
     /// No worker says that the data has ended while samples are left.
     NoEarlyEnd,
-    /// Survivors go on: when nothing goes wrong any more, the job ends.
+    /// After a fault the survivors go on: once no more faults happen, the job ends.
     SurvivorsGoOn,
     /// At the end every sample is acknowledged, and in the model.
     NothingLost,
-    /// The model of a checkpoint holds exactly the acknowledged samples. Exception: the push of a worker that died
-    /// before it could acknowledge it.
+    /// The model of a checkpoint holds exactly the acknowledged samples. Exception: the push of a worker that
+    /// died before it could acknowledge the push.
     ExactCheckpoint,
-    /// After a rollback, model and ledger are those of the checkpoint; samples trained under an earlier lease get into
-    /// neither.
+    /// After a rollback, model and ledger are those of the checkpoint; neither contains samples trained under
+    /// an earlier lease.
     ExactRollback,
-    /// No worker gets further ahead of a slower one than the mode's capabilities say.
+    /// No worker gets further ahead of a slower one than the mode's capabilities allow.
     BoundedLead,
-    /// Members that average their models leave the mean of all models as it is.
+    /// Members that average their models do not change the mean of all models.
     MeanKept,
-    /// A life is launched once, and the numbers of memberships, plans, rollbacks and checkpoints never decrease, even
-    /// across masters.
+    /// An incarnation is launched once, and the numbers of memberships, plans, rollbacks and checkpoints
+    /// never decrease, even across masters.
     NumbersGrow,
 }
 
 impl Invariant {
-    /// All promises.
+    /// All invariants, in order.
     pub const ALL: [Self; 16] = [
         Self::Capabilities,
         Self::OneOperation,
@@ -66,7 +66,7 @@ impl Invariant {
         Self::NumbersGrow,
     ];
 
-    /// Returns the name of the promise.
+    /// Returns the name of the invariant.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Capabilities => "capabilities",
@@ -88,7 +88,7 @@ impl Invariant {
         }
     }
 
-    /// Returns the promise, in words.
+    /// Returns the invariant as a sentence.
     pub const fn promise(self) -> &'static str {
         match self {
             Self::Capabilities => "every call is one that the mode's capabilities allow",
@@ -119,29 +119,29 @@ impl fmt::Display for Invariant {
     }
 }
 
-/// The set of promises that a history is checked against.
+/// A set of [`Invariant`]s to check against histories.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Invariants(BTreeSet<Invariant>);
 
 impl Invariants {
-    /// Returns the set of all promises.
+    /// Returns the set of all invariants.
     pub fn all() -> Self {
         Self(Invariant::ALL.into())
     }
 
-    /// Returns the set of these promises.
+    /// Returns the set of these invariants.
     pub fn only(invariants: impl IntoIterator<Item = Invariant>) -> Self {
         Self(invariants.into_iter().collect())
     }
 
-    /// Returns the set without this promise.
+    /// Returns the set without this invariant.
     #[must_use]
     pub fn without(mut self, invariant: Invariant) -> Self {
         self.0.remove(&invariant);
         self
     }
 
-    /// Whether the set contains this promise.
+    /// Returns whether the set contains this invariant.
     pub fn holds_to(&self, invariant: Invariant) -> bool {
         self.0.contains(&invariant)
     }

@@ -1,8 +1,9 @@
-//! For sync modes of one's own: random lives of a whole job, and what must be true after each of their events.
+//! Tests for sync modes of other crates: random histories of a whole job, and the invariants that must hold
+//! after each event.
 //!
-//! [`check_mode`] plays them with the master and the worker loops of this crate around the mode; what is simulated is the
-//! network, the shard service and the servers. To look closer, draw histories with [`history::any`] and play them with
-//! [`Invariants::check`].
+//! [`check_mode`] replays the histories with the master and the worker loops of this crate and the mode under
+//! test; network, shard service and servers are simulated. To examine single histories, draw them with
+//! [`history::any`] and replay them with [`Invariants::check`].
 
 use proptest::test_runner::{Config, RngAlgorithm, TestError, TestRng, TestRunner};
 
@@ -20,11 +21,12 @@ pub use trial::Broken;
 /// Histories that [`check_mode`] plays.
 const CASES: u32 = 1000;
 
-/// Plays random histories of a job in this mode: deaths, joins, plans, ends of data, duplicates, reorderings, restarts of the shard
-/// service. The same histories each time.
+/// Replays random histories of a job in this mode, with deaths, joins, plans, ends of data, duplicated and
+/// reordered messages, and restarts of the shard service. The histories are the same in each run.
 ///
 /// # Errors
-/// With the promise that is broken in the smallest history that breaks one; its text has the line that replays it.
+/// The invariant that is broken in the smallest history that breaks one; the text of the error has the line
+/// that replays the history.
 pub fn check_mode(mode: &SyncMode) -> Result<(), Broken> {
     let config =
         Config { cases: CASES, max_shrink_iters: 4_000, failure_persistence: None, ..Config::default() };

@@ -43,8 +43,8 @@ const CUT_TRIES: u32 = 40;
 const MOMENT: Duration = Duration::from_millis(1);
 const HEARTBEAT: Duration = Duration::from_millis(100);
 
-/// A promise that a history broke. The text names the promise, the step, what happened, and the line that replays the
-/// history.
+/// Report that a mode broke an invariant in a history. Its text names the invariant and the step, says what
+/// happened, and gives the line that replays the history.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Broken(Box<Found>);
 
@@ -58,23 +58,23 @@ struct Found {
 }
 
 impl Broken {
-    /// Returns the promise that was broken.
+    /// Returns the broken invariant.
     pub fn invariant(&self) -> Invariant {
         self.0.invariant
     }
 
-    /// Returns the number of the step after which the promise was broken, from 1; one more than the number of steps if
-    /// it was broken after the last one.
+    /// Returns the number of the step, from 1, after which the invariant was broken. It is one more than the
+    /// number of steps if that was after the last one.
     pub fn step(&self) -> usize {
         self.0.step
     }
 
-    /// Returns a description of the violation.
+    /// Returns a description of how the invariant was broken.
     pub fn what(&self) -> &str {
         &self.0.what
     }
 
-    /// Returns the history that broke the promise.
+    /// Returns the history in which the invariant was broken.
     pub fn history(&self) -> &History {
         &self.0.history
     }
@@ -107,10 +107,10 @@ impl std::error::Error for Broken {}
 type Breach = (Invariant, String);
 
 impl Invariants {
-    /// Replays a history of a job in a sync mode and checks the promises at every step.
+    /// Replays a history of a job in a sync mode, and checks the invariants at every step.
     ///
     /// # Errors
-    /// The first promise that is broken, with the step and the history.
+    /// The first invariant that is broken, with the step and the history.
     pub fn check(&self, history: &History, mode: &SyncMode) -> Result<(), Broken> {
         let broken = |step, (invariant, what)| {
             let history = history.clone();

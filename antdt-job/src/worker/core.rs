@@ -43,9 +43,10 @@ pub(super) enum Then {
     Stop(End),
 }
 
-/// What all sync modes share of a worker's training loop.
+/// The part of a worker's training loop that all sync modes share.
 ///
-/// Methods that return a [`Call`] say what the worker does next; the worker half returns it as it is.
+/// Its methods that return a [`Call`] decide what the worker does next; the mode's worker half returns that
+/// call unchanged.
 #[derive(Debug, Clone)]
 pub struct WorkerCore {
     at: At,
@@ -89,7 +90,7 @@ impl WorkerCore {
         }
     }
 
-    /// Returns the life whose loop this is.
+    /// Returns the worker and incarnation that this loop trains for.
     pub const fn holder(&self) -> Holder {
         self.holder
     }
@@ -104,7 +105,8 @@ impl WorkerCore {
         self.step = step;
     }
 
-    /// Whether every sample of the job is accounted for, as far as the shard service has told this worker.
+    /// Returns whether every sample of the job is accounted for, according to the shard service's last
+    /// answer.
     pub const fn end_of_data(&self) -> bool {
         self.feed.end_of_data()
     }
@@ -121,7 +123,7 @@ impl WorkerCore {
         self.feed.leases()
     }
 
-    /// Returns the switch with the plans that the worker holds and applies.
+    /// Returns the switch that holds the worker's plans.
     pub const fn switch(&mut self) -> &mut PlanSwitch {
         &mut self.switch
     }
@@ -131,22 +133,23 @@ impl WorkerCore {
         &self.batch
     }
 
-    /// Returns the number of samples behind the last gradient, and the sum of their losses.
+    /// Returns the number of samples of the last gradient, and the sum of their losses.
     pub const fn computed(&self) -> (u64, f64) {
         self.computed
     }
 
-    /// Sets the number of samples behind the last gradient, and the sum of their losses.
+    /// Sets the number of samples of the last gradient, and the sum of their losses.
     pub const fn set_computed(&mut self, samples: u64, loss_sum: f64) {
         self.computed = (samples, loss_sum);
     }
 
-    /// Notes whether no worker had samples in the last step: then waiting for a shard delays no other worker.
+    /// Records whether no worker had samples in the last step; if so, waiting for a shard delays no other
+    /// worker.
     pub const fn set_idle(&mut self, idle: bool) {
         self.idle = idle;
     }
 
-    /// Returns how long the worker may wait for a shard in a step while it holds no samples: 0, unless no worker had
+    /// Returns how long a worker without samples may wait for a shard in this step: 0, unless no worker had
     /// samples in the last step.
     pub const fn patience(&self) -> Duration {
         if self.idle { PATIENCE } else { Duration::ZERO }
@@ -163,22 +166,23 @@ impl WorkerCore {
         call
     }
 
-    /// Makes a call whose reply the mode gets.
+    /// Makes `call` the worker's next call, and passes its reply to the mode.
     pub fn call(&mut self, call: Call) -> Call {
         self.ask(At::Half, call)
     }
 
-    /// Makes a call to the shard service. The mode hears when the whole exchange is answered.
+    /// Makes `call`, to the shard service, the worker's next call. The mode is told once the shard service
+    /// has answered.
     pub fn feed(&mut self, call: Call) -> Call {
         self.ask(At::Feeding(Then::Half), call)
     }
 
-    /// Ends the training of this worker.
+    /// Ends the training of this worker with an error, for the reason `why`.
     pub fn fail(&mut self, why: String) -> Call {
         self.stop(End::Failed(why))
     }
 
-    /// Ends the training of this worker, because the reply answers no call that it made while `asked`.
+    /// Ends the training of this worker with an error, because the reply does not answer the call `asked`.
     pub fn not_an_answer(&mut self, reply: &Reply, asked: &impl std::fmt::Debug) -> Call {
         self.fail(not_an_answer(reply, asked))
     }
@@ -187,7 +191,7 @@ impl WorkerCore {
         self.ask(At::Over, Call::Stop(end))
     }
 
-    /// Gives the leases back, then stops.
+    /// Gives all leases back, then ends the training of this worker.
     pub fn over(&mut self, end: End) -> Call {
         match self.feed.release() {
             Some(call) => self.ask(At::Feeding(Then::Stop(end)), call),
@@ -207,7 +211,8 @@ impl WorkerCore {
         self.rollback
     }
 
-    /// Whether the job was rolled back since the worker joined: its work since then is undone, and it must join again.
+    /// Returns whether the job was rolled back since the worker joined. If so, the worker's work since then
+    /// is undone, and it must join again.
     pub fn is_undone(&self, turn: &Turn<'_>) -> bool {
         turn.session.rollback() > self.rollback
     }
@@ -224,16 +229,16 @@ impl WorkerCore {
         Some(self.ask(At::Feeding(Then::Join(Box::new(joined.clone()))), call))
     }
 
-    /// With servers: joins the others again through the master, because a server is gone or the step that the worker
-    /// waited for is undone. The worker's batch is read again.
+    /// In a mode with servers: asks the master to join again, because a server is gone or the step that the
+    /// worker waited for is undone. The worker's batch is read again.
     pub fn join_again(&mut self, turn: &Turn<'_>) -> Call {
         self.abort();
         self.restart_meter(turn);
         self.join(Standing { group: self.told, ..Standing::default() })
     }
 
-    /// Gets a batch of the size in force. While the worker holds no samples, the shard service may keep the request
-    /// open for `patience`. The mode hears when the batch is loaded.
+    /// Takes a batch of the size that the plan in force says. While the worker holds no samples, the shard
+    /// service may keep the request open for `patience`. The mode is told when the batch is in memory.
     pub fn take_batch(&mut self, patience: Duration) -> Call {
         let want = u64::from(self.switch.batch_size());
         if want == 0 {
@@ -251,18 +256,19 @@ impl WorkerCore {
         }
     }
 
-    /// Goes on with an empty batch, without a request to the shard service.
+    /// Loads an empty batch, without a request to the shard service.
     pub fn take_nothing(&mut self) -> Call {
         self.load(Batch::default())
     }
 
-    /// Gives all leases back, with what is committed of them. [Feed](Self::feed) the call, if there is one.
+    /// Returns the call that gives all leases back with their committed offsets, to be passed to
+    /// [`feed`](Self::feed); `None` if the worker holds no leases.
     #[must_use]
     pub fn give_back(&mut self) -> Option<Call> {
         self.feed.release()
     }
 
-    /// Returns the number of batches in the last shard, rounded up.
+    /// Returns the number of batches in the shard that was granted last, rounded up.
     pub const fn batches_of_a_shard(&self) -> u64 {
         self.feed.batches_of_a_shard()
     }
@@ -326,31 +332,33 @@ impl WorkerCore {
 
     // Samples.
 
-    /// Commits the batch, which is part of the model now, and acknowledges it. [Feed](Self::feed) the call, if there is
-    /// one.
+    /// Commits the batch, which is part of the model now. Returns the call that acknowledges it, to be passed
+    /// to [`feed`](Self::feed), if there is one.
     #[must_use]
     pub fn commit(&mut self) -> Option<Call> {
         self.feed.commit(&self.batch)
     }
 
-    /// Commits the samples of several batches and acknowledges them, as [`commit`](Self::commit) does for one batch.
+    /// Commits the samples of several batches. Returns the call that acknowledges them, as
+    /// [`commit`](Self::commit) does for one batch.
     #[must_use]
     pub fn commit_batch(&mut self, batch: &Batch) -> Option<Call> {
         self.feed.commit(batch)
     }
 
-    /// Notes that the batch is part of the model and that the master has acknowledged it.
+    /// Records that the batch is part of the model, and that the master has acknowledged it in the ledger.
     pub fn settled(&mut self) {
         self.feed.settled(&self.batch);
     }
 
-    /// Notes that the samples of several batches are part of the model and that the master has acknowledged them.
+    /// Records that the samples of several batches are part of the model, and that the master has
+    /// acknowledged them in the ledger.
     pub fn settled_batch(&mut self, batch: &Batch) {
         self.feed.settled(batch);
     }
 
-    /// Returns the acknowledgements that are due when these samples are committed, one for each lease, under the
-    /// present ids of the leases.
+    /// Returns the acknowledgements to send when these samples are committed: one for each lease, under the
+    /// lease's present id.
     pub fn acks_of(&self, batch: &Batch) -> Acks {
         self.feed.acks_of(batch)
     }
@@ -369,7 +377,8 @@ impl WorkerCore {
         }
     }
 
-    /// Whether the worker still holds the leases of all these samples. A restart of the shard service may take some away.
+    /// Returns whether the worker still holds the leases of all these samples. A restart of the shard service
+    /// may end some.
     pub fn holds(&self, batch: &Batch) -> bool {
         let leases = self.feed.leases();
         batch.fragments.iter().all(|fragment| leases.holds(leases.name_of(fragment.grant.lease)))
@@ -395,7 +404,7 @@ impl WorkerCore {
 
     // Plans and reports.
 
-    /// With servers: begins at the step and with the plan that the master has named.
+    /// In a mode with servers: continues at the step and with the plan that the master's answer names.
     pub fn enter_with_servers(&mut self, turn: &mut Turn<'_>, joined: &Joined) {
         turn.session.regrouped();
         self.told = joined.membership;
@@ -405,36 +414,37 @@ impl WorkerCore {
         self.note_plans(turn);
     }
 
-    /// Takes the newest plan that the master has sent.
+    /// Takes the newest plan of the session, if one has arrived, as the plan to switch to.
     pub fn offer_plan(&mut self, turn: &mut Turn<'_>) {
         if let Some(plan) = turn.session.take_plan() {
             self.switch.offer(plan);
         }
     }
 
-    /// Tells the session which plans the worker holds and applies.
+    /// Records in the session which plans the worker holds and has in force.
     pub fn note_plans(&self, turn: &mut Turn<'_>) {
         turn.session.plans(self.switch.ready(), self.switch.applied(), self.step);
     }
 
-    /// Counts the time from now on as this part of a batch.
+    /// Assigns the time from now on to this part of a batch's time.
     pub fn enter(&mut self, turn: &Turn<'_>, part: Part) {
         self.meter.enter(turn.now, part);
     }
 
-    /// Discards the time that the worker spent since its last report.
+    /// Discards the time that has passed since the worker's last report.
     pub fn restart_meter(&mut self, turn: &Turn<'_>) {
         self.meter.restart(turn.now);
     }
 
-    /// Reports the time that the worker spent since its last report, for this many samples.
+    /// Reports the time since the worker's last report as the time of a batch with this many samples.
     pub fn report(&mut self, turn: &mut Turn<'_>, samples: u64) {
         let (at, plan) = (Iteration(self.step), self.switch.applied());
         let report = self.meter.finish(turn.now, at, plan, samples, self.micro.count);
         turn.session.report(Reported { report, loss_sum: self.computed.1 });
     }
 
-    /// Reports the time that the worker spent since its last report, for the samples that it computed.
+    /// Reports the time since the worker's last report as the time of a batch with the samples that were
+    /// computed.
     pub fn report_computed(&mut self, turn: &mut Turn<'_>) {
         self.report(turn, self.computed.0);
     }

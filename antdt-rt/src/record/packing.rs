@@ -22,7 +22,8 @@ pub enum Packing {
 }
 
 impl Packing {
-    /// Returns the compression that a file name asks for: gzip if it ends in `.gz`.
+    /// Returns the compression that a file name asks for: [`Gzip`](Self::Gzip) if it ends in `.gz`, otherwise
+    /// [`Plain`](Self::Plain).
     pub fn of(path: &Path) -> Self {
         let gzip = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gz"));
         if gzip { Self::Gzip } else { Self::Plain }
@@ -50,7 +51,7 @@ enum Writer {
 }
 
 impl PackedFile {
-    /// Wraps an empty file.
+    /// Returns a writer to an empty file, in the form `packing`.
     pub fn new(file: File, packing: Packing) -> Self {
         let out = BufWriter::new(file);
         Self(match packing {
@@ -91,7 +92,7 @@ impl Write for PackedFile {
 /// Opens a trace for reading. A file that gzip compressed is decompressed, whatever its name.
 ///
 /// # Errors
-/// If it cannot be opened, or its first bytes cannot be read.
+/// If the file cannot be opened, or its first bytes cannot be read.
 pub fn open_trace(path: &Path) -> io::Result<Box<dyn BufRead>> {
     let mut file = BufReader::new(File::open(path)?);
     Ok(if file.fill_buf()?.starts_with(&GZIP) {

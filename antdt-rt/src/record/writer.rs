@@ -23,11 +23,11 @@ const WRITE_EVERY: Duration = Duration::from_millis(100);
 
 /// A destination of a trace, such as a file.
 pub trait TraceSink: Write + Send {
-    /// Truncates the destination to its first `len` bytes; what is written next follows them. Called when a
-    /// write failed.
+    /// Truncates the destination to its first `len` bytes; the next write continues there. The trace writer
+    /// calls it when a write failed.
     ///
     /// # Errors
-    /// If it cannot be truncated: the trace may then end in a piece of a line.
+    /// If the destination cannot be truncated; the trace may then end in a partial line.
     fn cut(&mut self, len: u64) -> std::io::Result<()>;
 }
 
@@ -41,8 +41,8 @@ impl TraceSink for File {
 /// Writes the trace of one job.
 ///
 /// Recording never stops the job: when the disk is full, fails, or is so slow that 64 MiB wait for it, the
-/// recording ends where it is, with one warning in the log. The file is then complete up to that place, for
-/// every machine.
+/// recording ends there, with one warning in the log. Up to that point the file is complete for every state
+/// machine.
 #[derive(Debug)]
 pub struct TraceWriter {
     shared: Arc<Shared>,
@@ -87,7 +87,7 @@ impl Shared {
 }
 
 impl TraceWriter {
-    /// Writes the header to the file, which must be empty, and starts the thread.
+    /// Writes the header to the file, which must be empty, and starts the thread that writes the trace.
     ///
     /// # Errors
     /// If the header cannot be written.
@@ -115,13 +115,13 @@ impl TraceWriter {
         Ok(Self { shared, done })
     }
 
-    /// Returns a recorder for the machine of this name.
+    /// Returns a recorder for the state machine of this name.
     pub fn recorder(&self, machine: &'static str) -> MachineRecorder {
         MachineRecorder { shared: Arc::clone(&self.shared), machine }
     }
 
-    /// Writes all buffered lines and the last entry, and waits for that for at most `within`. Returns `None`
-    /// if the file was still not written then. Blocks.
+    /// Writes all buffered lines and the last entry, and blocks until that is done, at most for `within`.
+    /// Returns `None` if the file was not complete by then.
     pub fn finish(self, within: Duration) -> Option<Recorded> {
         self.close();
         self.done.recv_timeout(within).ok()
@@ -140,7 +140,8 @@ impl Drop for TraceWriter {
     }
 }
 
-/// A [`Recorder`](super::Recorder) of one machine, which leaves its lines for the writer's thread.
+/// A [`Recorder`](super::Recorder) of one state machine, which passes its lines to the thread of the
+/// [`TraceWriter`].
 #[derive(Debug)]
 pub struct MachineRecorder {
     shared: Arc<Shared>,

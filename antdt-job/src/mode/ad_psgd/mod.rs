@@ -1,5 +1,5 @@
-//! `ad-psgd`: every worker trains a model of its own, and now and then averages it with that of one other worker, in pairs that form as
-//! workers come.
+//! The sync mode `ad-psgd`: every worker trains a separate model, and averages it from time to time with that
+//! of one other worker, in pairs that the master forms.
 //!
 //! Half of the workers are active, the others passive. After a step an active worker is paired with a passive one, drawn evenly from
 //! those that are in no pair; when that one has finished its step too, both average their models. A passive worker that was not
@@ -27,7 +27,7 @@ use antdt_groups::{Bipartite, GeneratorConfig};
 use super::shared::grouped::{Head, Worker};
 use super::{Entry, HeadHalf, Mode, SyncMode, WorkerHalf};
 
-/// The line of this mode in the registry.
+/// Entry of the sync mode `ad-psgd` in the registry.
 pub const ENTRY: Entry = Entry {
     name: "ad-psgd",
     setting: None,
@@ -40,7 +40,7 @@ fn parse(_: Option<&str>) -> Result<SyncMode, InvalidValue> {
     Ok(SyncMode::new(AdPsgd))
 }
 
-/// See the [module](self).
+/// The sync mode `ad-psgd`: pairs of workers average their models. See the [module](self).
 #[derive(Debug, Clone, Copy)]
 pub struct AdPsgd;
 

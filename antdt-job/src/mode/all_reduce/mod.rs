@@ -1,4 +1,5 @@
-//! `allreduce`: every worker holds a replica, and every step takes every worker.
+//! The sync mode `allreduce`: every worker holds a replica, and every step combines the gradients of all
+//! workers.
 //!
 //! A step is three collectives: the dense sums, the sparse rows and leases of all members, and the control values. The second
 //! round says that every member has the result of the first, so that a death in between leaves a step committed by all
@@ -16,7 +17,7 @@ use super::shared::group::Group;
 use super::shared::member::Member;
 use super::{Entry, HeadHalf, Mode, SyncMode, WorkerHalf};
 
-/// The line of this mode in the registry.
+/// Entry of the sync mode `allreduce` in the registry.
 pub const ENTRY: Entry = Entry {
     name: "allreduce",
     setting: None,
@@ -29,7 +30,7 @@ fn parse(_setting: Option<&str>) -> Result<SyncMode, InvalidValue> {
     Ok(SyncMode::new(AllReduce))
 }
 
-/// See the [module](self).
+/// The sync mode `allreduce`: every step combines the gradients of all workers. See the [module](self).
 #[derive(Debug, Clone, Copy)]
 pub struct AllReduce;
 

@@ -1,4 +1,5 @@
-//! `d-psgd[=ring|exp]`: every worker trains a model of its own, and averages it with fixed neighbours in each step.
+//! The sync mode `d-psgd[=ring|exp]`: every worker trains a separate model, and averages it with fixed
+//! neighbours in each step.
 //!
 //! A step of a worker is one step of its own optimizer, then the uniform mean of its model and those of its neighbours. On a `ring`
 //! these are the ranks before and after it, in every step. On `exp` they are the ranks 1, 2, 4, ... places before and after it, one
@@ -24,7 +25,7 @@ use super::shared::local_steps::LocalSteps;
 use super::shared::member::{Member, Partners};
 use super::{Entry, HeadHalf, Mode, SyncMode, WorkerHalf};
 
-/// The line of this mode in the registry.
+/// Entry of the sync mode `d-psgd` in the registry.
 pub const ENTRY: Entry = Entry {
     name: "d-psgd",
     setting: Some("[GRAPH]"),
@@ -48,9 +49,9 @@ fn parse(setting: Option<&str>) -> Result<SyncMode, InvalidValue> {
 /// Graph of the neighbours whose models a worker averages with its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Graph {
-    /// The rank before and the rank after.
+    /// The neighbours are the rank before and the rank after.
     Ring,
-    /// The ranks a power of two before and after; another power in each step.
+    /// The neighbours are the ranks a power of two before and after, with another power in each step.
     Exponential,
 }
 
@@ -77,7 +78,7 @@ impl Graph {
     }
 }
 
-/// See the [module](self).
+/// The sync mode `d-psgd`: workers average their models with fixed neighbours. See the [module](self).
 #[derive(Debug, Clone, Copy)]
 pub struct DPsgd {
     /// Graph of the neighbours whose models a worker averages with its own.

@@ -1,8 +1,10 @@
-//! `diloco=STEPS`: as `local-sgd`, but an optimizer of its own makes the next model of an average.
+//! The sync mode `diloco=STEPS`: as `local-sgd`, but an outer optimizer computes the next model from each
+//! average.
 //!
-//! Workers and master decide what they decide under [`local-sgd`](super::local_sgd), and a sample counts with the same average. What
-//! differs is what an average does to the model: the way from the last model of all to the mean of all models is a gradient for
-//! an outer optimizer with momentum, whose state all workers have in common.
+//! Workers and master decide as under [`local-sgd`](super::local_sgd), and a sample is acknowledged with the
+//! same average. Only the effect of an average differs: the difference between the last common model and the
+//! mean of all models is the gradient of an outer optimizer with momentum, whose state is the same on all
+//! workers.
 //!
 //! Source: DiLoCo (Douillard et al., 2023; recalled), and its outer optimizer, Nesterov momentum with a rate of 0.7 and a momentum of
 //! 0.9. The mean by samples, leases and what a death means are our design.
@@ -16,7 +18,7 @@ use super::shared::local_steps::LocalSteps;
 use super::shared::member::Member;
 use super::{Entry, HeadHalf, Mode, OuterStep, SyncMode, WorkerHalf};
 
-/// Its line in the registry.
+/// Entry of the sync mode `diloco` in the registry.
 pub const ENTRY: Entry = Entry {
     name: "diloco",
     setting: Some("STEPS"),
@@ -65,12 +67,12 @@ fn read(text: &str) -> Option<DiLoCo> {
     Some(DiLoCo { steps, outer })
 }
 
-/// See the [module](self).
+/// The sync mode `diloco`: an outer optimizer applies the averages of all models. See the [module](self).
 #[derive(Debug, Clone, Copy)]
 pub struct DiLoCo {
-    /// Steps of a worker between two averages, unless a plan says otherwise; at least 1.
+    /// Number of steps of a worker between two averages, unless a plan says otherwise; at least 1.
     pub steps: u32,
-    /// What an average does to the model.
+    /// Step of the outer optimizer that an average is for the model.
     pub outer: OuterStep,
 }
 

@@ -1,4 +1,5 @@
-//! `local-sgd=STEPS`: every worker trains a model of its own; after some steps all models are averaged.
+//! The sync mode `local-sgd=STEPS`: every worker trains a separate model; after some steps all models are
+//! averaged.
 //!
 //! A round is up to `STEPS` steps of each worker with its own optimizer, then one average over all workers, weighted by the
 //! samples that each trained since the last one. A worker that gets no samples ends its round early, so that no other worker waits for
@@ -22,7 +23,7 @@ use super::shared::local_steps::LocalSteps;
 use super::shared::member::Member;
 use super::{Entry, HeadHalf, Mode, SyncMode, WorkerHalf};
 
-/// The line of this mode in the registry.
+/// Entry of the sync mode `local-sgd` in the registry.
 pub const ENTRY: Entry = Entry {
     name: "local-sgd",
     setting: Some("STEPS"),
@@ -46,7 +47,8 @@ fn parse(setting: Option<&str>) -> Result<SyncMode, InvalidValue> {
     steps.map(|steps| SyncMode::new(LocalSgd { steps })).ok_or_else(refused)
 }
 
-/// See the [module](self).
+/// The sync mode `local-sgd`: after some steps of each worker all models are averaged. See the
+/// [module](self).
 #[derive(Debug, Clone, Copy)]
 pub struct LocalSgd {
     /// Number of steps that a worker takes between two averages, unless a plan says otherwise; at least 1.

@@ -1,7 +1,7 @@
-//! `ps-asp`: parameter servers, each worker at its own pace.
+//! The sync mode `ps-asp`: parameter servers, each worker at its own pace.
 //!
-//! The servers apply each push at once, then the worker acknowledges it. No worker waits for another one; shards go where the
-//! speed is.
+//! The servers apply each push at once, then the worker acknowledges it. No worker waits for another one; a
+//! faster worker gets more shards.
 //!
 //! A step of a worker: `Load`, `Pull`, `Compute`, `Push`, `Exchange`.
 //!
@@ -14,7 +14,7 @@ use antdt_core::{Capabilities, InvalidValue};
 
 use super::{Entry, HeadHalf, Mode, SyncMode, WorkerHalf};
 
-/// The line of this mode in the registry.
+/// Entry of the sync mode `ps-asp` in the registry.
 pub const ENTRY: Entry = Entry {
     name: "ps-asp",
     setting: None,
@@ -27,7 +27,7 @@ fn parse(_setting: Option<&str>) -> Result<SyncMode, InvalidValue> {
     Ok(SyncMode::new(PsAsp))
 }
 
-/// See the [module](self).
+/// The sync mode `ps-asp`: parameter servers apply each push at once. See the [module](self).
 #[derive(Debug, Clone, Copy)]
 pub struct PsAsp;
 

@@ -1,4 +1,5 @@
-//! `ps-backup=WORKERS`: parameter servers, all workers in step, without the slowest of them.
+//! The sync mode `ps-backup=WORKERS`: parameter servers with common steps that do not wait for the slowest
+//! workers.
 //!
 //! As in `ps-bsp` the servers buffer the pushes of a step, and the master's coordinator commits it. It does so when all workers that have
 //! samples are ready but for `WORKERS` of them, at least one. A push that comes later is in no step: no server applies it and its
@@ -17,7 +18,7 @@ use antdt_core::{Capabilities, InvalidValue};
 use super::shared::coordinated::{Head, Worker};
 use super::{Entry, HeadHalf, Mode, SyncMode, WorkerHalf};
 
-/// The line of this mode in the registry.
+/// Entry of the sync mode `ps-backup` in the registry.
 pub const ENTRY: Entry = Entry {
     name: "ps-backup",
     setting: Some("WORKERS"),
@@ -45,7 +46,8 @@ fn parse(setting: Option<&str>) -> Result<SyncMode, InvalidValue> {
     backups.map(|backups| SyncMode::new(PsBackup { backups })).ok_or_else(refused)
 }
 
-/// See the [module](self).
+/// The sync mode `ps-backup`: parameter servers, with steps that do not wait for the slowest workers. See the
+/// [module](self).
 #[derive(Debug, Clone, Copy)]
 pub struct PsBackup {
     /// Number of workers that a step need not wait for; at least 1.

@@ -1,4 +1,4 @@
-//! `ps-bsp`: parameter servers, all workers in step.
+//! The sync mode `ps-bsp`: parameter servers with common steps of all workers.
 //!
 //! The servers buffer the pushes of a step. The step is committed in one place, the master's coordinator, together with its
 //! acknowledgements; the servers apply exactly the committed pushes when the next pull tells them.
@@ -12,7 +12,7 @@ use antdt_core::{Capabilities, InvalidValue};
 use super::shared::coordinated::{Head, Worker};
 use super::{Entry, HeadHalf, Mode, SyncMode, WorkerHalf};
 
-/// The line of this mode in the registry.
+/// Entry of the sync mode `ps-bsp` in the registry.
 pub const ENTRY: Entry = Entry {
     name: "ps-bsp",
     setting: None,
@@ -25,7 +25,7 @@ fn parse(_setting: Option<&str>) -> Result<SyncMode, InvalidValue> {
     Ok(SyncMode::new(PsBsp))
 }
 
-/// See the [module](self).
+/// The sync mode `ps-bsp`: parameter servers, with steps that wait for all workers. See the [module](self).
 #[derive(Debug, Clone, Copy)]
 pub struct PsBsp;
 

@@ -1,12 +1,13 @@
-//! `ps-ssp=STEPS`: parameter servers, each worker at its own pace, but none far ahead.
+//! The sync mode `ps-ssp=STEPS`: parameter servers, each worker at its own pace, but none far ahead of the
+//! others.
 //!
 //! As in `ps-asp` the servers apply each push at once, then the worker acknowledges it. Before each step a worker asks the master,
 //! which lets it begin when it is at most `STEPS` steps ahead of the slowest worker that has data. So no gradient is computed on
 //! parameters that lack more than a bounded number of the others' pushes. A worker that waits for data delays no other; one that
 //! joins starts at the clock of the slowest; a rollback sets all clocks back.
 //!
-//! A worker that waits for its turn is called off when it has orders to look at: a checkpoint, for which every worker stands
-//! still, would otherwise wait for the very workers that wait for those that stand still.
+//! A worker that waits for permission gets an answer when the master has orders for it. Otherwise a
+//! checkpoint, for which every worker pauses, would wait for workers that wait for paused ones.
 //!
 //! A step of a worker: `Load`, `Ready`, `Pull`, `Compute`, `Push`, `Exchange`.
 //!
@@ -19,7 +20,7 @@ use antdt_core::{Capabilities, InvalidValue};
 
 use super::{Entry, HeadHalf, Mode, SyncMode, WorkerHalf};
 
-/// The line of this mode in the registry.
+/// Entry of the sync mode `ps-ssp` in the registry.
 pub const ENTRY: Entry = Entry {
     name: "ps-ssp",
     setting: Some("STEPS"),
@@ -45,7 +46,7 @@ fn parse(setting: Option<&str>) -> Result<SyncMode, InvalidValue> {
     steps.map(|steps| SyncMode::new(PsSsp { steps })).ok_or_else(refused)
 }
 
-/// See the [module](self).
+/// The sync mode `ps-ssp`: parameter servers, with a bound on the lead of a worker. See the [module](self).
 #[derive(Debug, Clone, Copy)]
 pub struct PsSsp {
     /// Number of steps that a worker may be ahead of the slowest worker that still has data.

@@ -1,4 +1,5 @@
-//! `ripples=POLICY[:SIZE]`: every worker trains a model of its own, and averages it with the group that a generator at the master names.
+//! The sync mode `ripples=POLICY[:SIZE]`: every worker trains a separate model, and averages it with the
+//! group that a generator in the master forms.
 //!
 //! After a step a worker asks the master for its group. The [`GroupGenerator`](antdt_groups::GroupGenerator) forms groups among the workers that are not too far behind;
 //! when all members of one have asked, they average their models beside them and report it, and when all have reported, the
@@ -26,7 +27,7 @@ use crate::choice::Traffic;
 use super::shared::grouped::{Head, Worker};
 use super::{Entry, HeadHalf, Mode, SyncMode, WorkerHalf};
 
-/// The line of this mode in the registry.
+/// Entry of the sync mode `ripples` in the registry.
 pub const ENTRY: Entry = Entry {
     name: "ripples",
     setting: Some("POLICY"),
@@ -70,13 +71,15 @@ fn read(text: &str) -> Option<Ripples> {
 /// How the generator chooses the workers of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Grouping {
-    /// One worker of each host, then all of each host; or parts of those that are idle on a single host.
+    /// Alternately one worker of each host, and all workers of each host; on a single host as
+    /// [`Division`](Self::Division).
     Smart,
-    /// Parts of all workers that are idle.
+    /// All idle workers, divided into groups.
     Division,
-    /// Any workers, of which each runs the groups that it is in in the order in which they were drawn.
+    /// Workers drawn at random, idle or not; a worker runs the groups that it is in one after the other, in
+    /// the order in which they were drawn.
     Buffer,
-    /// The first to arrive.
+    /// The workers that arrive first.
     Arrival,
 }
 
@@ -93,14 +96,15 @@ impl Grouping {
     }
 }
 
-/// See the [module](self).
+/// The sync mode `ripples`: the master forms groups of workers that average their models. See the
+/// [module](self).
 #[derive(Debug, Clone, Copy)]
 pub struct Ripples {
     /// How the generator chooses the workers of a group.
     pub grouping: Grouping,
-    /// Number of members of a group, where the grouping does not take all workers of a host; at least 2.
+    /// Number of members of a group, in groupings that do not take all workers of a host; at least 2.
     pub size: u32,
-    /// Whether groups are formed without workers that are far behind.
+    /// Whether workers that are far behind are left out of groups.
     pub filtered: bool,
 }
 

@@ -1,9 +1,11 @@
-//! `ripples-static[=WORKERS]`: every worker trains a model of its own, and averages it with the group that a fixed schedule names.
+//! The sync mode `ripples-static[=WORKERS]`: every worker trains a separate model, and averages it with the
+//! group that a fixed schedule names.
 //!
-//! The schedule is [`StaticSchedule`]: in odd steps the workers of a host average with each other; in even steps one worker of
-//! each host, its head, averages with the heads of the other hosts, and the rest of a host in pairs. So one flow leaves each
-//! host, every second step. Whom the schedule leaves alone averages with others all the same, if there are any. The groups of a
-//! step are a function of the step and of the members alone.
+//! The schedule is [`StaticSchedule`]: in odd steps the workers of a host average with each other; in even
+//! steps one worker of each host, its head, averages with the heads of the other hosts, and the rest of a
+//! host in pairs. So one flow leaves each host, every second step. Workers that the schedule leaves alone
+//! average with other such workers, if there are any. The groups of a step are a function of the step and of
+//! the members alone.
 //!
 //! Workers are on one host if their data addresses are. With a number, that many workers one after the other count as a host,
 //! wherever they are. When workers come or go, a new group is formed, and the schedule is that of the new ranks.
@@ -22,7 +24,7 @@ use super::shared::local_steps::LocalSteps;
 use super::shared::member::{Member, Partners};
 use super::{Entry, HeadHalf, Mode, SyncMode, WorkerHalf};
 
-/// The line of this mode in the registry.
+/// Entry of the sync mode `ripples-static` in the registry.
 pub const ENTRY: Entry = Entry {
     name: "ripples-static",
     setting: Some("[WORKERS]"),
@@ -48,7 +50,8 @@ fn parse(setting: Option<&str>) -> Result<SyncMode, InvalidValue> {
     }
 }
 
-/// See the [module](self).
+/// The sync mode `ripples-static`: a fixed schedule names the groups that average their models. See the
+/// [module](self).
 #[derive(Debug, Clone, Copy)]
 pub struct RipplesStatic {
     /// Number of workers that count as one host; `None` to take workers with the same address as one host.
