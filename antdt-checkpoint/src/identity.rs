@@ -24,19 +24,20 @@ pub struct JobIdentity {
 /// Identity of the data that a job trains on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DataIdentity {
-    /// Location of the data as the user gave it. Compared only where there is no fingerprint, because data
-    /// may move.
+    /// Location of the data as the user gave it. It is compared only if a fingerprint is missing, because
+    /// data may move.
     pub name: String,
     /// Number of training samples of one epoch.
     pub rows: u64,
-    /// Samples that are held out for the evaluation, such as `0.1`.
+    /// Text form of the setting that says which samples are held out for evaluation, such as `0.1`.
     pub evaluation: String,
-    /// Digest of the content, where one is known.
+    /// Digest of the data's content; `None` if it is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fingerprint: Option<String>,
 }
 
-/// A property in which a checkpoint and this job differ, so that the job cannot continue from it.
+/// Report that a checkpoint and this job differ in a property, so that the job cannot continue from the
+/// checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{field} is {theirs} in the checkpoint and {ours} in this job; {remedy}")]
 pub struct Mismatch {
@@ -56,7 +57,8 @@ impl JobIdentity {
     /// Checks whether `job` can continue from a checkpoint of this job.
     ///
     /// # Errors
-    /// The first difference. Fingerprints are compared where both sides have one, else the names of the data.
+    /// The first difference. Fingerprints are compared if both sides have one, otherwise the names of the
+    /// data.
     pub fn check(&self, job: &Self) -> Result<(), Mismatch> {
         let same = |field: &str, theirs: &dyn ToString, ours: &dyn ToString, remedy| {
             let (theirs, ours) = (theirs.to_string(), ours.to_string());

@@ -13,33 +13,33 @@ use serde::{Deserialize, Serialize};
 
 use crate::identity::JobIdentity;
 
-/// The description of a checkpoint (`manifest.json`): its job, how far the model is trained, and all of its
+/// The description of a checkpoint (`manifest.json`): its job, the progress of training, and all of its
 /// files.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
-    /// Version of the format; this crate writes [`FORMAT`](Self::FORMAT).
+    /// Version of the manifest's format; this crate writes [`FORMAT`](Self::FORMAT).
     pub format: u32,
     /// Version of the program that took the checkpoint.
     pub antdt: String,
     /// Number of the checkpoint; a later one has a higher number.
     pub checkpoint: CheckpointId,
-    /// Time at which it was taken, in seconds since 1970, UTC.
+    /// Time at which the checkpoint was taken, in seconds since 1970, UTC.
     pub created_unix_s: u64,
     /// Properties that a job must share to continue from it.
     pub job: JobIdentity,
-    /// How far the model is trained.
+    /// Number of steps and samples that the model was trained for.
     #[serde(with = "TrainedText")]
     pub trained: Trained,
-    /// The optimizer with its settings: [`UpdateRule::identity`](antdt_model::UpdateRule::identity). A job
-    /// with another optimizer takes over the parameters without the optimizer's state.
+    /// Name of the optimizer with its settings: [`UpdateRule::identity`](antdt_model::UpdateRule::identity).
+    /// A job with another optimizer takes over the parameters without the optimizer's state.
     pub optimizer: String,
     /// Binding that the ledger's cut in the file `ledger.cut` must have.
     #[serde(with = "as_text")]
     pub ledger: CutBinding,
-    /// Sync mode, as `--sync` takes it. This field and the following, up to `files`, are for information
-    /// only.
+    /// Sync mode, in the form of `--sync`. This field and the following ones, up to `files`, are for
+    /// information only.
     pub mode: String,
-    /// Number of workers that took part.
+    /// Number of workers that took part in the job.
     pub workers: u32,
     /// Number of parameter servers.
     pub servers: u32,
@@ -47,23 +47,23 @@ pub struct Manifest {
     pub epochs: u32,
     /// Length of a shard in samples.
     pub shard_len: u64,
-    /// The plan in force: batch size of each worker in samples, by the worker's name.
+    /// Batch size of each worker in the plan in force, in samples, by the worker's name.
     pub plan: BTreeMap<String, u32>,
-    /// Further information: settings of the job, and what else the writer records.
+    /// Further information, such as settings of the job.
     #[serde(default)]
     pub extra: BTreeMap<String, String>,
-    /// All files of the checkpoint but this one.
+    /// All files of the checkpoint except the manifest.
     pub files: Vec<FileEntry>,
 }
 
 /// Name, length and checksum of a file of a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileEntry {
-    /// Name within the checkpoint's folder.
+    /// Name of the file within the checkpoint's folder.
     pub name: String,
-    /// Length, in bytes.
+    /// Length of the file in bytes.
     pub bytes: u64,
-    /// CRC-32C of all bytes; written as eight hexadecimal digits.
+    /// CRC-32C of the file's bytes; the manifest has it as eight hexadecimal digits.
     #[serde(with = "as_hex")]
     pub crc32c: u32,
 }
@@ -75,7 +75,7 @@ pub enum ManifestError {
     /// The bytes are not JSON, or a field is missing or malformed.
     #[error("not a manifest of a checkpoint: {why}; remove the checkpoint, or restore the file from a copy")]
     Malformed {
-        /// What is wrong, and where.
+        /// Description of the error, and its place.
         why: String,
     },
     /// The checksum does not match: the file has changed since it was written.
@@ -89,13 +89,13 @@ pub enum ManifestError {
     Newer {
         /// Format version of the file.
         format: u32,
-        /// Version of the program that wrote it, if the file names it.
+        /// Version of the program that wrote the manifest, if it is named.
         antdt: String,
     },
 }
 
 impl Manifest {
-    /// Format version that is written, and the newest that is read.
+    /// Format version that this release writes, and the newest that it reads.
     pub const FORMAT: u32 = 1;
     /// Name of the manifest's file.
     pub const NAME: &'static str = "manifest.json";
@@ -109,7 +109,7 @@ impl Manifest {
         self.files.iter().filter(|file| file.name.ends_with(Self::PART))
     }
 
-    /// Returns the file with this name.
+    /// Returns the entry of the file with this name; `None` if the checkpoint has no such file.
     pub fn file(&self, name: &str) -> Option<&FileEntry> {
         self.files.iter().find(|file| file.name == name)
     }
@@ -199,7 +199,8 @@ pub fn folder_name(checkpoint: CheckpointId) -> String {
     format!("{:020}", checkpoint.0)
 }
 
-/// Returns the checkpoint whose folder has this name; `None` if it is no such name.
+/// Returns the number of the checkpoint whose folder has this name; `None` if no checkpoint's folder has such
+/// a name.
 pub fn checkpoint_of(name: &str) -> Option<CheckpointId> {
     let digits = name.len() == 20 && name.bytes().all(|byte| byte.is_ascii_digit());
     name.parse().ok().filter(|_| digits).map(CheckpointId)

@@ -13,7 +13,7 @@ use antdt_model::{Portion, TablePortion};
 
 use crate::header::{Dtype, Header};
 
-/// Reason why a file is not a part of the model, or a portion cannot be written as one.
+/// Reason why a file is not a part of the model, or a portion of the model cannot be written as one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{why}")]
 pub struct PartFileError {

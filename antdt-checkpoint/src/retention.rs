@@ -1,4 +1,5 @@
-//! [`Retention`]: the rule which checkpoints are kept. Pure; the folder carries it out.
+//! [`Retention`]: the rule that decides which checkpoints are kept. Pure: the folder of checkpoints removes
+//! the others.
 
 use std::time::Duration;
 
@@ -9,30 +10,30 @@ use antdt_core::CheckpointId;
 pub struct Retention {
     /// Number of checkpoints to keep, the newest ones; 0 counts as 1.
     pub newest: usize,
-    /// Age beyond which a checkpoint is removed even if it is among these; `None` for no limit.
+    /// Age beyond which a checkpoint is removed even if it is one of the newest; `None` for no limit.
     pub max_age: Option<Duration>,
-    /// A checkpoint that stays in any case, because processes that are started now begin from it.
+    /// A checkpoint that is kept in any case, because processes that start now begin from it.
     pub pinned: Option<CheckpointId>,
 }
 
-/// State of a checkpoint, as retention needs it.
+/// State of a checkpoint in its folder, by which retention decides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CheckpointState {
     /// The checkpoint has a complete manifest and all files.
     Valid {
-        /// Time at which it was taken, in seconds since 1970.
+        /// Time at which the checkpoint was taken, in seconds since 1970, UTC.
         created_unix_s: u64,
     },
-    /// The checkpoint has no manifest: an attempt that did not end, or a removal.
+    /// The checkpoint has no manifest: taking or removing it was interrupted.
     Unfinished,
-    /// The checkpoint is damaged, so that the user should look at it, or it has a newer format.
+    /// The checkpoint is damaged and the user should look at it, or it has a newer format.
     Unusable,
 }
 
 impl Retention {
     /// Returns the checkpoints to remove, oldest first: valid ones beyond the limits, and unfinished ones
-    /// that are older than the newest valid one. Unusable ones stay: another version of the program may read
-    /// them.
+    /// that are older than the newest valid one. Unusable ones are kept, because another version of the
+    /// program may be able to read them. `now_unix_s` is the present time in seconds since 1970.
     pub fn doomed(&self, all: &[(CheckpointId, CheckpointState)], now_unix_s: u64) -> Vec<CheckpointId> {
         let mut newest_first = all.to_vec();
         newest_first.sort_by(|(a, _), (b, _)| b.cmp(a));

@@ -7,7 +7,7 @@ use crate::filter::ProgressFilter;
 use crate::message::GroupOrigin;
 use crate::roster::{Roster, Slot};
 
-/// A worker that a policy may put into a group.
+/// A worker that a group policy may put into a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Candidate {
     slot: Slot,
@@ -21,14 +21,14 @@ impl Candidate {
         self.holder
     }
 
-    /// Returns the number of the host that it runs on.
+    /// Returns the number of the host that the worker runs on.
     pub const fn host(&self) -> u32 {
         self.host
     }
 }
 
-/// The view of the idle and busy workers that a policy gets when a worker asks for a group; it also takes the
-/// groups that the policy forms.
+/// The state of the workers that a policy sees when a worker asks for a group. The policy also passes the
+/// groups that it forms to it.
 #[derive(Debug)]
 pub struct Draft<'a> {
     roster: &'a Roster,
@@ -64,7 +64,7 @@ impl<'a> Draft<'a> {
         self.filter.least(self.roster[self.initiator].progress)
     }
 
-    /// Returns the worker that asks for a group.
+    /// Returns the worker whose request the policy must serve.
     pub fn initiator(&self) -> Candidate {
         self.candidate(self.initiator)
     }
@@ -75,12 +75,13 @@ impl<'a> Draft<'a> {
     }
 
     /// Returns all workers that are in no group and not too far behind, including the initiator if it is in
-    /// no group. O(their number).
+    /// no group. O(number of them).
     pub fn idle(&self) -> Vec<Candidate> {
         self.roster.idle(self.least()).map(|slot| self.candidate(slot)).collect()
     }
 
-    /// Returns the workers that wait for more to come, in the order in which they came, the initiator last.
+    /// Returns the workers whose requests wait for more workers to come, in the order in which they came, the
+    /// initiator last.
     pub fn waiting(&self) -> Vec<Candidate> {
         let others = self.held.iter().filter(|slot| **slot != self.initiator);
         others.chain([&self.initiator]).map(|slot| self.candidate(*slot)).collect()
@@ -94,19 +95,20 @@ impl<'a> Draft<'a> {
         (self.roster[slot].progress >= self.least()).then(|| self.candidate(slot))
     }
 
-    /// Returns whether the initiator is so far behind the median of all workers that a worker there would not
-    /// draft it. O(workers).
+    /// Returns whether the initiator is so far behind the median of all workers that a worker at the median
+    /// would not draft it. O(workers).
     pub fn initiator_lags(&self) -> bool {
         self.roster[self.initiator].progress < self.filter.least(self.roster.progress_median())
     }
 
-    /// Returns whether a worker is of the active side, where a policy has two: every second one of those that take part, so that as many
-    /// are passive or one more. When a worker leaves, at most one other changes sides.
+    /// Returns whether a worker is on the active side, for policies that have an active and a passive side.
+    /// Every second worker that takes part is active, so that the passive side has as many or one more. When
+    /// a worker leaves, at most one other changes sides.
     pub fn is_active(&self, candidate: Candidate) -> bool {
         self.roster.position(candidate.slot) % 2 == 1
     }
 
-    /// Returns whether the initiator is so far behind a worker that this one would not draft it.
+    /// Returns whether the initiator is so far behind `candidate` that `candidate` would not draft it.
     pub fn is_left_behind_by(&self, candidate: Candidate) -> bool {
         let least = self.filter.least(self.roster[candidate.slot].progress);
         self.roster[self.initiator].progress < least
@@ -117,15 +119,15 @@ impl<'a> Draft<'a> {
         self.rng.below(bound as u64) as usize
     }
 
-    /// Shuffles `candidates`.
+    /// Puts `candidates` into a random order, from the generator's seed.
     pub fn shuffle(&mut self, candidates: &mut [Candidate]) {
         for last in (1..candidates.len()).rev() {
             candidates.swap(last, self.below(last + 1));
         }
     }
 
-    /// Forms a group. A worker that is named twice counts once. Workers that have left since, or are too far
-    /// behind, do not count; with fewer than two members no group is formed.
+    /// Forms a group of these workers. A worker that is named twice counts once. Workers that have left
+    /// meanwhile, or are too far behind, do not count; with fewer than two members no group is formed.
     pub fn form(&mut self, kind: GroupOrigin, members: &[Candidate]) {
         let least = self.least();
         let may = |candidate: &&Candidate| {
@@ -136,8 +138,8 @@ impl<'a> Draft<'a> {
         self.form_of_any(kind, &members);
     }
 
-    /// Forms a group of the given workers that still take part, however far behind they are: a worker that waits already
-    /// keeps nobody waiting.
+    /// Forms a group of these workers, however far behind they are, because a worker that waits already
+    /// delays no other. Workers that no longer take part do not count.
     pub fn form_of_any(&mut self, kind: GroupOrigin, members: &[Candidate]) {
         let here = |candidate: &&Candidate| self.roster.holds(candidate.slot, candidate.holder);
         let mut slots: Vec<Slot> = members.iter().filter(here).map(|candidate| candidate.slot).collect();

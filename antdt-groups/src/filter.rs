@@ -4,8 +4,8 @@ use std::num::NonZeroU64;
 
 use antdt_core::InvalidValue;
 
-/// Limit on how far behind a worker may be to be drafted, which bounds how long a fast worker waits. A worker
-/// that starts a group drafts no worker that is this many requests, or more, behind it.
+/// Limit on how far behind a worker may be to be drafted into a group, which bounds how long a fast worker
+/// waits. A worker that starts a group drafts no worker that is this many requests, or more, behind it.
 ///
 /// The filter does not isolate slow workers. When *they* ask, all others are ahead of them and may be
 /// drafted, and the others do not have to wait for them.
@@ -30,7 +30,7 @@ impl ProgressFilter {
         Ok(Self { gap_max: Some(gap.ok_or_else(refused)?) })
     }
 
-    /// Returns a filter that excludes no worker.
+    /// Returns a filter that excludes no worker, however far behind it is.
     pub const fn off() -> Self {
         Self { gap_max: None }
     }

@@ -1,4 +1,4 @@
-//! [`GroupGenerator`]: the members of each group, the order of groups, and whether an average counts.
+//! [`GroupGenerator`]: decides the members of each group, the order of groups, and whether an average counts.
 //!
 //! ```text
 //!            request of w                all members arrived          all reduced
@@ -40,16 +40,16 @@ use crate::roster::{Roster, Slot};
 pub struct GeneratorConfig {
     /// Limit on how far behind a worker may be to be drafted. Default: fewer than 3 requests.
     pub filter: ProgressFilter,
-    /// Longest time from the start of a group to the last report, unless the members break off before. 60 s:
-    /// longer than a member waits for its peers, and than it takes to repeat lost messages.
+    /// Longest time from the start of a group to the last report, unless the members give up before. Default
+    /// 60 s: longer than a member waits for its peers, and than it takes to repeat lost messages.
     pub group_limit: Duration,
-    /// Number of times a group may run before its members go on without an average. 3: a suspect sits out
-    /// from the second run on, so it takes several failures at once to need more.
+    /// Number of times a group may run before its members go on without an average. Default 3: a suspect is
+    /// left out from the second run on, so that only several failures at once need more.
     pub attempts_max: u32,
-    /// Whether the generator forms groups to connect workers whose groups had no member in common for a
-    /// while.
+    /// Whether the generator also forms groups that connect workers whose groups had no member in common for
+    /// a while.
     pub bridges: bool,
-    /// Most workers that may take part. Default 65,536, which take some 200 bytes each.
+    /// Largest number of workers that may take part. Default 65,536, which take some 200 bytes each.
     pub members_max: u32,
     /// Seed from which all groups are drawn.
     pub seed: Seed,
@@ -99,7 +99,7 @@ struct LiveGroup {
 
 /// Forms groups of workers, and makes sure that groups which share a worker run one after the other.
 ///
-/// Guarantees, whatever is sent to it in whatever order:
+/// It guarantees, whatever messages it gets in whatever order:
 ///
 /// - groups that run at the same time have no member in common;
 /// - every worker is told to run its groups in increasing order of keys;
@@ -155,7 +155,7 @@ impl GroupGenerator {
         })
     }
 
-    /// Returns the version of the set of present workers.
+    /// Returns the version of the set of workers that take part.
     pub const fn membership(&self) -> MembershipVersion {
         self.membership
     }
@@ -165,14 +165,14 @@ impl GroupGenerator {
         self.roster.len()
     }
 
-    /// Returns the groups in a worker's buffer: those that it has to run, in this order. None if it does not
-    /// take part.
+    /// Returns the groups that a worker has still to run, in this order; none if it does not take part.
     pub fn buffer(&self, node: NodeId) -> impl Iterator<Item = GroupKey> {
         let slot = self.roster.life_of(node).and_then(|holder| self.roster.slot_of(holder).ok());
         slot.into_iter().flat_map(|slot| self.roster[slot].buffer.iter().map(|group| self.group(*group).key))
     }
 
-    /// Returns the origin and the members, by node, of a group in the buffer of this worker.
+    /// Returns the origin and the members, in order of node, of a group that this worker has still to run;
+    /// `None` if there is no such group.
     pub fn group_of(&self, node: NodeId, group: GroupKey) -> Option<(GroupOrigin, Vec<Holder>)> {
         let slot = self.roster.slot_of(self.roster.life_of(node)?).ok()?;
         let found =
@@ -181,7 +181,7 @@ impl GroupGenerator {
     }
 
     /// Returns a worker's progress: the number of requests it has made, plus the progress with which it
-    /// began. `None` if it does not take part.
+    /// began; `None` if it does not take part.
     pub fn progress(&self, node: NodeId) -> Option<u64> {
         let slot = self.roster.slot_of(self.roster.life_of(node)?).ok()?;
         Some(self.roster[slot].progress)
@@ -196,7 +196,8 @@ impl GroupGenerator {
     /// Handles the message of a worker that wants to take part.
     ///
     /// # Errors
-    /// If its incarnation is fenced, the node is not a worker, or as many workers take part as may.
+    /// If its incarnation is fenced, the node is not a worker, or the largest number of workers takes part
+    /// already.
     pub fn hello(&mut self, now: JobTime, holder: Holder, host: u32) -> Result<Taken, GeneratorError> {
         if holder.node.role != Role::Worker {
             return Err(GeneratorError::NoWorker { holder });
@@ -221,7 +222,7 @@ impl GroupGenerator {
     /// Handles the request of a worker that has finished a step and waits.
     ///
     /// # Errors
-    /// If it does not take part, or still waits for the answer to an older request.
+    /// If the worker does not take part, or still waits for the answer to an older request.
     pub fn request(&mut self, now: JobTime, holder: Holder, sequence: u64) -> Result<Taken, GeneratorError> {
         let slot = self.roster.slot_of(holder)?;
         let worker = &self.roster[slot];
@@ -253,10 +254,10 @@ impl GroupGenerator {
         Ok(Taken::New)
     }
 
-    /// Handles the report of a member that its part in a group is over.
+    /// Handles the report of a member on the result of its part in a group.
     ///
     /// # Errors
-    /// If it does not take part, or there never was such a group.
+    /// If the worker does not take part, or no group of this key was formed.
     pub fn done(
         &mut self,
         now: JobTime,
@@ -305,7 +306,7 @@ impl GroupGenerator {
     /// Handles the message of a worker that leaves and waits for nothing.
     ///
     /// # Errors
-    /// If it never took part, or waits for the answer to a request.
+    /// If the worker never took part, or waits for the answer to a request.
     pub fn bye(&mut self, now: JobTime, holder: Holder) -> Result<Taken, GeneratorError> {
         let slot = match self.roster.slot_of(holder) {
             Err(GeneratorError::Fenced { .. }) => return Ok(Taken::Again),

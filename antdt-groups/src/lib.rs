@@ -2,33 +2,37 @@
 //!
 //! # How groups are formed
 //!
-//! Partial all-reduce: instead of all workers, a few average their models at a time, so that a slow worker delays only them.
+//! Partial all-reduce: only a few workers average their models at a time, not all, so that a slow worker
+//! delays only those few.
 //!
 //! Every worker trains a model of its own. After a step it averages the **parameters** (not gradients) with a small
 //! group, so that all members leave with the same model; over time the progress of every worker reaches every other. Three things
 //! have to be right:
 //!
-//! - *Groups that share a worker run one after the other, in one order at every shared member.* Averaging over `G` and
-//!   then `H` is not the same as the other way round, and two members that wait for each other in different groups wait
-//!   for ever. The [`GroupGenerator`] numbers groups as it makes them and appends each to the buffers of all its members
-//!   in one mutation, so every buffer is a part of one sequence; a group starts when it is at the front of all of them.
-//!   That is the whole argument against deadlock: the oldest group that is not over is at the front everywhere, so it is
-//!   only ever computing that it waits for.
-//! - *A group counts for all of its members or for none.* Averages are made beside the model; when all have reported
-//!   theirs the generator says commit, and after the first failure abort. The survivors of an aborted group run again
-//!   without the members that they blame, in the same place of the sequence.
-//! - *The progress of every worker reaches every other.* Workers of like speed become idle together and would keep to themselves; of
-//!   the groups of a while the generator keeps the components, and bridges them when there are several.
+//! - *Groups that share a worker run one after the other, in one order at every shared member.* Averaging
+//!   over `G` and then `H` is not the same as the other way round, and two members that wait for each other
+//!   in different groups wait for ever. The [`GroupGenerator`] numbers groups as it makes them and appends
+//!   each to the buffers of all its members in one mutation, so every buffer is a part of one sequence; a
+//!   group starts when it is at the front of all of them. So there is no deadlock: the oldest group that has
+//!   not ended is at the front of all its members' buffers, and only waits for members that still compute.
+//! - *A group counts for all of its members or for none.* Averages are made beside the model; when all
+//!   members have reported theirs, the generator commits the group, and after the first failure it aborts the
+//!   group. The survivors of an aborted group run again without the members that they blame, in the same
+//!   place of the sequence.
+//! - *The progress of every worker reaches every other.* Workers of similar speed become idle together, and
+//!   would average only with each other. So the generator records which workers the recent groups have
+//!   connected, and when they form several separate sets it forms a group with workers of different sets.
 //!
-//! A [`GroupPolicy`] chooses the members of a group; the [`ProgressFilter`] excludes workers that are too far behind. On even
-//! clusters a [`StaticSchedule`] does without a generator: the group is a function of rank and step.
+//! A [`GroupPolicy`] chooses the members of a group; the [`ProgressFilter`] excludes workers that are too far
+//! behind. On clusters of equal workers a [`StaticSchedule`] needs no generator: the group is a function of
+//! rank and step.
 //!
 //! # Cost
 //!
-//! A synchronisation is three short messages a worker (request, go, done) and the commit; models never pass the generator. A
-//! request that finds a group in its worker's buffer is O(1), one that divides the idle is O(k log n) for the k workers that
-//! get a group by it, which is O(log n) for each request that is answered by it. A worker's death is
-//! O(groups it was in × their size).
+//! Each worker sends or receives three short messages (request, go, done) and the commit in one
+//! synchronisation; models do not pass through the generator. A request that finds a group in its worker's
+//! buffer costs O(1). One that forms groups of `k` idle workers costs O(k log n), which is O(log n) for each
+//! of them. The death of a worker costs O(groups it was in × their size).
 //!
 //! Measured on one core, with all that comes of a request (`antdt-bench sim`): 0.2 us with 16 workers and 0.4 us (inter-intra) to
 //! 0.6 us (division) with 16,384, whose states are no longer in a near cache when a group draws them. That is 1.7 million

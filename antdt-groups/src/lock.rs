@@ -2,8 +2,9 @@
 
 /// One bit per worker: set while it is in a running group.
 ///
-/// The order of the buffers already keeps groups apart that share a worker; this is the interlock beside it, taken for all
-/// members at once or for none, so that no worker holds a lock while it waits for another.
+/// The order of the buffers already separates groups that share a worker; the lock vector is a second check.
+/// The bits of all members are set at once or not at all, so that no worker holds a lock while it waits for
+/// another.
 ///
 /// Source: Ripples's lock vector (recalled).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

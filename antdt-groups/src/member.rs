@@ -11,11 +11,11 @@ use crate::message::{GeneratorEffect, GeneratorError, GeneratorEvent, Go, GroupK
 /// An input of a [`GroupMember`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MemberEvent {
-    /// The worker applied a step to its own model and wants to average.
+    /// The worker has applied a step to its own model and asks to average.
     Synchronize,
-    /// The worker's part in the group that it was told to run is over, with this outcome.
+    /// The worker's part in this group ended, with this outcome.
     Over(GroupKey, ReduceOutcome),
-    /// The worker has nothing more to train.
+    /// The worker has nothing more to train and wants to leave.
     Leave,
     /// A message of the generator arrived.
     Told(GeneratorEffect),
@@ -28,8 +28,8 @@ pub enum MemberEvent {
 pub enum MemberEffect {
     /// Send this message to the generator.
     Send(GeneratorEvent),
-    /// Compute the average with the members of this group, beside the model. An average that is still being
-    /// computed for another group is void and may be stopped.
+    /// Compute the average with the members of this group, without changing the model. An average that is
+    /// still being computed for another group is void and may be stopped.
     Reduce(Arc<Go>),
     /// Replace the model by the average of this group.
     Apply(GroupKey),
@@ -37,7 +37,7 @@ pub enum MemberEffect {
     Discard(GroupKey),
     /// Continue training.
     Resume,
-    /// The worker has left, and the generator knows.
+    /// The worker has left, and the generator knows that.
     Left,
     /// The generator refuses this incarnation, with this error: the worker must exit.
     Fenced(GeneratorError),
@@ -81,7 +81,8 @@ pub struct GroupMember {
 }
 
 impl GroupMember {
-    /// Returns a member that will say hello. It repeats messages without an answer after `again_after`.
+    /// Returns a member that starts with a hello to the generator; `host` is the number of its host. It
+    /// repeats messages that are not answered within `again_after`.
     ///
     /// # Errors
     /// If `again_after` is 0.
@@ -108,7 +109,7 @@ impl GroupMember {
         self.holder
     }
 
-    /// Returns whether the worker trains by itself, so that it may synchronize or leave.
+    /// Returns whether the worker is training and waits for nothing, so that it may ask to average or leave.
     pub fn is_training(&self) -> bool {
         self.phase == Phase::Training
     }

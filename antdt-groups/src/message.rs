@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use antdt_core::{Holder, JobTime, MembershipVersion};
 
-/// Identity of a group: its place in the order of all groups, and the attempt to run it. Written `7.0`.
+/// Identity of a group: its place in the order of all groups, and the attempt to run it. Written as `7.0`.
 ///
 /// A worker runs its groups in increasing order of keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GroupKey {
     /// Place in the order of all groups, given once when the group is formed.
     pub order: u64,
-    /// Number of earlier attempts. A group that runs again after a failure keeps its place.
+    /// Number of earlier attempts to run the group, which keeps its place after a failure.
     pub attempt: u32,
 }
 
@@ -25,21 +25,21 @@ impl fmt::Display for GroupKey {
 /// How a policy chose the members of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum GroupOrigin {
-    /// Drawn at random from all workers.
+    /// The members were drawn at random from all workers.
     Random,
-    /// A worker of each of two sides.
+    /// The members are one worker of each of two sides.
     Pair,
-    /// The first that came.
+    /// The members are the first workers that asked.
     Arrival,
-    /// One part of a division of all idle workers.
+    /// The members are one part of a division of all idle workers.
     Division,
-    /// One worker of each host, to average across hosts.
+    /// The members are one worker of each host, to average across hosts.
     Inter,
-    /// Some workers of one host, while others average across hosts.
+    /// The members are some workers of one host, while others average across hosts.
     IntraPart,
-    /// All idle workers of one host.
+    /// The members are all idle workers of one host.
     IntraAll,
-    /// Workers whose groups had no member in common for a while, to connect them.
+    /// The members are workers whose groups had no member in common for a while, to connect them.
     Bridge,
 }
 
@@ -59,17 +59,17 @@ pub enum ReduceOutcome {
     Reduced,
     /// The member has no average. A suspect is left out of the next attempt.
     Failed {
-        /// Member that the sender blames, if any.
+        /// Member that the sender blames for the failure; `None` if it knows none.
         suspect: Option<Holder>,
     },
 }
 
-/// Order of the generator to run a group; every member gets the same.
+/// Order of the generator to run a group; every member gets the same order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Go {
     /// Key of the group.
     pub key: GroupKey,
-    /// How the members were chosen.
+    /// How the members of the group were chosen.
     pub kind: GroupOrigin,
     /// Membership version under which the group runs.
     pub membership: MembershipVersion,
@@ -83,44 +83,44 @@ pub struct Go {
 /// effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GeneratorEvent {
-    /// A worker wants to take part. This ends older incarnations of its node.
+    /// A worker wants to take part. Older incarnations of its node no longer do.
     Hello {
-        /// Worker that the message is about, and its incarnation.
+        /// Worker and incarnation that sends the message.
         holder: Holder,
-        /// Number of the host it runs on: equal for workers that share a link to others.
+        /// Number of the host that the worker runs on: equal for workers that share a link to other hosts.
         host: u32,
     },
     /// A worker has finished a step and wants to average. It waits for the answer: `Skip`, or the `Commit` of
     /// the last group.
     Request {
-        /// Worker that the message is about, and its incarnation.
+        /// Worker and incarnation that sends the message.
         holder: Holder,
         /// Running number of the worker's requests, from 1.
         sequence: u64,
     },
-    /// A member's part in a running group is over.
+    /// A member reports the result of its part in a running group.
     Done {
-        /// Worker that the message is about, and its incarnation.
+        /// Worker and incarnation that sends the message.
         holder: Holder,
         /// Key of the group.
         group: GroupKey,
         /// Result of the member's part.
         outcome: ReduceOutcome,
     },
-    /// A worker that waits for nothing leaves.
+    /// A worker that waits for no answer leaves.
     Bye {
-        /// Worker that the message is about, and its incarnation.
+        /// Worker and incarnation that leaves.
         holder: Holder,
     },
-    /// A worker was declared lost. None of its messages counts from now on.
+    /// The master declared a worker lost. None of its messages counts from now on.
     Lost {
-        /// Worker that the message is about, and its incarnation.
+        /// Worker and incarnation that was declared lost.
         holder: Holder,
     },
 }
 
 impl GeneratorEvent {
-    /// Returns the incarnation that the event is about.
+    /// Returns the worker and incarnation that the message is about.
     pub const fn holder(&self) -> Holder {
         match self {
             Self::Hello { holder, .. }
@@ -150,25 +150,25 @@ pub enum GeneratorError {
     /// The incarnation was declared lost or replaced, as far as the generator knows: the worker must exit.
     #[error("{holder} was given up or has left; start its next life and say hello")]
     Fenced {
-        /// Sender of the message.
+        /// Worker and incarnation that sent the message.
         holder: Holder,
     },
     /// The worker does not take part: it must say hello first.
     #[error("{holder} does not take part; say hello first")]
     Unknown {
-        /// Sender of the message.
+        /// Worker and incarnation that sent the message.
         holder: Holder,
     },
     /// The node is not a worker. Only workers average.
     #[error("{holder} has no model of its own to average; only workers take part")]
     NoWorker {
-        /// Sender of the message.
+        /// Node that sent the message.
         holder: Holder,
     },
     /// The generator has as many workers as it can take.
     #[error("{holder} is one too many: at most {most} workers take part; raise members_max")]
     Full {
-        /// Sender of the message.
+        /// Worker and incarnation that sent the message.
         holder: Holder,
         /// Largest number of workers.
         most: u32,
@@ -178,9 +178,9 @@ pub enum GeneratorError {
         "{holder} still waits for its request {open}; it may ask for the next one, or leave, when that is answered"
     )]
     Open {
-        /// Sender of the message.
+        /// Worker and incarnation that sent the message.
         holder: Holder,
-        /// Number of that request.
+        /// Number of the request that is still open.
         open: u64,
     },
     /// No group with this key was formed.
@@ -188,7 +188,7 @@ pub enum GeneratorError {
         "{holder} reports group {group}, and only {made} were ever made; report the group that it was told to run"
     )]
     NoGroup {
-        /// Sender of the message.
+        /// Worker and incarnation that sent the message.
         holder: Holder,
         /// Key of the group in the message.
         group: GroupKey,
@@ -200,32 +200,33 @@ pub enum GeneratorError {
 /// A message from the generator to a worker, which its driver must send.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GeneratorEffect {
-    /// The worker must run this group.
+    /// Order to a worker to run a group.
     Go {
         /// Incarnation that the message goes to.
         to: Holder,
         /// Number of the request that the group serves.
         request: u64,
-        /// The group, shared by its members.
+        /// The order, shared by the members of the group.
         go: Arc<Go>,
-        /// Whether its commit answers the request. If not, another group follows.
+        /// Whether the group's commit answers the request; if not, another group follows.
         last: bool,
     },
-    /// The request is answered: there is nothing more to average.
+    /// Answer to a request: there is no group to average with.
     Skip {
         /// Incarnation that the message goes to.
         to: Holder,
         /// Number of the request.
         request: u64,
     },
-    /// All members of the group have the average: adopt it as the model.
+    /// All members of a group have the average: the worker must adopt it as its model.
     Commit {
         /// Incarnation that the message goes to.
         to: Holder,
         /// Key of the group.
         group: GroupKey,
     },
-    /// The group was aborted: discard its average. If the request is still open, another group follows.
+    /// A group was aborted: the worker must discard its average. If its request is still open, another group
+    /// follows.
     Abort {
         /// Incarnation that the message goes to.
         to: Holder,
@@ -234,14 +235,14 @@ pub enum GeneratorEffect {
         /// Member that caused the abort, if it is known.
         culprit: Option<Holder>,
     },
-    /// The set of workers that take part has changed; goes to all of them.
+    /// The set of workers that take part has changed; all of them are told.
     #[doc(alias = "Epoch")]
     Membership {
         /// New version of the membership.
         membership: MembershipVersion,
-        /// Incarnation that joined or left.
+        /// Worker and incarnation that joined or left.
         who: Holder,
-        /// Whether it joined.
+        /// Whether the worker joined (`true`) or left (`false`).
         joined: bool,
     },
 }

@@ -30,7 +30,7 @@ impl StaticSchedule {
     /// workers of a host take turns as its head.
     ///
     /// # Errors
-    /// If there is no host, one without workers, or too many workers to count.
+    /// If there is no host, a host has no workers, or there are too many workers to count.
     pub fn new(workers_per_host: &[u32]) -> Result<Self, InvalidValue> {
         let most = workers_per_host.iter().copied().max().unwrap_or(0);
         Self::with_heads(workers_per_host, most.min(2))

@@ -43,7 +43,7 @@ pub(crate) struct Change<'a> {
     pub(crate) weight: f32,
 }
 
-/// A flat vector of parameters, or one server's piece of it, with the optimizer's state for each of them.
+/// A flat vector of parameters, or one server's piece of it, with the optimizer's state for each parameter.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DenseParams {
     values: Vec<f32>,
@@ -79,14 +79,14 @@ impl DenseParams {
         &self.values
     }
 
-    /// Returns the optimizer's state: arrays as long as the parameters, or empty where the optimizer keeps
-    /// fewer.
+    /// Returns the optimizer's state: arrays as long as the parameters; arrays that the optimizer does not
+    /// use are empty.
     pub fn state(&self) -> [&[f32]; STATE_MAX] {
         let [first, second] = &self.state;
         [first, second]
     }
 
-    /// Returns the values of the parameters, to be overwritten; the optimizer's state stays.
+    /// Returns the values of the parameters for overwriting; the optimizer's state stays.
     pub fn values_mut(&mut self) -> &mut [f32] {
         &mut self.values
     }

@@ -1,4 +1,4 @@
-//! [`Given`]: a whole model as numbers, for the workers that average with its owner.
+//! [`Given`]: a whole model as numbers, which a worker sends to the workers that average with it.
 //!
 //! Where each worker averages with a few others, models differ everywhere: the flat vector and every row that any gradient has ever
 //! changed travel, not what changed since the last average. A row that a worker never changed is as it started, in all workers
@@ -14,18 +14,19 @@ use antdt_core::ParamLayout;
 
 use crate::gradient::SparseGradient;
 
-/// See the [module](self).
+/// The whole model of a worker as numbers, or a part of it, for the workers that average with it. See the
+/// [module](self).
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Given {
-    /// The flat vector, `[dense_len]`.
+    /// Values of the flat vector, `[dense_len]`.
     pub dense: Vec<f32>,
-    /// The rows that were ever changed, and their values.
+    /// Rows that a gradient has ever changed, with their values.
     pub rows: SparseGradient,
 }
 
 impl Given {
-    /// As bytes, for [`decode`](Self::decode): the number of rows, the rows, the flat vector, the rows' values. By hand, since
-    /// all but the first number is memory in bulk, which goes out in every average.
+    /// Encodes the model as bytes for [`decode`](Self::decode): the number of rows, the rows, the flat
+    /// vector, the rows' values.
     pub fn encode(&self) -> Vec<u8> {
         let Self { dense, rows: SparseGradient { rows, values } } = self;
         let mut bytes = Vec::with_capacity(8 * (1 + rows.len()) + 4 * (dense.len() + values.len()));
@@ -36,7 +37,8 @@ impl Given {
         bytes
     }
 
-    /// Cuts the model into `parts` that differ in their flat values by one at most. No parts are one part.
+    /// Divides the model into `parts` parts, whose numbers of flat values differ by at most one; 0 counts as
+    /// 1.
     pub fn cut(&self, layout: &ParamLayout, parts: usize) -> Vec<Self> {
         let parts = parts.max(1);
         let dense = |part| self.dense[stretch(self.dense.len(), part, parts)].to_vec();
@@ -50,7 +52,7 @@ impl Given {
         cut
     }
 
-    /// Joins the parts of a model, in the order in which [`cut`](Self::cut) returns them.
+    /// Joins the parts of a model, given in the order in which [`cut`](Self::cut) returns them.
     pub fn join(parts: &[Self], layout: &ParamLayout) -> Self {
         let mut by_row: Vec<(u64, &[f32])> = Vec::new();
         for part in parts {
@@ -65,12 +67,12 @@ impl Given {
         Self { dense: parts.iter().flat_map(|part| &part.dense).copied().collect(), rows }
     }
 
-    /// Reads a model of this layout; `None` if it is none.
+    /// Decodes a model of this layout; `None` if the bytes are not one.
     pub fn decode(bytes: &[u8], layout: &ParamLayout) -> Option<Self> {
         Self::decode_part(bytes, layout, 0, 1)
     }
 
-    /// Reads part number `part` of `parts` of a model of this layout; `None` if it is none.
+    /// Decodes part number `part` of `parts` of a model of this layout; `None` if the bytes are not one.
     pub fn decode_part(bytes: &[u8], layout: &ParamLayout, part: usize, parts: usize) -> Option<Self> {
         let parts = parts.max(1);
         let (count, rest) = bytes.split_first_chunk::<8>()?;

@@ -55,13 +55,14 @@ pub struct LocalReplica {
 }
 
 impl LocalReplica {
-    /// Returns a replica of a model that is equal on all workers, as at the beginning of a job or after an
+    /// Returns a replica whose model is equal on all workers, as at the beginning of a job or after an
     /// average.
     pub fn new(model: Replica) -> Self {
         Self { base: model.dense().to_vec(), base_rows: BTreeMap::new(), samples: 0, model, outer: None }
     }
 
-    /// Returns such a replica whose averages are steps of another optimizer, the outer one. `seed` is that of the model.
+    /// Returns a replica whose averages are steps of an outer optimizer with the rule `outer`. `seed` is that
+    /// of the model.
     ///
     /// # Errors
     /// If the outer rule is invalid.
@@ -81,8 +82,8 @@ impl LocalReplica {
         &self.model
     }
 
-    /// Takes steps of this worker at a share of the learning rate, as [`Replica::set_rate_share`] says. The outer optimizer's
-    /// stay as they are.
+    /// Makes this worker's steps use a share of the learning rate, as [`Replica::set_rate_share`] does. Steps
+    /// of the outer optimizer keep the whole rate.
     pub const fn set_rate_share(&mut self, share: f32) {
         self.model.set_rate_share(share);
     }
@@ -115,7 +116,7 @@ impl LocalReplica {
         Ok(())
     }
 
-    /// Undoes the steps of this worker since the last average; its optimizer's state stays.
+    /// Undoes the steps of this worker since the last average; the state of its optimizer stays.
     pub fn revert(&mut self) {
         let rows = self.base_rows();
         let base = self.outer.as_ref().map_or(&self.base[..], |outer| outer.dense());
@@ -145,11 +146,12 @@ impl LocalReplica {
         base.model.portion()
     }
 
-    /// Overwrites the parameters that `portion` has, in a model that took no step since the last average. `with_state`, the state is
-    /// overwritten too: that of the outer optimizer if there is one, else of this worker's. Returns how many values of the flat vector were set.
+    /// Overwrites the parameters that `portion` has; the model must have taken no step since the last
+    /// average. With `with_state`, also overwrites the state of the outer optimizer if there is one,
+    /// otherwise of this worker's. Returns how many values of the flat vector were set.
     ///
     /// # Errors
-    /// If the portion does not fit the model, or another number of numbers is kept there. Nothing is changed then.
+    /// If the portion does not fit the model or the optimizer's state. Nothing is changed then.
     pub fn restore(&mut self, portion: &Portion, with_state: bool) -> Result<usize, InvalidValue> {
         match &mut self.outer {
             Some(outer) => {
@@ -164,7 +166,8 @@ impl LocalReplica {
         }
     }
 
-    /// Sets how far the model is trained, after its portions were restored.
+    /// Sets the numbers of steps and samples that the model was trained for, after its portions were
+    /// restored.
     pub const fn set_trained(&mut self, trained: Trained) {
         self.model.set_trained(trained);
     }
@@ -250,8 +253,8 @@ impl LocalReplica {
         Given { dense: self.model.dense().to_vec(), rows: self.model.changed_rows() }
     }
 
-    /// Returns the uniform mean of these models, which fit this one, or of one part of each. The same models in the same order give the
-    /// same bits, in parts or as a whole.
+    /// Returns the uniform mean of these models, all of which fit this one, or of the same part of each. The
+    /// same models in the same order give the same bits, in parts or as a whole.
     pub fn mean(&self, models: &[Given]) -> Given {
         #[allow(clippy::cast_precision_loss, reason = "far fewer than 2^53")]
         let share = 1.0 / models.len().max(1) as f64;
@@ -282,10 +285,12 @@ impl LocalReplica {
         Given { dense: scaled(&dense, share).collect(), rows }
     }
 
-    /// Goes on with a mean of models. `samples` are those of the step that all workers took.
+    /// Replaces this worker's model by a mean of models. `samples` is the number of samples of the step that
+    /// all workers took.
     ///
     /// # Errors
-    /// If the lengths do not fit the model, or a row does not exist or is out of order; nothing is then changed.
+    /// If the lengths do not fit the model, or a row does not exist or is out of order; nothing is changed
+    /// then.
     pub fn mix(&mut self, mean: Given, samples: u64) -> Result<(), TableError> {
         self.model.set(&mean.dense, &mean.rows)?;
         self.model.count(samples);
@@ -312,10 +317,10 @@ impl LocalReplica {
         bytes
     }
 
-    /// Reads what [`export`](Self::export) wrote in a worker with the same layout, rules and seed.
+    /// Decodes what [`export`](Self::export) wrote in a worker with the same layout, rules and seed.
     ///
     /// # Errors
-    /// If the bytes are damaged, of another version, or a model of another shape or optimizer.
+    /// If the bytes are damaged, have another version, or hold a model of another shape or optimizer.
     pub fn import(
         bytes: &[u8],
         layout: &ParamLayout,

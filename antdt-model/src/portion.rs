@@ -19,8 +19,8 @@ pub struct Portion {
     pub dense_from: usize,
     /// A contiguous piece of the flat vector.
     pub dense: Vec<f32>,
-    /// Optimizer state of `dense`: arrays of the same length, one for each number that the optimizer keeps of
-    /// a value.
+    /// Optimizer state of `dense`: one array of the same length for each number that the optimizer keeps per
+    /// value.
     pub dense_state: Vec<Vec<f32>>,
     /// The rows of each table of the layout, in order.
     pub tables: Vec<TablePortion>,
@@ -34,13 +34,13 @@ pub struct TablePortion {
     pub rows: Vec<u64>,
     /// Values of the rows, `[rows, dim]`.
     pub values: Vec<f32>,
-    /// Optimizer state of the rows: arrays `[rows, dim]`, one for each number that the optimizer keeps of a
+    /// Optimizer state of the rows: one array `[rows, dim]` for each number that the optimizer keeps per
     /// value.
     pub state: Vec<Vec<f32>>,
 }
 
 impl Portion {
-    /// Returns the size of all numbers in bytes.
+    /// Returns the size of all numbers of the portion in bytes.
     pub fn bytes(&self) -> usize {
         let dense = size_of_val(&self.dense[..]) * (1 + self.dense_state.len());
         let table = |table: &TablePortion| {

@@ -1,4 +1,4 @@
-//! [`UpdateRule`]: the settings of how gradients change a model.
+//! [`UpdateRule`]: the settings by which gradients change a model.
 //!
 //! A step goes in this order: sums of gradients become a mean; the mean is clipped by its norm; the optimizer adds weight
 //! decay and takes a step at the scheduled rate.
@@ -13,7 +13,7 @@ use crate::gradient::{clip_factor, norm};
 use crate::optimizer::{Optimizer, REGISTRY, STATE_MAX, UpdateStep};
 use crate::schedule::RateSchedule;
 
-/// How far a model is trained. The learning rate and bias correction depend on it, so it moves with the
+/// Progress of a model's training. The learning rate and bias correction depend on it, so it moves with the
 /// parameters from process to process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Trained {
@@ -37,8 +37,9 @@ pub struct UpdateRule {
     pub clip_norm: Option<f32>,
     /// Weight decay. It reaches the rows of a table only when a batch touches them.
     pub decay: f32,
-    /// Samples of a step at the whole rate. One with fewer, as at the end of the data, is taken at their share of the rate, so that
-    /// no sample moves the model more than others do. `None` takes every step at the whole rate.
+    /// Number of samples of a step at the whole rate. A step with fewer, as at the end of the data, is taken
+    /// at their share of the rate, so that no sample moves the model more than others do. `None` takes every
+    /// step at the whole rate.
     ///
     /// Near the end a slow worker may go on for several steps after the others have run out of data. At the whole rate the noise of
     /// its few samples would be most of what the last steps do. PyTorch divides by the workers there were at first in this case (`Join`, recalled).
@@ -59,7 +60,7 @@ impl UpdateRule {
         }
     }
 
-    /// Returns a rule with the optimizer of that name in its default settings, and this rate.
+    /// Returns a rule with the registry's optimizer of this name in its default settings, and this rate.
     ///
     /// # Errors
     /// If no optimizer has this name.
@@ -99,7 +100,7 @@ impl UpdateRule {
         Ok(())
     }
 
-    /// Returns the learning rate of a step of a model that was trained on this many samples.
+    /// Returns the learning rate of the next step of a model that was trained on this many samples.
     pub fn rate_at(&self, samples: u64) -> f32 {
         #[allow(clippy::cast_possible_truncation, reason = "rounded once a step, the same everywhere")]
         let rate = (f64::from(self.rate) * self.schedule.share(samples)) as f32;

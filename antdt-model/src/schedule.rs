@@ -63,7 +63,7 @@ fn ratio(part: u64, whole: u64) -> f64 {
 }
 
 impl RateSchedule {
-    /// The text forms, for a help text.
+    /// Text forms of a rate schedule, for help texts.
     pub const USAGES: [&'static str; 4] = [
         "constant[:warmup=N]",
         "linear:total=N[,warmup=N][,end=SHARE]",

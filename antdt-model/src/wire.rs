@@ -26,7 +26,7 @@ pub enum WireError {
     /// The checksum does not match: the message was damaged on the way.
     #[error("a checksum is wrong")]
     Checksum,
-    /// The message is longer than is accepted.
+    /// The message is longer than the receiver accepts.
     #[error("a message of {len} bytes, at most {most} are accepted")]
     TooLong {
         /// Length in the header, in bytes.
@@ -34,7 +34,7 @@ pub enum WireError {
         /// Longest accepted length, in bytes.
         most: u64,
     },
-    /// No sender of this protocol writes this payload.
+    /// The payload is not one that a sender of this protocol writes.
     #[error("a payload of {len} bytes makes no sense")]
     Payload {
         /// Length of the payload, in bytes.
@@ -106,7 +106,7 @@ pub struct PsHello {
     pub servers: u32,
     /// Length of the model's whole flat vector.
     pub dense_len: u64,
-    /// Number of rows, and of values per row, of each table.
+    /// Number of rows and number of values per row, for each table.
     pub tables: Vec<(u64, u64)>,
 }
 
@@ -126,11 +126,11 @@ pub enum PsRequest<'a> {
     Hello(PsHello),
     /// Sets the initial values of the server's piece of the flat vector.
     Init(#[serde(borrow, with = "bulk")] Cow<'a, [f32]>),
-    /// Reads values, after the commit was carried out.
+    /// Reads parameter values, after the commit was carried out.
     Pull {
-        /// Step to commit first.
+        /// Step to commit before.
         commit: Option<Cow<'a, CommitToken>>,
-        /// Rows to read.
+        /// Rows to read, ascending.
         #[serde(borrow, with = "bulk")]
         rows: Cow<'a, [u64]>,
     },
@@ -140,7 +140,7 @@ pub enum PsRequest<'a> {
         step: Iteration,
         /// Number of samples that the gradient is the sum of.
         samples: u64,
-        /// Share of the learning rate, if a plan says one.
+        /// Share of the learning rate that the plan in force sets; `None` if it sets none.
         rate_share: Option<f32>,
         /// Gradient of the server's piece of the flat vector.
         #[serde(borrow, with = "bulk")]
@@ -148,13 +148,13 @@ pub enum PsRequest<'a> {
         /// The server's rows that the gradient touches.
         #[serde(borrow, with = "bulk")]
         rows: Cow<'a, [u64]>,
-        /// Gradients of all rows, one after another.
+        /// Gradients of these rows, one after another.
         #[serde(borrow, with = "bulk")]
         values: Cow<'a, [f32]>,
     },
     /// Copies the parameters for a checkpoint, after the commit was carried out.
     Copy {
-        /// Step to commit first.
+        /// Step to commit before.
         commit: Option<Cow<'a, CommitToken>>,
         /// Checkpoint that the copy is for.
         checkpoint: CheckpointId,
@@ -199,7 +199,7 @@ pub enum PsReply<'a> {
     },
     /// Answer to a push.
     Pushed(PushOutcome),
-    /// Answer to a copy: how far the copied parameters are trained.
+    /// Answer to a copy: the progress of training of the copied parameters.
     Copied(Trained),
     /// The server refused the request.
     Refused {

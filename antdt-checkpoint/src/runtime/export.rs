@@ -29,18 +29,18 @@ pub enum ExportError {
     /// The file cannot be written.
     #[error(transparent)]
     Write(#[from] CheckpointWriteError),
-    /// The file exists already: pass `overwrite`, or another name.
+    /// The output file exists already: the caller must allow that it is overwritten, or choose another name.
     #[error("--out = {}: it exists; name another file, or replace it with --force", .0.display())]
     Exists(PathBuf),
-    /// A file of that name exists and is not a regular file.
+    /// The output path exists and is not a regular file.
     #[error("--out = {}: it is no plain file; name another one", .0.display())]
     NotAFile(PathBuf),
     /// The model cannot be written as one safetensors file.
     #[error("--out = {}: {why}", path.display())]
     Unfit {
-        /// Path of the file.
+        /// Path of the output file.
         path: PathBuf,
-        /// What is wrong with it, in words.
+        /// Reason why the model cannot be written, in words.
         why: String,
     },
 }
@@ -178,7 +178,7 @@ fn overlay(part: &TablePortion, rows: &Range<u64>, dim: usize, values: &mut [f32
     }
 }
 
-/// Returns the temporary file that an interrupted export leaves beside `out`, to be removed.
+/// Returns the path of the temporary file that an interrupted export to `out` leaves; the user can remove it.
 pub fn unfinished_export(out: &Path) -> PathBuf {
     super::disk::unfinished(out)
 }

@@ -23,11 +23,11 @@ use crate::retention::{CheckpointState, Retention};
 /// Checkpoints in a folder, or below a prefix of an object store. Each has a folder of its own, with a file
 /// for each part of the model, `ledger.cut`, and `manifest.json`.
 ///
-/// A checkpoint exists once its manifest does, which gets its name last, after everything else is durable. So
-/// whatever fails on the way leaves the earlier checkpoints as they were.
+/// A checkpoint exists once its manifest does, which gets its name last, after everything else is durable. A
+/// failure on the way therefore leaves the earlier checkpoints as they were.
 ///
-/// Any process that shares the folder may write parts. One at a time commits and removes: the master of the
-/// job.
+/// Any process that shares the folder may write parts. Only the master of the job commits and removes
+/// checkpoints.
 #[derive(Debug, Clone)]
 pub struct Folder {
     path: PathBuf,
@@ -46,7 +46,7 @@ pub struct FoundCheckpoint {
 /// The newest usable checkpoint of a folder, and newer ones that were skipped.
 #[derive(Debug)]
 pub struct Newest {
-    /// The checkpoint, with every file verified; `None` if there is none.
+    /// The newest usable checkpoint, all of whose files were verified; `None` if there is none.
     pub checkpoint: Option<Checkpoint>,
     /// Newer checkpoints that cannot be used, newest first, each with the reason.
     pub passed_over: Vec<(CheckpointId, CheckpointReadError)>,
@@ -54,8 +54,7 @@ pub struct Newest {
 
 impl Folder {
     /// Opens the folder of checkpoints at a path, which is created if it does not exist, or at a URL such as
-    /// `s3://bucket/jobs/7`. Writes a small file there and removes it, to find out whether the place is
-    /// writable.
+    /// `s3://bucket/jobs/7`. Writes and removes a small file there, to check that the folder is writable.
     ///
     /// # Errors
     /// If the folder cannot be created or written to, or the URL names a kind of store that this program does
@@ -71,7 +70,7 @@ impl Folder {
         Self { path, storage }.probed()
     }
 
-    /// Opens the checkpoints below a prefix of a store that the program passes. Tries to write to it.
+    /// Opens the checkpoints below a prefix of this object store, and checks that the store is writable.
     ///
     /// # Errors
     /// If the store cannot be written to, or the prefix is not a valid path in it.
@@ -98,7 +97,7 @@ impl Folder {
     /// Opens an existing folder of checkpoints, at a path or at a URL.
     ///
     /// # Errors
-    /// If there is no such folder, or the URL is of no store that this program knows.
+    /// If there is no such folder, or the program does not know the URL's kind of store.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, CheckpointReadError> {
         let path = path.into();
         if let Some(url) = url_of(&path) {
@@ -115,15 +114,16 @@ impl Folder {
         }
     }
 
-    /// Returns the folder of checkpoints and the number of the checkpoint whose own folder `path` is by its name; `None`
-    /// if it has no such name. Whether there is one is not looked at.
+    /// Splits the path of a checkpoint's own folder into the folder of checkpoints and the checkpoint's
+    /// number; `None` if the path does not have the name of such a folder. Does not look whether the
+    /// checkpoint exists.
     pub fn of_checkpoint(path: &Path) -> Option<(PathBuf, CheckpointId)> {
         let checkpoint = checkpoint_of(path.file_name()?.to_str()?)?;
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
         Some((folder.unwrap_or(Path::new(".")).to_owned(), checkpoint))
     }
 
-    /// Returns the path of the folder.
+    /// Returns the path or URL of the folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -140,8 +140,8 @@ impl Folder {
         Ok(numbers)
     }
 
-    /// Returns the number of the next checkpoint. It is above those of all checkpoints and attempts, so that
-    /// a process that still writes to an earlier attempt does not write to the next.
+    /// Returns the number for the next checkpoint. It is higher than those of all checkpoints and attempts,
+    /// so that a process that still writes to an earlier attempt does not write to the next.
     ///
     /// # Errors
     /// If the folder cannot be read.
@@ -166,7 +166,7 @@ impl Folder {
     /// Opens the checkpoint with this number.
     ///
     /// # Errors
-    /// If it is not there, or not complete: the error says which file is at fault.
+    /// If the checkpoint does not exist or is incomplete; the error names the file.
     pub fn open_checkpoint(&self, checkpoint: CheckpointId) -> Result<Checkpoint, CheckpointReadError> {
         let path = self.place(checkpoint);
         if !self.storage.has(&path).map_err(unread(&path))? {
@@ -175,7 +175,7 @@ impl Folder {
         Checkpoint::open(&self.storage, path, checkpoint)
     }
 
-    /// Returns the newest checkpoint whose files are all intact, which this reads to find out. Newer attempts
+    /// Returns the newest checkpoint whose files are all intact; it reads them to find out. Newer attempts
     /// and damaged checkpoints are skipped.
     ///
     /// # Errors
@@ -209,8 +209,8 @@ impl Folder {
     /// up to 100 MB with an object store, where several pieces are uploaded at a time.
     ///
     /// # Errors
-    /// If the part cannot be written; nothing of it is then left. Other parts are: [`abandon`](Self::abandon)
-    /// the attempt.
+    /// If the part cannot be written; nothing of this part is left then. Parts that were written before are
+    /// left until the caller [abandons](Self::abandon) the attempt.
     pub fn write_part(
         &self,
         checkpoint: CheckpointId,
@@ -236,9 +236,9 @@ impl Folder {
         })
     }
 
-    /// Turns an attempt into a checkpoint: checks that the files which the manifest lists are there with
-    /// their lengths, adds the ledger's cut, and writes the manifest last. Returns the manifest as written.
-    /// No older checkpoint is removed.
+    /// Completes a checkpoint whose parts are written: checks that the files which the manifest lists are
+    /// there with their lengths, adds the ledger's cut, and writes the manifest last. Returns the manifest as
+    /// written. No older checkpoint is removed.
     ///
     /// # Errors
     /// If a file is missing, the two halves are not of one checkpoint, or something cannot be written. The
@@ -286,10 +286,10 @@ impl Folder {
         Ok(())
     }
 
-    /// Removes an attempt that will not be committed. Without one, nothing happens.
+    /// Removes the files of an attempt that will not be committed. Does nothing if there are none.
     ///
     /// # Errors
-    /// If it is a complete checkpoint, which this never removes, or cannot be removed.
+    /// If the checkpoint is complete, which this never removes, or a file cannot be removed.
     pub fn abandon(&self, checkpoint: CheckpointId) -> Result<(), CheckpointWriteError> {
         let place = self.place(checkpoint);
         self.refuse_whole(checkpoint, &place)?;
@@ -297,7 +297,7 @@ impl Folder {
     }
 
     /// Removes complete checkpoints beyond the limits, but never the newest, and attempts that are older than
-    /// that. Returns what was removed. A checkpoint that cannot be read stays.
+    /// that. Returns the numbers of the removed ones. A checkpoint that cannot be read is kept.
     ///
     /// # Errors
     /// If the folder cannot be read or a checkpoint cannot be removed.

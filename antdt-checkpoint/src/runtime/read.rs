@@ -24,18 +24,18 @@ pub enum CheckpointReadError {
     Url {
         /// URL that was given.
         url: String,
-        /// What is wrong with it, in words.
+        /// Reason why the URL is not one, in words.
         why: String,
     },
     /// The folder has no checkpoint of this number.
     #[error("{} has no checkpoint {checkpoint}; `antdt model list` shows those there are", folder.display())]
     NoCheckpoint {
-        /// The folder of checkpoints.
+        /// Path of the folder of checkpoints.
         folder: PathBuf,
         /// Number of the checkpoint.
         checkpoint: CheckpointId,
     },
-    /// The checkpoint has no manifest: an attempt that did not end.
+    /// The checkpoint in this folder has no manifest: the attempt to take it was interrupted.
     #[error("{}: it has no {}: it was not finished, or is being removed; take another checkpoint", .0.display(), Manifest::NAME)]
     Unfinished(PathBuf),
     /// The manifest cannot be used.
@@ -74,7 +74,7 @@ pub enum CheckpointReadError {
     Part {
         /// Path of the file, or of the checkpoint's folder.
         path: PathBuf,
-        /// Reason.
+        /// Reason why the file, or the set of parts, is wrong.
         error: PartFileError,
     },
     /// The ledger's cut cannot be read with the settings of this data set.
@@ -90,7 +90,7 @@ pub enum CheckpointReadError {
     Pair {
         /// Path of the cut.
         path: PathBuf,
-        /// The difference.
+        /// Difference between the bindings of the two.
         error: RecoverError,
     },
     /// The operating system could not read a file.

@@ -38,7 +38,7 @@ pub enum CheckpointWriteError {
     Url {
         /// URL that was given.
         url: String,
-        /// What is wrong with it, in words.
+        /// Reason why the URL is not one, in words.
         why: String,
     },
     /// The portion is not a part of a model of this layout: a defect of the caller.
@@ -55,10 +55,10 @@ pub enum CheckpointWriteError {
         /// Name that was given.
         name: String,
     },
-    /// The checkpoint is complete already: each number is used once.
+    /// A complete checkpoint of this number exists already: each number is used once.
     #[error("checkpoint {checkpoint} in {} is whole already; take the next number", folder.display())]
     Whole {
-        /// The folder of checkpoints.
+        /// Path of the folder of checkpoints.
         folder: PathBuf,
         /// Number of the checkpoint.
         checkpoint: CheckpointId,

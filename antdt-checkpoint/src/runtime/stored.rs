@@ -14,8 +14,7 @@ use crate::part;
 
 /// A complete checkpoint: it has a manifest, and every file that the manifest lists, with its length.
 ///
-/// Whether the bytes are those that were written is checked when they are read, or by
-/// [`verify`](Self::verify).
+/// The checksums of the files are checked when they are read, or by [`verify`](Self::verify).
 #[derive(Debug, Clone)]
 pub struct Checkpoint {
     storage: Arc<dyn Storage>,
@@ -63,9 +62,9 @@ impl Checkpoint {
             .map_err(|error| CheckpointReadError::Part { path: self.path.clone(), error })
     }
 
-    /// Returns the parts of the model, in the order of the manifest. Each is read and checked when the
-    /// iterator reaches it, so that only one is in memory at a time. Rows in no part were never touched:
-    /// their values follow from the seed.
+    /// Returns the parts of the model, in the order of the manifest. Each part is read and checked when the
+    /// iterator reaches it, so that only one is in memory at a time. A row that is in no part was never
+    /// trained; its values follow from the seed.
     ///
     /// After an error the iterator ends.
     pub fn portions(&self) -> impl Iterator<Item = Result<Portion, CheckpointReadError>> + '_ {
@@ -81,7 +80,8 @@ impl Checkpoint {
     /// Returns the ledger's cut, for a data set with these settings.
     ///
     /// # Errors
-    /// If the file is damaged, of other settings, or was not cut together with the model.
+    /// If the file is damaged, belongs to a data set with other settings, or was not cut together with the
+    /// model.
     pub fn ledger_cut(&self, spec: &DatasetSpec) -> Result<LedgerCut, CheckpointReadError> {
         let path = self.path.join(Manifest::LEDGER);
         let entry =

@@ -6,10 +6,11 @@ use super::{GroupPolicy, checked};
 use crate::draft::Draft;
 use crate::message::GroupOrigin;
 
-/// A policy that groups the first workers to arrive: a request waits until as many have made one as a group has members.
+/// A group policy that forms groups of the workers that ask first: a request waits until as many workers have
+/// asked as a group has members.
 ///
-/// All members of a group are there when it is formed, so nobody waits for a worker that computes, and none is too far behind. A worker
-/// that is always slow is in few groups, with whoever comes at the same time.
+/// All members of a group wait when it is formed, so no member waits for a worker that computes, and none is
+/// too far behind. A worker that is always slow is in few groups, with workers that ask at the same time.
 ///
 /// Source: ours, after the "first k of n" of synchronous training with backup workers (Chen et al., 2016; recalled).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,7 +19,7 @@ pub struct FirstToArrive {
 }
 
 impl FirstToArrive {
-    /// Returns the policy for groups of `group_size`; where fewer workers take part, of all.
+    /// Returns the policy for groups of `group_size` members, or of all workers if fewer take part.
     ///
     /// # Errors
     /// If `group_size` is below 2.

@@ -4,13 +4,13 @@ use super::GroupPolicy;
 use crate::draft::{Candidate, Draft};
 use crate::message::GroupOrigin;
 
-/// A policy that pairs each active worker with a randomly drawn passive one that is in no pair. Half of the
-/// workers are active, the others passive; with an odd number, one more is passive.
+/// A group policy that pairs each active worker with a randomly drawn passive worker that is in no pair. Half
+/// of the workers are active, the others passive; with an odd number, one more is passive.
 ///
-/// Between an active and a passive worker it is the active one that asks, and the passive one goes on training if no
-/// active worker has drawn it. But a passive worker that is too far behind an active one to be drawn by it may draw it: so
-/// each pair can be formed by exactly one of its two workers, whatever their speeds, and a slow worker is waited for by
-/// nobody that is far ahead of it.
+/// Between an active and a passive worker it is the active one that asks, and the passive one goes on
+/// training if no active worker has drawn it. But a passive worker that is too far behind an active one to be
+/// drawn by it may draw it: so each pair can be formed by exactly one of its two workers, whatever their
+/// speeds, and no worker that is far ahead of a slow one waits for it.
 ///
 /// As many workers are passive as active or more, and pairs have one of each, so an active worker that is in no pair
 /// finds a passive one that is in none, unless those are too far behind. O(workers that are in no pair).

@@ -6,9 +6,9 @@ use super::{GroupPolicy, checked, cut};
 use crate::draft::Draft;
 use crate::message::GroupOrigin;
 
-/// A policy that divides all workers that are in no group and not too far behind into disjoint random groups,
-/// so that no two groups conflict. Such a worker may still be computing a step; the other members of its
-/// group then wait at most for the rest of that step.
+/// A group policy that divides all workers that are in no group and not too far behind into disjoint random
+/// groups, so that no two groups conflict. A drawn worker may still be computing a step; the other members of
+/// its group then wait at most for the rest of that step.
 ///
 /// Source: Prague's Group Division, "Global Division" in the preprint (recalled).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,7 +18,8 @@ pub struct Division {
 }
 
 impl Division {
-    /// Returns the policy for groups of `group_size`; one group of each division may have one more member.
+    /// Returns the policy for groups of `group_size` members; one group of each division may have one more
+    /// member.
     ///
     /// # Errors
     /// If `group_size` is below 2.

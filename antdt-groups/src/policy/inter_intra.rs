@@ -6,9 +6,9 @@ use super::{GroupPolicy, checked, cut};
 use crate::draft::Draft;
 use crate::message::GroupOrigin;
 
-/// A policy that divides all idle workers in two phases. In the first, one worker of each host averages with
-/// those of the other hosts, one flow for each network card, while the others average with some of their own
-/// host; in the second, each host averages as a whole. So every update crosses to each host once and is
+/// A group policy that divides all idle workers in two phases. In the first, one worker of each host averages
+/// with those of the other hosts, one flow for each network card, while the others average with some of their
+/// own host; in the second, each host averages as a whole. So every update is sent to each host once and
 /// spread there.
 ///
 /// Source: Prague's smart group generator (recalled; the details are ours).
@@ -21,7 +21,7 @@ pub struct InterIntra {
 
 impl InterIntra {
     /// Returns the policy. In its first phase, the workers that stay inside their host average in groups of
-    /// `group_size`.
+    /// `group_size` members.
     ///
     /// # Errors
     /// If `group_size` is below 2.
@@ -29,10 +29,10 @@ impl InterIntra {
         Ok(Self { group_size: checked(group_size)?, laggard_single_phase: false })
     }
 
-    /// Changes the policy so that a worker far behind gets one group and no second phase, for which its host
-    /// would wait another of its slow steps. In a pilot it took a third fewer steps to the same loss with one
-    /// worker five times as slow, and up to 22 % of the throughput with one twice as slow; so it is off by
-    /// default. It makes a division O(workers).
+    /// Changes the policy so that a worker that is far behind gets one group and no second phase, because its
+    /// host would wait for another of its slow steps. In a pilot, it needed a third fewer steps to the same
+    /// loss with one worker five times as slow, but lost up to 22 % of the throughput with one worker twice
+    /// as slow; so it is off by default. It makes a division O(workers).
     #[must_use]
     pub const fn with_laggards_in_a_single_phase(self) -> Self {
         Self { laggard_single_phase: true, ..self }

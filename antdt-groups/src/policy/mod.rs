@@ -28,25 +28,25 @@ pub use division::Division;
 pub use inter_intra::InterIntra;
 pub use random::Random;
 
-/// A policy that forms groups when a worker asks and is in none.
+/// A policy that chooses the members of a group when a worker that is in no group asks for one.
 ///
 /// Under every policy the order of groups is kept, no worker that has left or is too far behind is drafted,
 /// and the asking worker gets an answer: a policy can make averaging slow, not wrong.
 pub trait GroupPolicy: Debug + Send {
-    /// Returns the policy's name, in the words of the glossary, such as `division`.
+    /// Returns the policy's name, such as `division`.
     fn name(&self) -> &'static str;
 
-    /// Returns the number of members that its groups aim at, at least 2.
+    /// Returns the number of members that the policy aims at for a group, at least 2.
     fn group_size(&self) -> u32;
 
-    /// Returns whether a request takes the oldest group that its worker is in already. If not, every request
-    /// forms groups, and is answered after all groups that its worker is in then.
+    /// Returns whether a request is served by the oldest group that its worker is in already. If not, every
+    /// request forms groups, and is answered after all groups that its worker is in by then.
     fn is_buffered(&self) -> bool {
         true
     }
 
-    /// Returns whether a request for which no group is formed waits for more workers to come. If not, it is answered without a group.
-    /// A policy that says so forms a group when all workers wait.
+    /// Returns whether a request for which no group is formed waits for more workers to ask. If not, it is
+    /// answered without a group. A policy that returns `true` must form a group once all workers wait.
     fn waits_for_more(&self) -> bool {
         false
     }
@@ -54,7 +54,7 @@ pub trait GroupPolicy: Debug + Send {
     /// Forms groups for the initiator of `draft`; the initiator need not be a member.
     fn form(&mut self, draft: &mut Draft<'_>);
 
-    /// Returns a boxed copy.
+    /// Returns a boxed copy of the policy.
     fn clone_box(&self) -> Box<dyn GroupPolicy>;
 }
 

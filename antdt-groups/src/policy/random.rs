@@ -6,8 +6,8 @@ use super::{GroupPolicy, checked};
 use crate::draft::{Candidate, Draft};
 use crate::message::GroupOrigin;
 
-/// A policy that groups the initiator with randomly drawn workers, busy or not. The baseline: nearly all
-/// groups conflict.
+/// A group policy that groups the initiator with randomly drawn workers, busy or not. It is the baseline:
+/// nearly all groups conflict.
 ///
 /// Every request forms a group of its own; each worker is drafted into `group_size - 1` further ones a step
 /// on average, and runs them too. [Buffered](Self::buffered), a worker that is in a group already runs that

@@ -1,16 +1,18 @@
-//! Which rows of a table lie in the slots of a faster memory, which are moved out for others, and which must be written back.
+//! [`HotRows`]: decides which rows of a table lie in the slots of a faster memory, which lose their slots to
+//! others, and which must be written back.
 //!
 //! A row is *hot* while it has a slot; the slot then has the row's newest values. A row that a step changed there is
 //! *changed* until it is written back to the table. Each batch says which rows it touches:
 //!
 //! - a touched row that has a slot keeps it for the batch;
 //! - one without gets a free slot, if there is one;
-//! - else a hand goes round the slots, one for each such row, past those that the batch touches. The row takes the slot if it
-//!   was touched more often than the row that lies there; if not, it stays where it is, as a *guest* of the batch.
+//! - otherwise a pointer (the hand of the clock) moves on to the next slot whose row the batch does not
+//!   touch. The new row takes the slot if it was touched more often than the row there; if not, it stays in
+//!   the table, as a *guest* of the batch.
 //!
-//! Touches age: after each eight rounds of the hand they count half. So rows that were touched much, and are no more, make
-//! room after a while, and the many rows of a click model that come once move nothing. Cost: a few operations for each
-//! touched row, six bytes for each row of the table.
+//! The counts of touches are halved after every eight rounds of the hand. So rows that are no longer touched
+//! lose their slots after a while, and the many rows of a click model that occur only once move no other row.
+//! Cost: a few operations for each touched row, six bytes for each row of the table.
 //!
 //! Rejected: the least recently used row makes room, because a batch of rows that come once would then empty the memory;
 //! writing every change through to the table, because then each step moves each row twice; deciding by the steps of all
@@ -19,28 +21,28 @@
 //! Source: our design, after the CLOCK of Corbató ("A Paging Experiment with the Multics System", 1968) with counts of use, and the
 //! admission rule of Einziger, Friedman and Manes ("TinyLFU", 2017; both recalled).
 
-/// A hot row and its slot.
+/// A row that lies in a slot of the faster memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Hot {
     /// Index of the row in its table.
     pub row: u64,
-    /// Its slot.
+    /// Number of the slot that holds the row.
     pub slot: u32,
 }
 
-/// What a batch asks of the memory: to be done in the order of the fields.
+/// The row moves that a batch requires, to be carried out in the order of the fields.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Moves {
-    /// Changed rows that have lost their slots: to be written back to the table.
+    /// Changed rows that have lost their slots; the caller must write them back to the table.
     pub out: Vec<Hot>,
-    /// Rows that get slots: to be read from the table.
+    /// Rows that have got slots; the caller must read them from the table into the slots.
     pub into: Vec<Hot>,
     /// Slot of each row that the batch touches, in the batch's order; `None` for a guest: a row that got no
     /// slot and stays in the table.
     pub places: Vec<Option<u32>>,
 }
 
-/// The rows of a table that are hot.
+/// The rows of a table that are hot, that is, lie in slots of a faster memory such as a GPU's.
 #[derive(Debug, Clone)]
 pub struct HotRows {
     /// For each row, one more than its slot; 0 if it has none.
@@ -75,7 +77,7 @@ impl HotRows {
     /// slots, slots get 0.72, 0.92, 0.95, 0.94 and 0.91 of the touches that the best choice gets, for 1, 4, 8, 16 and 32.
     const AGE: u8 = 8;
 
-    /// None of `rows` rows is hot, and there are `slots` slots.
+    /// Returns the state of a table of `rows` rows, none of which is hot, and a memory of `slots` slots.
     pub fn new(rows: usize, slots: u32) -> Self {
         Self {
             slot_of: vec![0; rows],
@@ -100,15 +102,15 @@ impl HotRows {
         self.len() == 0
     }
 
-    /// Returns the slot of a row that is hot.
+    /// Returns the slot of a row; `None` if the row is not hot.
     pub fn slot(&self, row: u64) -> Option<u32> {
         self.slot_of[index(row)].checked_sub(1)
     }
 
-    /// Begins a batch that touches `rows`, each listed once.
+    /// Begins a batch that touches `rows`, each listed once, and returns the moves that it requires.
     ///
     /// # Panics
-    /// If the table has not so many rows; so do all others.
+    /// If the table does not have a row; so do the other methods.
     pub fn touch(&mut self, rows: &[u64]) -> Moves {
         self.batch += 1;
         let mut moves = Moves { places: Vec::with_capacity(rows.len()), ..Moves::default() };
@@ -146,7 +148,7 @@ impl HotRows {
         moves
     }
 
-    /// Those of `rows` that are hot were changed in their slots.
+    /// Records that a step has changed those of `rows` that are hot, in their slots.
     pub fn change(&mut self, rows: &[u64]) {
         for row in rows {
             if let Some(slot) = self.slot(*row) {
@@ -181,7 +183,8 @@ impl HotRows {
         changed
     }
 
-    /// Those of `rows` that are hot lose their slots. Returns the changed ones: to be written back to the table now.
+    /// Takes away the slots of those of `rows` that are hot. Returns the rows that were changed there; the
+    /// caller must write them back to the table now.
     pub fn release(&mut self, rows: &[u64]) -> Vec<Hot> {
         let mut out = Vec::new();
         for row in rows {

@@ -27,7 +27,7 @@ impl Default for Adagrad {
 }
 
 impl Adagrad {
-    /// Name in the registry.
+    /// Name of the optimizer in the registry.
     pub const NAME: &'static str = "adagrad";
 
     pub(super) fn read(settings: &Settings<'_>) -> Result<Self, InvalidValue> {

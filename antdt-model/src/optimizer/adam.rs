@@ -38,7 +38,7 @@ impl Default for Adam {
 }
 
 impl Adam {
-    /// Name in the registry.
+    /// Name of the optimizer in the registry.
     pub const NAME: &'static str = "adam";
 
     pub(super) fn read(settings: &Settings<'_>) -> Result<Self, InvalidValue> {

@@ -19,7 +19,7 @@ use super::{Defaults, Optimizer, Update, UpdateStep};
 pub struct AdamW(Adam);
 
 impl AdamW {
-    /// Name in the registry.
+    /// Name of the optimizer in the registry.
     pub const NAME: &'static str = "adamw";
 
     pub(super) fn read(settings: &Settings<'_>) -> Result<Self, InvalidValue> {

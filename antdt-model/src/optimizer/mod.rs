@@ -27,7 +27,7 @@ pub use momentum::Momentum;
 pub use registry::{Entry, REGISTRY};
 pub use sgd::Sgd;
 
-/// Number, rate and scaling of one step of a model, as an optimizer gets them.
+/// Number, rate and scaling of one training step, as an optimizer gets them.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct UpdateStep {
     /// Number of the step, counted from 1.
@@ -36,7 +36,7 @@ pub struct UpdateStep {
     pub rate: f32,
     /// Factor for the gradients: one over the number of samples, where gradients are sums.
     pub scale: f32,
-    /// Weight decay of the parameters that are changed.
+    /// Weight decay of the parameters that the step changes.
     pub decay: f32,
 }
 
@@ -62,7 +62,7 @@ pub struct Defaults {
     pub decay: f32,
 }
 
-/// Most numbers that an optimizer may keep for each parameter.
+/// Largest number of values that an optimizer may keep for each parameter.
 pub const STATE_MAX: usize = 2;
 
 /// An optimizer: the rule by which a mean gradient changes parameters.
@@ -127,8 +127,9 @@ pub trait Optimizer: fmt::Debug + Send + Sync {
     /// Prepares a step: computes once what depends on the step alone.
     fn begin(&self, step: UpdateStep) -> Update<'_>;
 
-    /// Returns the step that [`begin`](Self::begin) prepares as the numbers of a kernel, which computes the same bits for rows in
-    /// the memory of a GPU. `None`: there is no kernel for this optimizer, and tables stay in the host's memory.
+    /// Returns the step that [`begin`](Self::begin) prepares as the constants of a GPU kernel, which computes
+    /// the same bits for rows in GPU memory. `None` if there is no kernel for this optimizer; its tables then
+    /// stay in host memory.
     #[cfg(feature = "runtime")]
     fn row_step(&self, _step: UpdateStep) -> Option<antdt_collective::device::RowStep> {
         None

@@ -28,10 +28,11 @@ impl Default for Momentum {
 }
 
 impl Momentum {
-    /// Name in the registry.
+    /// Name of the optimizer in the registry.
     pub const NAME: &'static str = "momentum";
 
-    /// Returns momentum that looks ahead along the running sum. The share is from 0 to below 1.
+    /// Returns Nesterov momentum, which looks ahead along the running sum. `momentum` is the factor by which
+    /// the sum decays, from 0 to below 1.
     pub const fn nesterov(momentum: f32) -> Self {
         Self { momentum, nesterov: true }
     }

@@ -1,7 +1,7 @@
-//! The optimizers that a program knows by name, and their settings.
+//! The registry of optimizers, with their settings.
 //!
-//! A program adds optimizers of its own to [`REGISTRY`] before it reads its command line; they are then as good as those
-//! that ship. Workers and servers are started from that program too, and know them.
+//! A program adds optimizers of its own to [`REGISTRY`] before it reads its command line; they are then
+//! treated like those that ship. Workers and servers run the same program, and so have them too.
 
 use antdt_core::InvalidValue;
 use antdt_core::registry::{self, Registry, Settings};

@@ -15,7 +15,7 @@ use super::{Defaults, Optimizer, Update, UpdateStep};
 pub struct Sgd;
 
 impl Sgd {
-    /// Name in the registry.
+    /// Name of the optimizer in the registry.
     pub const NAME: &'static str = "sgd";
 }
 

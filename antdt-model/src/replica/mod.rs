@@ -60,7 +60,7 @@ pub struct Replica {
 }
 
 impl Replica {
-    /// Version of the exported form. A process imports only its own version.
+    /// Version of the exported form. A process imports only bytes of its own version.
     pub const VERSION: u32 = 3;
     const MAGIC: [u8; 4] = *b"ADTM";
     const CRC_LEN: usize = 4;
@@ -104,19 +104,20 @@ impl Replica {
         self.tables.gather(rows, into)
     }
 
-    /// Takes steps at this share of the learning rate from now on; 1 at first.
+    /// Sets the share of the learning rate at which later steps change the model; 1 at first.
     #[doc(alias = "ADJUST_LR")]
     pub const fn set_rate_share(&mut self, share: f32) {
         self.share = share;
     }
 
-    /// Returns how far the model is trained.
+    /// Returns the numbers of steps and samples that the model was trained for.
     pub const fn trained(&self) -> Trained {
         self.trained
     }
 
-    /// Takes one step with the mean of the gradients, which are sums over `samples`: all that there were for it, if fewer than
-    /// [a full batch](UpdateRule::full_batch). With 0 samples nothing changes.
+    /// Takes one step with the mean of the gradients, which are sums over `samples`. A step with fewer
+    /// samples than [a full batch](UpdateRule::full_batch) is taken at their share of the rate; one without
+    /// samples changes nothing.
     ///
     /// # Errors
     /// If the lengths do not fit the model, or a row does not exist or is out of order; nothing is then changed.
@@ -189,7 +190,7 @@ impl Replica {
         self.tables.layout()
     }
 
-    /// Returns all numbers of the model, for a checkpoint. [`restore`](Self::restore) takes them back.
+    /// Returns all numbers of the model, for a checkpoint. [`restore`](Self::restore) puts them back.
     pub fn portion(&self) -> Portion {
         Portion::of(0, &self.dense, &self.tables, &*self.rule.optimizer)
     }
@@ -203,7 +204,8 @@ impl Replica {
         portion.restore_into(0, &mut self.dense, &mut self.tables, &*self.rule.optimizer, with_state)
     }
 
-    /// Sets how far the model is trained, after its portions were restored.
+    /// Sets the numbers of steps and samples that the model was trained for, after its portions were
+    /// restored.
     pub const fn set_trained(&mut self, trained: Trained) {
         self.trained = trained;
     }
@@ -213,8 +215,8 @@ impl Replica {
         if values == rows { Ok(()) } else { Err(TableError::Length { values, rows, due: rows }) }
     }
 
-    /// Returns the model as bytes, with its optimizer state and how far it is trained. Rows that no gradient
-    /// has touched are left out: the importer computes them.
+    /// Returns the model as bytes, with its optimizer state and its numbers of steps and samples. Rows that
+    /// no gradient has touched are left out: the importer computes them.
     pub fn export(&self) -> Vec<u8> {
         let (values, [first, second]) = (self.dense.values(), self.dense.state());
         let [rows, row_values] = shape(self.layout());

@@ -62,13 +62,13 @@ pub enum PsError {
         /// Reason, in words.
         reason: String,
     },
-    /// An earlier call failed halfway: the connections cannot be used any more, connect again.
+    /// An earlier call failed halfway: the connections are unusable, and the caller must connect again.
     #[error("an earlier call failed; connect again")]
     Broken,
     /// An argument of the call is invalid.
     #[error(transparent)]
     Invalid(#[from] InvalidValue),
-    /// The operating system refused an operation on this host.
+    /// The operating system refused an operation on this host, or a connection failed.
     #[error(transparent)]
     Io(#[from] CollectiveError),
 }
@@ -104,8 +104,8 @@ impl PsClientConfig {
 
 /// A worker's connections to all parameter servers of a job.
 ///
-/// Every call talks to all of them at once: all requests are sent before the first reply is awaited. After
-/// any error but a refusal the connections are unusable: connect again.
+/// Every call sends its requests to all servers before it waits for the first reply. After any error but a
+/// refusal the connections are unusable, and the caller must connect again.
 #[derive(Debug)]
 pub struct PsClient {
     config: PsClientConfig,
@@ -123,8 +123,8 @@ impl PsClient {
     /// fabric.
     ///
     /// # Errors
-    /// If there is no server, or one cannot be reached, or one refuses this worker because its job or layout
-    /// differs.
+    /// If there is no server, a server cannot be reached, or a server refuses this worker because its job or
+    /// layout differs.
     pub fn connect(
         addresses: &[SocketAddr],
         config: PsClientConfig,
@@ -160,7 +160,7 @@ impl PsClient {
         &self.map
     }
 
-    /// Sends the initial values of the flat vector, `[dense_len]`. A server keeps the first ones that it
+    /// Sends the initial values of the flat vector, `[dense_len]`. A server keeps the first values that it
     /// gets.
     ///
     /// # Errors
@@ -221,7 +221,8 @@ impl PsClient {
         })
     }
 
-    /// Pushes take effect at this share of the learning rate from now on, as [`Push::rate_share`](crate::Push::rate_share) says; none does at first.
+    /// Sets the share of the learning rate that later pushes carry, as
+    /// [`Push::rate_share`](crate::Push::rate_share) says; `None` at first.
     #[doc(alias = "ADJUST_LR")]
     pub const fn set_rate_share(&mut self, share: Option<f32>) {
         self.rate_share = share;
@@ -277,11 +278,11 @@ impl PsClient {
         Ok(outcome)
     }
 
-    /// Makes every server copy its part for a checkpoint, after it has carried out `commit`. Returns, by
-    /// server, how far the copy is trained.
+    /// Makes every server copy its part of the model for a checkpoint, after it has carried out `commit`.
+    /// Returns, by server, the progress of training of its copy.
     ///
     /// # Errors
-    /// See [`PsError`]. Some servers may then have taken their copies.
+    /// See [`PsError`]. Some servers may have taken their copies then.
     pub fn copy(
         &mut self,
         commit: Option<&CommitToken>,

@@ -15,19 +15,19 @@ use crate::hot::{Hot, HotRows};
 use crate::optimizer::{Optimizer, UpdateStep};
 use crate::table::{SparseTable, TableError};
 
-/// Reason why the rows of a table cannot be read or changed.
+/// Reason why the rows of a hot table cannot be read or changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HotError {
     /// The rows or values do not fit the table; nothing has changed.
     #[error(transparent)]
     Table(#[from] TableError),
-    /// The memory failed. What the hot rows were is lost; the table must not be used any more.
+    /// The GPU memory failed. The values of the hot rows are lost, and the table must not be used any more.
     #[error(transparent)]
     Memory(#[from] RowsError),
 }
 
-/// See the [module](self).
+/// A table whose most used rows lie in GPU memory, with their optimizer state. See the [module](self).
 #[derive(Debug)]
 pub struct HotTable {
     table: SparseTable,
@@ -40,12 +40,13 @@ pub struct HotTable {
 }
 
 impl HotTable {
-    /// Returns the shape that slots have for rows of `dim` values.
+    /// Returns the shape of the slots for rows of `dim` values under this optimizer.
     pub fn shape(dim: usize, optimizer: &dyn Optimizer) -> RowShape {
         RowShape { dim, state_per_value: optimizer.state_per_value() }
     }
 
-    /// Returns the table, no row of which is hot yet. All steps are `optimizer`'s.
+    /// Wraps a table, none of whose rows is hot yet. All steps are taken by `optimizer`; `memory` holds the
+    /// hot rows.
     ///
     /// # Errors
     /// If the table is only a partition, the memory has slots of another shape, or there is no kernel for the optimizer.
@@ -69,13 +70,13 @@ impl HotTable {
         Ok(Self { table, optimizer, hot, memory, slots: Vec::new(), numbers: Vec::new() })
     }
 
-    /// Returns the number of rows in the memory of the GPU.
+    /// Returns the number of rows in GPU memory.
     pub const fn hot_rows(&self) -> usize {
         self.hot.len()
     }
 
-    /// Gathers the values of `rows`, `[rows, dim]`, in the memory of the GPU, where they lie until the next batch. `rows` ascend,
-    /// each once.
+    /// Gathers the values of `rows`, `[rows, dim]`, in GPU memory, and returns their place; they stay there
+    /// until the next batch. `rows` ascend, each once.
     ///
     /// # Errors
     /// If a row does not exist or is out of order, or the memory fails.
@@ -105,8 +106,8 @@ impl HotTable {
         Ok(self.memory.gathered(into)?)
     }
 
-    /// Takes one step of the optimizer on `rows` with their sums of gradients, `[rows, dim]`: those of this batch, and of other
-    /// workers'. Other rows, and what is kept of them, do not change.
+    /// Takes one step of the optimizer on `rows` with their sums of gradients, `[rows, dim]`: rows of this
+    /// batch and of other workers' batches. Other rows, and their optimizer state, do not change.
     ///
     /// # Errors
     /// If a row does not exist or is out of order, or the lengths do not fit; nothing is then changed. Or the memory fails.
@@ -136,7 +137,8 @@ impl HotTable {
         Ok(())
     }
 
-    /// Appends the values of `rows`, `[rows, dim]`, to `into`, in the host's memory: for an evaluation, or an average of models.
+    /// Appends the values of `rows`, `[rows, dim]`, to `into`, in host memory, for an evaluation or an
+    /// average of models.
     ///
     /// # Errors
     /// If a row does not exist or is out of order, or the memory fails.
@@ -147,7 +149,8 @@ impl HotTable {
         Ok(self.table.gather(rows, into)?)
     }
 
-    /// Sets `rows` to `values`, `[rows, dim]`; what the optimizer keeps stays. The rows are hot no more.
+    /// Sets `rows` to `values`, `[rows, dim]`; their optimizer state stays. The rows lose their slots in GPU
+    /// memory.
     ///
     /// # Errors
     /// If a row does not exist or is out of order, or the lengths do not fit; nothing is then changed. Or the memory fails.
@@ -158,8 +161,8 @@ impl HotTable {
         Ok(self.table.set_rows(rows, values)?)
     }
 
-    /// Writes all changed rows back, and returns the table as one that was never hot would be: for a checkpoint, or a copy for
-    /// another worker. Rows stay hot.
+    /// Writes all changed rows back, and returns the table with the newest values, for a checkpoint or a copy
+    /// for another worker. Hot rows keep their slots.
     ///
     /// # Errors
     /// If the memory fails.

@@ -31,12 +31,12 @@ pub struct PsServerConfig {
     pub partition: PartitionConfig,
     /// Token of the job; processes of other jobs are refused.
     pub job: JobToken,
-    /// Most connections at a time; each costs a thread. Default 1024.
+    /// Largest number of connections at a time; each costs a thread. Default 1024.
     pub connections_max: usize,
     /// Longest message, in bytes. Default 4 GiB.
     pub message_max: u64,
-    /// Longest pause of a connection between two requests. Default 10 min: a worker computes in between, and
-    /// a slow one computes long.
+    /// Longest pause of a connection between two requests. Default 10 min, because a slow worker may compute
+    /// for long in between.
     pub idle_max: Duration,
     /// Longest duration of one message from its first byte to its last. Default 60 s.
     pub message_timeout: Duration,
@@ -59,15 +59,16 @@ impl PsServerConfig {
 /// Counters of a parameter server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PsServerStats {
-    /// Number of pulls answered.
+    /// Number of pulls that the server answered.
     pub pulls: u64,
-    /// Number of pushes accepted.
+    /// Number of pushes that the server accepted.
     pub pushes: u64,
-    /// Number of requests refused.
+    /// Number of requests that the server refused.
     pub refused: u64,
-    /// Bytes of requests and replies.
+    /// Total length of requests and replies, in bytes.
     pub bytes: u64,
-    /// Time spent on requests: from the last byte of each to its reply, waiting for other requests left out.
+    /// Time spent on requests: for each, from its last byte to its reply, without the time that it waited for
+    /// other requests.
     pub service_time: Duration,
 }
 
@@ -171,9 +172,9 @@ impl PsServer {
         self.shared.lock().lost(holder);
     }
 
-    /// Overwrites the values that a checkpoint's portion and this server's part have in common. Returns how
-    /// many dense values that were: the part is complete when all are. Call it before workers are told the
-    /// address.
+    /// Overwrites the values that a checkpoint's portion and this server's part have in common; with
+    /// `with_state`, their optimizer state too. Returns the number of dense values that were set; the part is
+    /// complete when all are. The caller does this before workers get the address.
     ///
     /// # Errors
     /// If the portion does not fit the model, or its optimizer keeps other numbers.
@@ -186,7 +187,8 @@ impl PsServer {
         self.shared.lock().dense_len()
     }
 
-    /// Sets how far the model is trained, after its portions were restored.
+    /// Sets the numbers of steps and samples that the model was trained for, after its portions were
+    /// restored.
     pub fn set_trained(&self, trained: Trained) {
         self.shared.lock().set_trained(trained);
     }
@@ -209,7 +211,7 @@ impl PsServer {
         }
     }
 
-    /// Stops the server: requests being served are answered, all other connections are closed. Returns once
+    /// Stops the server: requests in progress are answered, all other connections are closed. Returns once
     /// all threads have ended.
     pub fn shutdown(mut self) {
         self.stop();

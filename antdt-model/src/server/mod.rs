@@ -33,11 +33,11 @@ use crate::tables::Tables;
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub enum Staleness {
-    /// Synchronous training: when the step is committed, divided by its samples.
+    /// Synchronous training: the push takes effect when its step is committed, divided by the step's samples.
     #[doc(alias = "BSP")]
     Synchronous,
-    /// Asynchronous training: at once. [`UpdateRule::clip_norm`] is ignored, because a server has only a part
-    /// of the gradient: a worker clips its whole gradient before it pushes.
+    /// Asynchronous training: the push takes effect at once. [`UpdateRule::clip_norm`] is ignored, because a
+    /// server has only a part of the gradient: a worker clips its whole gradient before it pushes.
     #[doc(alias = "ASP")]
     Unbounded {
         /// Factor for gradient sums: one over the nominal batch of a worker, so that a step of a small batch
@@ -63,7 +63,7 @@ pub struct PartitionConfig {
     pub staleness: Staleness,
 }
 
-/// The step coordinator's decision which workers' pushes make up a step.
+/// The step coordinator's decision about a step: the workers whose pushes it consists of.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CommitToken {
     /// Number of the step.
@@ -72,19 +72,20 @@ pub struct CommitToken {
     pub contributors: Vec<Holder>,
     /// Samples of all of them together; with 0 the step changes nothing.
     pub samples: u64,
-    /// Whether no worker was left out of the step that may have had samples. Then one with fewer samples than
-    /// [a full batch](UpdateRule::full_batch) is taken at their share of the rate.
+    /// Whether no worker that may have had samples was left out of the step. If so, a step with fewer samples
+    /// than [a full batch](UpdateRule::full_batch) is taken at their share of the rate.
     pub everyone: bool,
 }
 
 /// A worker's gradient for one server.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Push {
-    /// Samples behind the gradient. With 0 the worker counts as present, and the push changes nothing.
+    /// Number of samples that the gradient is the sum of. A push with 0 samples changes nothing, but the
+    /// worker counts as present.
     pub samples: u64,
-    /// Share of the learning rate at which the gradient is to change the parameters. Where a push takes effect at once, the gradient
-    /// then counts as a mean of its own samples; without one, as its sum over a nominal batch. In synchronous training all pushes of
-    /// a step have the same.
+    /// Share of the learning rate at which the gradient changes the parameters. Where a push takes effect at
+    /// once, a gradient with a share counts as the mean of its samples, one without as the sum over a nominal
+    /// batch. In synchronous training all pushes of a step have the same share.
     #[doc(alias = "ADJUST_LR")]
     pub rate_share: Option<f32>,
     /// Gradient sums for the server's piece of the flat vector.
@@ -96,9 +97,9 @@ pub struct Push {
 /// Result of sending initial values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum InitOutcome {
-    /// The values are stored.
+    /// The server has stored the values.
     Stored,
-    /// Another worker's values were stored before, and stay.
+    /// The server had values of another worker before, and keeps them.
     AlreadyInitialised,
 }
 
@@ -109,7 +110,7 @@ pub enum PushOutcome {
     Buffered,
     /// The push was applied.
     Applied,
-    /// The push was applied before; nothing changed.
+    /// The server applied this push before; nothing changed.
     Duplicate,
 }
 
@@ -146,7 +147,7 @@ pub enum PushError {
     Fenced {
         /// Worker that pushed.
         holder: Holder,
-        /// Oldest incarnation of the node that may push.
+        /// Oldest incarnation of the node whose pushes the server accepts.
         live: Incarnation,
     },
     /// The step was committed without this push; the worker drops it.
@@ -166,18 +167,18 @@ pub enum PushError {
     TooManyPending {
         /// Worker that pushed.
         holder: Holder,
-        /// Number of its waiting pushes.
+        /// Number of the worker's pushes that wait for their commit.
         pending: usize,
     },
     /// The dense gradient does not have the length of this server's piece of the flat vector.
     #[error("{got} dense values came, this server holds {expected}")]
     DenseLength {
-        /// Values received.
+        /// Number of values received.
         got: usize,
-        /// Values expected.
+        /// Number of values expected.
         expected: usize,
     },
-    /// The push names a share of the learning rate that no step can have.
+    /// The push has a share of the learning rate that is negative or not finite.
     #[error("a share of {share} of the learning rate; it must be finite and at least 0")]
     RateShare {
         /// Share in the push.
@@ -210,9 +211,9 @@ pub enum CommitError {
     Samples {
         /// Number of the step.
         step: Iteration,
-        /// Samples that the commit announces.
+        /// Number of samples that the commit announces.
         announced: u64,
-        /// Samples of the pushes.
+        /// Number of samples in the contributors' pushes.
         pushed: u64,
     },
 }
@@ -237,8 +238,9 @@ pub struct Partition {
 }
 
 impl Partition {
-    /// Most uncommitted steps of one worker. A worker pushes a step only after the pull that commits the one
-    /// before, so one would do; the second allows a repeat under a later number after an abandoned step.
+    /// Largest number of uncommitted steps of one worker. A worker pushes a step only after the pull that
+    /// commits the one before, so one would do; the second one allows a repetition under a later number after
+    /// an abandoned step.
     pub const PENDING_MAX: usize = 2;
 
     /// Returns a part without values: [`init_dense`](Self::init_dense) sets them.
@@ -292,8 +294,8 @@ impl Partition {
         self.committed
     }
 
-    /// Returns how far the part is trained: by the steps that were committed, or by the pushes that were
-    /// applied.
+    /// Returns the numbers of steps and samples that the part was trained for, by committed steps or applied
+    /// pushes.
     pub const fn trained(&self) -> Trained {
         self.trained
     }
@@ -350,7 +352,8 @@ impl Partition {
         restored
     }
 
-    /// Sets how far the model is trained, after its portions were restored.
+    /// Sets the numbers of steps and samples that the model was trained for, after its portions were
+    /// restored.
     pub const fn set_trained(&mut self, trained: Trained) {
         self.trained = trained;
     }
@@ -371,8 +374,9 @@ impl Partition {
         Ok(())
     }
 
-    /// Takes a worker's gradient. Under [`Staleness::Synchronous`] a second push of the same worker for the
-    /// same step replaces the first, because the worker has repeated the step.
+    /// Buffers or applies a worker's gradient for a step, as the settings say. Under
+    /// [`Staleness::Synchronous`] a second push of the same worker for the same step replaces the first,
+    /// because the worker has repeated the step.
     ///
     /// # Errors
     /// If the incarnation is fenced, the step was committed, or the gradient does not fit this server.

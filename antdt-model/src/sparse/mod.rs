@@ -24,12 +24,12 @@ use antdt_core::InvalidValue;
 
 use crate::{PartitionMap, SparseGradient};
 
-/// Shape of a table whose gradient is exchanged. All members must pass the same.
+/// Shape of a table whose gradient is exchanged. All members must pass the same shape.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TableShape {
-    /// Values per row.
+    /// Number of values per row.
     pub dim: usize,
-    /// Number of rows of the table; `None` where there is no bound, and the whole table is never sent.
+    /// Number of rows of the table; `None` if it is unbounded, so that the whole table is never sent.
     pub rows: Option<u64>,
 }
 
@@ -47,8 +47,8 @@ pub enum Route {
 /// What one more collective call costs, in bytes that a rank could send meanwhile: some 20 µs at 1 GB/s.
 const CALL_BYTES: u128 = 20 << 10;
 
-/// How many rows ranks had in common in the previous exchange, as a forecast of the next one. The same on all
-/// members.
+/// Number of rows that the ranks had in common in the previous exchange, as a forecast of the next one. It is
+/// the same on all members.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Overlap {
     // Rows of all ranks, each as often as it was touched.
@@ -58,7 +58,8 @@ pub struct Overlap {
 }
 
 impl Overlap {
-    /// Records an exchange: `touched` counts a row once for each rank that touched it, `distinct` once.
+    /// Records an exchange: `touched` counts a row once for each rank that touched it, `distinct` counts each
+    /// row once.
     pub fn saw(&mut self, touched: u64, distinct: u64) {
         *self = Self { touched, distinct };
     }
@@ -94,7 +95,8 @@ impl Overlap {
     }
 }
 
-/// Sums rows that are listed more than once, in the order in which they are listed, and sorts the rows.
+/// Adds up the values of rows that are listed more than once, in the order in which they are listed, and
+/// sorts the rows.
 ///
 /// # Errors
 /// If there are not `dim` values for each row, or a row is beyond the table.
@@ -133,7 +135,7 @@ pub fn sum_duplicates(
     Ok(total)
 }
 
-/// Splits a gradient by the owner of its rows; the rows keep their order.
+/// Splits a gradient by the owners of its rows; the rows keep their order.
 pub fn split(gradient: &SparseGradient, dim: usize, owners: &PartitionMap) -> Vec<SparseGradient> {
     let mut split = vec![SparseGradient::default(); owners.servers() as usize];
     for (index, row) in gradient.rows.iter().enumerate() {

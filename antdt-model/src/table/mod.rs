@@ -45,9 +45,9 @@ pub enum TableError {
     /// The number of values does not fit the number of rows.
     #[error("{values} values came for {rows} rows, which have {due}")]
     Length {
-        /// Values passed.
+        /// Number of values that the caller passed.
         values: usize,
-        /// Rows passed.
+        /// Number of rows that the caller passed.
         rows: usize,
         /// Values that these rows have.
         due: usize,
@@ -154,12 +154,12 @@ impl SparseTable {
         Ok(())
     }
 
-    /// Takes one step of the optimizer on `rows` with their sums of gradients, `[rows, dim]`. Other rows, and
-    /// their optimizer state, do not change.
+    /// Applies an optimizer step to `rows` with their sums of gradients, `[rows, dim]`. Other rows, and their
+    /// optimizer state, do not change.
     ///
     /// # Errors
     /// If a row does not belong to this partition or is out of order, or the lengths do not fit; nothing is
-    /// then changed.
+    /// changed then.
     pub fn apply(&mut self, rows: &[u64], sums: &[f32], update: &Update<'_>) -> Result<(), TableError> {
         self.check(rows)?;
         let dim = self.spec.dim;

@@ -12,8 +12,8 @@ use crate::{PartitionMap, SparseGradient};
 /// Returns the sum over all members of the gradients of the rows that each touched: every row that any member
 /// touched, ascending, once. All members get the same bits.
 ///
-/// `rows` may be in any order and list a row more than once; `values` is `[rows, dim]`. A member without rows takes
-/// part all the same.
+/// `rows` may be in any order and list a row more than once; `values` is `[rows, dim]`. A member without rows
+/// must call this, too.
 ///
 /// # Errors
 /// See [`CollectiveError`]. If one member's rows and values do not fit each other or the table, or its table has
@@ -33,7 +33,7 @@ pub fn all_reduce_sparse<C: Communicator>(
 
 /// All-reduces as [`all_reduce_sparse`] does, for members that already know how many rows each of them
 /// touches, and that call step after step. The rows of `mine` ascend, each once; `counts` is by rank;
-/// `overlap` is the one of the step before. When a member is new, all members pass a new one.
+/// `overlap` is that of the previous step; when a member is new, all members pass a new one.
 ///
 /// # Errors
 /// See [`CollectiveError`]; also if the rows of a member do not fit the table.
