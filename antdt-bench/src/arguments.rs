@@ -1,7 +1,7 @@
-//! What the program is told: which benchmark, and how to run it.
+//! [`Arguments`]: the command line of the benchmarks.
 //!
-//! `cargo xtask` compiles this file once more, so that what is wrong is refused before minutes of building. Nothing here
-//! therefore uses the rest of the crate.
+//! `cargo xtask` also compiles this file, so that it refuses wrong arguments before the benchmarks are built.
+//! This file therefore uses nothing else of this crate.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -40,7 +40,7 @@ impl fmt::Display for Name {
     }
 }
 
-/// Another system that is measured beside ours.
+/// Another system that the benchmarks compare with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Peer {
     /// gloo, which PyTorch uses on CPUs.
@@ -83,7 +83,7 @@ pub struct Arguments {
     /// Name the benchmarks and exit.
     #[arg(long)]
     pub list: bool,
-    /// Measure beside another system, if it is installed (collective). May be given several times.
+    /// Also measure another system, if it is installed (collective). May be given several times.
     #[arg(long, value_name = "NAME")]
     pub peer: Vec<Peer>,
     /// Do not fail if a peer that was asked for is not installed (collective).
@@ -96,10 +96,10 @@ pub struct Arguments {
     /// given several times.
     #[arg(long, value_name = "TEXT")]
     pub only: Vec<String>,
-    /// For a rank of `collective`: where its orders come from.
+    /// Address from which a rank of the benchmark `collective` gets its orders.
     #[arg(long, hide = true)]
     pub control: Option<SocketAddr>,
-    /// For such a rank: which one it is.
+    /// Number of this rank in the benchmark `collective`.
     #[arg(long, hide = true, default_value_t = 0)]
     pub rank: u32,
     /// The program under test; given by `cargo xtask bench`.

@@ -1,5 +1,5 @@
-//! Parameter servers, all-reduce, AD-PSGD, D-PSGD and Ripples beside AntDT's policy: real processes and gradients, emulated
-//! computing times and links.
+//! The benchmark `baselines`: compares parameter servers, all-reduce, AD-PSGD, D-PSGD and Ripples with
+//! AntDT's policy, by real processes and gradients with emulated computing times and links.
 //!
 //! The first figure is the time to a fixed loss, the second the throughput. Each is held against the hypotheses of a faithful
 //! reproduction of Ripples, whose verdicts follow from the cells alone.
@@ -64,10 +64,10 @@ fn cells(settings: &Settings) -> Vec<Cell> {
     cells
 }
 
-/// Runs the benchmark.
+/// Runs the benchmark `baselines` and adds its rows to `rows`.
 ///
 /// # Errors
-/// If a job cannot be run, or what an earlier run has stored cannot be read.
+/// If a job cannot be run, or the cells that an earlier run has stored cannot be read.
 pub fn run(settings: &Settings, rows: &mut Rows) -> Result<()> {
     let setting = match () {
         () if settings.quick => QUICK,

@@ -1,4 +1,5 @@
-//! The calibration gate: real jobs beside their simulation, over every sync mode and policy there is.
+//! The benchmark `calibrate`, the calibration gate: compares real jobs with their simulation, for every sync
+//! mode and policy.
 //!
 //! A real job is processes of this machine whose gradients take an emulated time. Its simulation knows the settings, how
 //! fast the workers are said to be, how long the recorded processes took to start and the first group to form, and, from one
@@ -254,10 +255,10 @@ fn commit() -> String {
     }
 }
 
-/// Runs every case for real and simulated.
+/// Runs the benchmark `calibrate`: every job for real and simulated. Adds a row for each.
 ///
 /// # Errors
-/// If a job cannot be run; one that the simulation misses is an entry that is not ok.
+/// If a job cannot be run. A job that the simulation does not match is a row that has failed.
 pub fn run(settings: &Settings, rows: &mut Rows) -> Result<()> {
     let (steps, slows, sizes): (u32, &[f64], &[u32]) =
         if settings.quick { (40, &[1.0, 2.0], &[4]) } else { (40, &[1.0, 2.0, 5.0], &[4, 8]) };

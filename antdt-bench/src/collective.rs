@@ -1,4 +1,5 @@
-//! All-reduces of f32 beside gloo, Open MPI and what the machine can do.
+//! The benchmark `collective`: compares all-reduces of `f32` with gloo, Open MPI and the bounds of the
+//! machine.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry as Slot;
@@ -63,11 +64,12 @@ impl Scale {
     const QUICK: Self = Self { rounds: 7, steps: 7, deaths: 12, slack: 1.5, slack_time: 4.0 };
 }
 
-/// Measures everything, one thing after the other; what is compared takes turns.
+/// Runs the benchmark `collective`, one measurement after the other; systems that are compared take turns.
+/// Adds its rows to `rows`.
 ///
 /// # Errors
-/// If something of ours does not run; what misses its target is a row that says so, and a peer that is not installed,
-/// stalls or dies is one, too.
+/// If a rank of this project does not run. A missed target is a row that says so, and so is another system
+/// that is not installed, stalls or dies.
 pub fn run(settings: &Settings, rows: &mut Rows) -> Result<()> {
     let scale = if settings.quick { Scale::QUICK } else { Scale::FULL };
     let wanted =

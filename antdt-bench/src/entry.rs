@@ -1,30 +1,31 @@
-//! One line of a benchmark's table.
+//! [`Entry`]: one row of a benchmark's table.
 
 use std::fmt::{self, Write};
 
 use serde::{Deserialize, Serialize};
 
-/// A row of a benchmark's table: a measured value beside its target.
+/// A row of a benchmark's table: a measured value with its target.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Entry {
     /// Name of the measurement.
     pub name: String,
-    /// The value; `None` where nothing could be measured.
+    /// The measured value; `None` if nothing could be measured.
     pub value: Option<f64>,
-    /// Unit of the value: `s`, `x`, `%`, `samples`.
+    /// Unit of the value, such as `s`, `x`, `%` or `samples`.
     pub unit: String,
-    /// 95 % confidence interval of the value, in its unit; `None` for a row that is not judged by it.
+    /// 95 % confidence interval of the value, in its unit; `None` for a row that is not judged by its
+    /// interval.
     pub interval: Option<[f64; 2]>,
-    /// What the value must be, in words; `None` for a value that is only shown.
+    /// Condition that the value must meet, in words; `None` for a value that is only shown.
     pub target: Option<String>,
     /// Result of the comparison of value and target.
     pub state: State,
-    /// What the value is compared with: the oracle, a baseline or another system, with its number. Without a value, why
-    /// there is none.
+    /// What the value is compared with: an oracle, a baseline or another system, with its number. In a row
+    /// without a value, the reason.
     pub peer: Option<String>,
 }
 
-/// Result of a row.
+/// Result of a row of a benchmark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
@@ -32,18 +33,18 @@ pub enum State {
     Ok,
     /// The target is missed.
     Failed,
-    /// The target lies within the interval: more rounds would tell.
+    /// The target lies within the confidence interval: more rounds would decide.
     Unresolved,
-    /// Other work on the machine took so much of it that a missed target says nothing.
+    /// The missed target says nothing, because other processes used too much of the machine.
     NotMeasured,
-    /// The other system stalled or died; it was ended.
+    /// The other system stalled or died, and was ended.
     Stalled,
     /// The other system is not installed.
     NotCompared,
 }
 
 impl State {
-    /// Whether the row shows no result although no target is missed.
+    /// Returns whether the row has no result, although no target is missed.
     pub const fn is_incomplete(self) -> bool {
         matches!(self, Self::NotMeasured | Self::Stalled | Self::NotCompared)
     }
@@ -136,7 +137,8 @@ impl Entry {
         Self { state, target: Some(target), ..self }
     }
 
-    /// Marks a missed target as not measured if other processes took a larger share of the cores meanwhile than `most`.
+    /// Marks a missed target as not measured if other processes used a larger share of the cores than `most`;
+    /// `others` is their share.
     #[must_use]
     pub fn unless_overloaded(self, others: Option<f64>, most: f64) -> Self {
         match (self.state, others) {

@@ -1,16 +1,17 @@
-//! What the rows of a benchmark were measured on, so that they can be compared with others.
+//! [`Environment`]: the machine and program that the rows of a benchmark were measured on, so that rows can
+//! be compared.
 
 use std::fmt;
 use std::fs;
 
 use serde::Serialize;
 
-/// Program, machine and kernel that a benchmark ran on.
+/// Program, machine and kernel on which a benchmark ran.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Environment {
     /// Name of the benchmark.
     pub benchmark: String,
-    /// `quick` or `full`.
+    /// Mode of the run, `quick` or `full`.
     pub mode: &'static str,
     /// Version of `antdt`.
     pub antdt: &'static str,
@@ -18,11 +19,11 @@ pub struct Environment {
     pub system: String,
     /// Release of the kernel.
     pub kernel: String,
-    /// The processor's name.
+    /// Name of the processor.
     pub processor: String,
-    /// Cores that this process may use.
+    /// Number of cores that this process may use.
     pub cores: usize,
-    /// Congestion control of sockets that do not choose one.
+    /// Congestion control of TCP sockets that do not choose one.
     pub congestion_control: String,
 }
 

@@ -1,8 +1,10 @@
-//! Whole jobs: every sync mode without a straggler; those with an oracle x {none, nd} x {no straggler, one of four four
-//! times slower}; what the ledger gains over static shares, and what a policy costs that has nothing to do.
+//! The benchmark `job`: measures whole jobs. They are: every sync mode without a straggler; the modes with an
+//! oracle, under the policies `none` and `nd`, without a straggler and with one worker of four that is four
+//! times slower; what the ledger gains over static shares; and what a policy costs that has nothing to do.
 //!
-//! A completion time is held against the emulated ideal of the same job: what the workers' speeds alone would take. The
-//! ratio says the same on every machine, and it holds all that the job does besides.
+//! A completion time is divided by the ideal time of the same job, which follows from the emulated speeds of
+//! the workers alone. The ratio is comparable between machines, and contains everything else that the job
+//! does.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -205,8 +207,9 @@ impl Ran {
     }
 }
 
-/// Runs the matrix. A quick run leaves out what another row of it shows as well: the pairs of the other modes, `none` beside
-/// a straggler in a second synchronous mode, and `nd` in one in which no worker waits.
+/// Runs the benchmark `job` and adds its rows to `rows`. A quick run leaves out what another row shows as
+/// well: the pairs of the other modes, `none` beside a straggler in a second synchronous mode, and `nd` in
+/// one in which no worker waits.
 ///
 /// # Errors
 /// If a job cannot be run; a job that misses its target is a row that says so.

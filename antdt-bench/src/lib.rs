@@ -38,18 +38,18 @@ pub struct Settings {
     pub antdt: PathBuf,
     /// The program `antdt-bench`, whose processes are the ranks of `collective`.
     pub antdt_bench: PathBuf,
-    /// Other systems that `collective` measures beside ours.
+    /// Other systems that the benchmark `collective` also measures.
     pub peers: Vec<Peer>,
     /// Time that a peer may take for one order before its processes are ended.
     pub peer_limit: Duration,
-    /// Texts of which a row's name must have one to be measured; empty to measure all rows. For `collective`,
-    /// `overlap` for `job`, and `recording` for `shard`.
+    /// Texts that select rows: a row is measured only if its name has one of them; empty to measure all rows.
+    /// For `collective`, for `job` (`overlap`) and for `shard` (`recording`).
     pub only: Vec<String>,
     /// Whether the run must end within four minutes.
     pub quick: bool,
-    /// Whether to measure the whole matrix (`baselines`), or all counts of the targets (`survive`).
+    /// Whether to measure the whole matrix (`baselines`), or everything that the targets name (`survive`).
     pub full: bool,
-    /// Whether to keep the cells that an earlier such run has measured.
+    /// Whether to keep the cells that an earlier run of this kind has measured.
     pub go_on: bool,
     /// Folder for reports and logs.
     pub report_dir: PathBuf,
@@ -59,7 +59,7 @@ pub struct Settings {
 pub type Bench = fn(&Settings, &mut Rows) -> anyhow::Result<()>;
 
 impl Name {
-    /// Returns the function that runs the benchmark.
+    /// Returns the function that runs the benchmark of this name.
     pub const fn bench(self) -> Bench {
         match self {
             Self::Job => job::run,

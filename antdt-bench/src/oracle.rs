@@ -1,4 +1,4 @@
-//! What a run should take, from its set-up alone.
+//! [`Cluster`]: computes the ideal duration of a job from its set-up alone.
 //!
 //! Source: `(s(n-1)+1)/n` and the makespan bound are our design's formulas for one straggler among equals; the integer
 //! optimum is found by trying, not by the solver under test.
@@ -52,28 +52,30 @@ impl Cluster {
         sizes.iter().zip(&speeds).map(|(size, speed)| size / speed).fold(0.0, f64::max)
     }
 
-    /// The gain of the best batch sizes over equal ones, or of taking shards as needed over equal shares, in a job that
-    /// is long against the reaction: `(s(n-1)+1)/n`.
+    /// Returns the speed-up, in a long job, of the best batch sizes over equal ones, or of dynamic shards
+    /// over equal shares: `(s(n-1)+1)/n` for `n` workers of which one is `s` times slower.
     pub fn speedup(&self) -> f64 {
         let n = f64::from(self.workers);
         (self.slow * (n - 1.0) + 1.0) / n
     }
 
-    /// Returns the time of a synchronous job of `steps` steps whose batch sizes are evened out after `reaction` steps,
-    /// in seconds.
+    /// Returns the time in seconds of a synchronous job of `steps` steps, in which the batch sizes fit the
+    /// speeds after `reaction` steps.
     pub fn adapted_job_s(&self, global_batch_size: u32, steps: u32, reaction: u32) -> f64 {
         let before = f64::from(reaction.min(steps));
         before * self.uniform_step_s(global_batch_size)
             + (f64::from(steps) - before) * self.best_step_s(global_batch_size)
     }
 
-    /// The longest an asynchronous job of `samples` may take when workers take shards of `shard_len` as they finish, in
-    /// seconds: at the end, one may just have begun a shard.
+    /// Returns an upper bound, in seconds, for an asynchronous job of `samples` samples in which each worker
+    /// takes a shard of `shard_len` when it has finished one: at the end, the slowest worker may have just
+    /// begun a shard.
     pub fn makespan_bound_s(&self, samples: f64, shard_len: f64) -> f64 {
         samples / self.total_speed() + shard_len / self.slowest_speed()
     }
 
-    /// Returns the time of an asynchronous job of `samples` in equal shares, in seconds: that of the slowest worker.
+    /// Returns the time in seconds of an asynchronous job of `samples` samples in equal shares: that of the
+    /// slowest worker.
     pub fn static_makespan_s(&self, samples: f64) -> f64 {
         samples / f64::from(self.workers) / self.slowest_speed()
     }

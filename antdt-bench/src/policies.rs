@@ -1,6 +1,7 @@
-//! Every policy on every kind of straggler: whole completion times against doing nothing and against an oracle with perfect
-//! foresight for that trace, which has the same actions and pays their costs. In the simulator over many seeds, and once with
-//! real processes.
+//! The benchmark `policies`: measures the completion times of jobs under every policy and every kind of
+//! straggler. They are compared with those of the policy that does nothing, and of an oracle that knows the
+//! slowdowns in advance, has the same actions and pays their costs. Most jobs are simulated, over many seeds;
+//! some run once with real processes.
 //!
 //! Where the ceiling, the time of doing nothing over that of the oracle, is at least `CEILING`, a policy is judged by its saved
 //! share, `(t_none - t) / (t_none - t_oracle)`; elsewhere it must cost next to nothing. The oracle is the best of several ways to
@@ -87,7 +88,7 @@ impl Scale {
     };
 }
 
-/// Runs the benchmark.
+/// Runs the benchmark `policies` and adds its rows to `rows`.
 ///
 /// # Errors
 /// If a job cannot be run.

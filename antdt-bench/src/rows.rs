@@ -1,4 +1,4 @@
-//! The rows of a benchmark, stored one by one as they are measured.
+//! [`Rows`]: the rows of a benchmark, stored one by one as they are measured.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -9,8 +9,8 @@ use serde::Serialize;
 
 use crate::Entry;
 
-/// The rows that a benchmark has measured so far. Each is stored as a line of a file before the next one is measured,
-/// so that it survives whatever ends the benchmark.
+/// The rows that a benchmark has measured so far. Each is stored as a line of a file before the next one is
+/// measured, so that it survives if the benchmark is ended.
 #[derive(Debug)]
 pub struct Rows {
     entries: Vec<Entry>,
@@ -20,7 +20,7 @@ pub struct Rows {
 }
 
 impl Rows {
-    /// Creates the file of the rows. Its first line says what they were measured on.
+    /// Creates the file of the rows. Its first line is `on`, the environment of the measurements.
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -47,7 +47,7 @@ impl Rows {
         self.file.write_all(&line)
     }
 
-    /// Returns the rows so far.
+    /// Returns the rows that were added so far.
     pub fn entries(&self) -> &[Entry] {
         &self.entries
     }
@@ -55,7 +55,7 @@ impl Rows {
     /// Returns all rows.
     ///
     /// # Errors
-    /// If one of them could not be stored.
+    /// If a row could not be stored.
     pub fn finish(self) -> Result<Vec<Entry>> {
         self.broken.map_or(Ok(self.entries), |error| Err(error).context("a row could not be stored"))
     }

@@ -1,4 +1,4 @@
-//! One `antdt run`, as a user starts it, and what its report says.
+//! Runs `antdt run` as a user does, and reads the report.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -14,10 +14,12 @@ use crate::tree::starting;
 /// What a job says goes to this file of its report folder.
 pub(crate) const LOG: &str = "log.txt";
 
-/// Runs `antdt run ARGUMENTS --report-dir FOLDER` and reads its report. What the job says goes to `FOLDER/log.txt`.
+/// Runs `antdt run ARGUMENTS --report-dir FOLDER` and returns its report. The output of the job goes to
+/// `FOLDER/log.txt`.
 ///
 /// # Errors
-/// If it cannot be started, is not done by `limit` (it is killed then), fails, or leaves no readable report.
+/// If the job cannot be started, is not done within `limit` (it is killed then), fails, or leaves no readable
+/// report.
 pub fn run(antdt: &Path, arguments: &[String], folder: &Path, limit: Duration) -> Result<Report> {
     let log = folder.join(LOG);
     let child = start(antdt, arguments, folder)?;
@@ -96,9 +98,10 @@ pub(crate) fn last_lines(log: &Path) -> String {
     lines[lines.len().saturating_sub(10)..].join("\n")
 }
 
-/// Returns the median wall time of a batch from `from_s` on, in seconds, over all workers; `None` if there is none.
+/// Returns the median wall time of a batch, over all workers and from time `from_s` of the job on, in
+/// seconds; `None` if there is no batch.
 ///
-/// The median, because what else runs on the machine makes some batches late but none early.
+/// The median is used because other processes on the machine make some batches late but none early.
 pub fn batch_time_s(workers: &[WorkerEntry], from_s: f64) -> Option<f64> {
     let mut times: Vec<(f64, u64)> = Vec::new();
     for worker in workers {

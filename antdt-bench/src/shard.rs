@@ -1,4 +1,4 @@
-//! The shard service: the ledger alone, its journal, and calls over gRPC.
+//! The benchmark `shard`: measures the ledger alone, its journal, and calls over gRPC.
 
 use std::time::Duration;
 
@@ -85,10 +85,10 @@ fn spec(shards: u64) -> DatasetSpec {
     }
 }
 
-/// Measures everything, one thing after the other.
+/// Runs the benchmark `shard`, one measurement after the other, and adds its rows to `rows`.
 ///
 /// # Errors
-/// If something does not run; what misses its target is an entry that is not ok.
+/// If a measurement cannot be run. A missed target is a row that has failed.
 pub fn run(settings: &Settings, rows: &mut Rows) -> Result<()> {
     let scale = if settings.quick { Scale::QUICK } else { Scale::FULL };
     let journals = tempfile::Builder::new().prefix("journals-").tempdir_in(&settings.report_dir);

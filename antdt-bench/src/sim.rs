@@ -1,6 +1,7 @@
-//! The simulator: what an event costs beside a plain event loop in the same run, how large a job, how much memory, and whether
-//! an event costs the same whatever the number of workers. Of the last, also the least that the machine's memory allows; see `walk.rs`. And what the
-//! generator of groups costs, which production has no other driver of yet; see `groups.rs`.
+//! The benchmark `sim`: measures the simulator: the time of an event, beside that of a plain event loop in
+//! the same run; how large a job may be, and its memory; and whether an event costs the same whatever the
+//! number of workers, beside the least that the machine's memory allows (`walk.rs`). It also measures the
+//! generator of groups (`groups.rs`).
 //!
 //! An event may cost six times what it costs to pop and push a heap of the same size, and costs eight to ten times that. Samples of the processor (perf, 1,500 steps
 //! of 1,000 workers, release without link-time optimization) say where it goes. What an event does is a mean: a step of one worker has
@@ -150,7 +151,7 @@ fn median_round(mut rounds: Vec<[f64; 2]>) -> [f64; 2] {
 /// Steps of single workers that [`nanos_of_memory`] takes: about a second's worth with many of them.
 const WALKED: usize = 1 << 21;
 
-/// Runs the benchmark.
+/// Runs the benchmark `sim` and adds its rows to `rows`.
 ///
 /// # Errors
 /// If a job cannot be simulated.

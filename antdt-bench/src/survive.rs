@@ -1,5 +1,6 @@
-//! What a death costs: real jobs whose workers, servers or masters are killed, stopped or hang, and whose number of workers
-//! changes while they run; and what the ways back cost, membership rounds and checkpoints.
+//! The benchmark `survive`: measures what the death of a process costs in real jobs, whose workers, servers
+//! or masters are killed, stopped or hang, and whose number of workers changes; and what membership rounds
+//! and checkpoints cost.
 //!
 //! The jobs train the counting model of `antdt/examples/counting.rs`: parameter `n` of the trained model is the number of times that
 //! sample `n` is in it, so that a job is counted apart from its ledger. Times are those of the report, or of this process
@@ -24,7 +25,7 @@ mod table;
 use cell::{Cell, Measured, Scale};
 use harness::Bench;
 
-/// Runs the benchmark.
+/// Runs the benchmark `survive` and adds its rows to `rows`.
 ///
 /// # Errors
 /// If a job cannot be run, or does not end as it should.

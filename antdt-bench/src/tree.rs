@@ -1,7 +1,7 @@
-//! The processes that a benchmark has started, and their ends: a benchmark that is told to end takes them along.
+//! Ends the processes that a benchmark has started when the benchmark itself is ended by a signal.
 //!
-//! A job outlives its master for a while, waiting for another one. So this process adopts whatever loses its parent below
-//! it, and what it started is what is below it.
+//! The nodes of a job outlive its master for a while, because they wait for another one. So this process
+//! adopts all of its descendants that lose their parent, and ends all of its descendants.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -30,8 +30,8 @@ pub(crate) fn starting() -> RwLockReadGuard<'static, ()> {
     STARTS.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Catches signals to end from now on, in a thread of its own: at the first one it ends everything below this process, and
-/// this process.
+/// Starts a thread that catches termination signals: at the first one it ends all processes that the
+/// benchmark has started, and this process.
 ///
 /// # Errors
 /// If signals cannot be caught.
@@ -58,7 +58,7 @@ pub fn end_on_signal() -> Result<()> {
     Ok(())
 }
 
-/// Returns only if everything is going on: otherwise the process is about to exit with the code of a signal.
+/// Returns if no termination signal has arrived; otherwise it blocks until this process exits.
 pub fn unless_ending() {
     drop(starting());
 }
@@ -101,7 +101,7 @@ fn below(pid: Pid) -> Vec<Pid> {
     all
 }
 
-/// Returns the children of a process.
+/// Returns the process ids of the children of a process.
 pub fn children(pid: Pid) -> Vec<Pid> {
     let tasks = fs::read_dir(format!("/proc/{}/task", pid.as_raw_nonzero())).into_iter().flatten().flatten();
     tasks
@@ -111,7 +111,7 @@ pub fn children(pid: Pid) -> Vec<Pid> {
         .collect()
 }
 
-/// Whether a process exists and is no zombie.
+/// Returns whether a process exists and is not a zombie.
 pub fn is_alive(pid: Pid) -> bool {
     fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()))
         .is_ok_and(|stat| !stat.rsplit(')').next().unwrap_or("").trim_start().starts_with('Z'))

@@ -14,26 +14,26 @@ use crate::engine::Engine;
 use crate::model::{Recipe, Task};
 use crate::size::{self, Sizes};
 
-/// Optimizer of click-through models: its rate of a row falls with the row's own gradients, and rows differ in how many
-/// samples touch them.
+/// Default optimizer of click-through models. Its rate for a row falls with the row's own gradients, which
+/// suits rows that are touched by different numbers of samples.
 pub const OPTIMIZER: &str = "adagrad";
 
-/// Learning rate of click-through models with that optimizer.
+/// Default learning rate of click-through models, for the optimizer `adagrad`.
 pub const LEARNING_RATE: f32 = 0.02;
 
-/// Weight decay of click-through models with that optimizer. Without any, a second epoch on few rows makes the model worse: on
-/// 1,500 rows of Criteo's the held-out AUC after three epochs is 0.593, with this 0.613, and with 0.01 0.638; on UCI Adult it is
-/// 0.9215, 0.9175 and 0.9090.
+/// Default weight decay of click-through models, for the optimizer `adagrad`. Without any, a second epoch on
+/// few rows makes the model worse: on 1,500 rows of Criteo's the held-out AUC after three epochs is 0.593,
+/// with this value 0.613, and with 0.01 0.638; on UCI Adult it is 0.9215, 0.9175 and 0.9090.
 pub const WEIGHT_DECAY: f32 = 0.003;
 
-/// Sizes of a model's layers.
+/// Sizes of the layers of a click-through model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelShape {
     /// Number of fields of a sample.
     pub fields: usize,
     /// Number of values of an embedding, without the first-order weight.
     pub embedding: usize,
-    /// Number of units of each hidden layer of the perceptron.
+    /// Number of units of each hidden layer of the multi-layer perceptron.
     pub hidden: Vec<usize>,
     /// Number of feature maps of each layer of the compressed interaction network; only xDeepFM has one.
     pub cin: Vec<usize>,

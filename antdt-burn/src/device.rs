@@ -1,4 +1,4 @@
-//! The device that a model computes on.
+//! [`Device`]: the device that a model computes on.
 
 use antdt_core::InvalidValue;
 
@@ -15,8 +15,8 @@ pub enum Device {
 }
 
 impl Device {
-    /// Returns the device that the text names: `cpu`, `cuda` (the first one) or `cuda:N`. A CUDA device must be there and
-    /// compute.
+    /// Returns the device that the text names: `cpu`, `cuda` (the first CUDA device) or `cuda:N`. A CUDA
+    /// device must exist and be able to compute.
     ///
     /// ```
     /// use antdt_burn::Device;
@@ -25,7 +25,7 @@ impl Device {
     /// ```
     ///
     /// # Errors
-    /// If `choice` is none of these, or the device cannot be had; the error says why.
+    /// If `choice` is none of these, or the device cannot be used; the error says why.
     pub fn pick(choice: &str) -> Result<Self, InvalidValue> {
         let index = match choice.split_once(':') {
             None if choice == "cpu" => return Ok(Self::Cpu),

@@ -40,7 +40,7 @@ pub(crate) fn draws(seed: Seed, samples: &[u64], epochs: &[u32], draws: &mut Vec
     draws.extend(samples.iter().zip(epochs).map(draw));
 }
 
-/// What a pass through a model leaves out.
+/// The dropout of one pass through a model: which values of a layer are set to 0.
 #[derive(Debug, Clone, Default)]
 pub struct Dropout {
     /// For each sample, the number from which its choices are drawn; empty in an evaluation, which leaves nothing out.
@@ -55,7 +55,7 @@ impl Dropout {
         Self { draws: draws.to_vec(), layers: 0 }
     }
 
-    /// Of an evaluation: nothing is left out.
+    /// Returns the dropout of an evaluation, which leaves out nothing.
     pub fn none() -> Self {
         Self::default()
     }

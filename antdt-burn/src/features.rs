@@ -6,13 +6,13 @@
 
 use crate::data::{RowBatch, Schema};
 
-/// How the values of a numeric column are divided into buckets.
+/// Rule by which the values of a numeric column are divided into buckets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Bucketing {
     /// Each value has a bucket of its own.
     Exact,
-    /// Bucket `floor(ln(x)²)` above 2, a bucket for each value below. Fine for small counts, ever coarser for
-    /// large ones.
+    /// Value `x` above 2 has the bucket `floor(ln(x)²)`; each smaller value has a bucket of its own. Buckets
+    /// are fine for small counts and ever coarser for large ones.
     ///
     /// Source: the winning entry of the Kaggle display advertising challenge on Criteo's data, 2014
     /// (recalled).
@@ -20,7 +20,7 @@ pub enum Bucketing {
 }
 
 impl Bucketing {
-    /// Returns the bucket of a value. [`MISSING`](crate::data::MISSING) has one of its own.
+    /// Returns the bucket of a value. [`MISSING`](crate::data::MISSING) has a bucket of its own.
     pub fn of(self, value: i32) -> i32 {
         match self {
             Self::LogSquared if value > 2 => {

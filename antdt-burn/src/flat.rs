@@ -14,9 +14,9 @@ use burn::tensor::{Tensor, TensorData};
 /// touches. A training step hands their new values over in its [`Pass`](crate::dense::Pass).
 #[derive(Module, Debug)]
 pub struct Running<B: Backend> {
-    /// Running mean.
+    /// Running mean of each channel.
     pub mean: Param<Tensor<B, 1>>,
-    /// Running variance.
+    /// Running variance of each channel.
     pub variance: Param<Tensor<B, 1>>,
 }
 
@@ -24,7 +24,7 @@ impl<B: Backend> Running<B> {
     /// What burn calls the type when it visits what a module consists of.
     const CONTAINER: &str = "Struct:Running";
 
-    /// Returns the statistics of data that no step has seen: a mean of 0, a variance of 1.
+    /// Returns the statistics before any step: a mean of 0 and a variance of 1 for each channel.
     pub fn new(channels: usize, device: &B::Device) -> Self {
         Self {
             mean: Param::from_tensor(Tensor::zeros([channels], device)),

@@ -1,5 +1,5 @@
-//! Scores of evaluated samples, kept for metrics that need all samples at once, such as the area under the
-//! ROC curve.
+//! [`Scores`]: labels and predictions of evaluated samples, for metrics that need all samples at once, such
+//! as the area under the ROC curve.
 
 use antdt_core::{Metric, MetricError, Metrics};
 
@@ -34,7 +34,7 @@ impl Scores {
     /// Records the metrics `loss` and, where both labels occur, `auc`.
     ///
     /// # Errors
-    /// If one of them was recorded before with another rule.
+    /// If one of these metrics was recorded before with another rule.
     pub fn record(&self, metrics: &mut Metrics) -> Result<(), MetricError> {
         #[allow(clippy::cast_precision_loss, reason = "a count of samples")]
         let weight = self.labels.len() as f64;

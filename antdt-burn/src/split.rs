@@ -1,28 +1,28 @@
-//! The split of rows into those to train on and those for the evaluation.
+//! The division of a data set's rows into those to train on and those to evaluate.
 
 use antdt_agent::TrainError;
 use antdt_core::{SampleRange, Seed};
 
-/// Which rows the evaluation uses.
+/// The rows on which a model is evaluated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EvalRows {
-    /// Rows held out of the data set; they are never trained on.
+    /// Rows held out of the data set; the model is never trained on them.
     HeldOut,
-    /// Rows generated beyond the training rows; they are never trained on.
+    /// Rows that are generated in addition to the training rows; the model is never trained on them.
     Generated,
-    /// The training rows themselves, since none were held out: the figures say how well they were learnt, not how
-    /// well the model generalises.
+    /// The training rows themselves, because none were held out: the metrics say how well they were learnt,
+    /// not how well the model generalises.
     Training,
 }
 
-/// Number of samples of a workload, for training and for the evaluation.
+/// Numbers of samples of a workload, for training and for evaluation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SampleCounts {
     /// Number of samples to train on in each epoch.
     pub train: u64,
     /// Number of samples to evaluate.
     pub eval: u64,
-    /// Which rows the samples to evaluate are.
+    /// The rows from which the samples to evaluate are taken.
     pub eval_rows: EvalRows,
 }
 

@@ -52,8 +52,8 @@ struct Loaded {
 }
 
 impl ClickTrainer {
-    /// Opens the data and builds the model. `seed` decides which rows are held out, and the rows of a
-    /// synthetic source; every process of a job must pass the same.
+    /// Opens the data and builds the model. `seed` decides which rows are held out, and generates the rows of
+    /// a synthetic source; every process of a job must pass the same seed.
     ///
     /// # Errors
     /// If a setting is invalid or the data cannot be read.
@@ -106,7 +106,7 @@ impl ClickTrainer {
         })
     }
 
-    /// Returns the number of samples, and which rows are evaluated.
+    /// Returns the numbers of samples for training and evaluation.
     pub fn counts(&self) -> SampleCounts {
         self.split.counts()
     }

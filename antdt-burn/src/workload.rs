@@ -1,4 +1,4 @@
-//! The settings of a job that concern its model and data.
+//! [`WorkloadSpec`]: the settings of a job that concern its model and data.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -17,7 +17,7 @@ use crate::model::{Model, REGISTRY, Recipe, Task};
 use crate::split::{Split, share};
 use crate::trainer::ClickTrainer;
 
-/// A model, its data, and their settings.
+/// A model, its data, and the settings of both.
 #[derive(Debug, Clone)]
 pub struct WorkloadSpec {
     /// Model to train.
@@ -34,15 +34,15 @@ pub struct WorkloadSpec {
     pub eval_fraction: f64,
     /// Device that the model computes on.
     pub device: Device,
-    /// Folder for row indexes, and for copies of files that cannot be read by range; `None` is the user's own
-    /// folder (see [`Cache::of_user`]). Ignored for synthetic rows.
+    /// Cache for row indexes, and for copies of files that cannot be read by range; `None` is the user's own
+    /// cache (see [`Cache::of_user`]). Ignored for synthetic rows.
     pub cache: Option<Cache>,
     /// Memory for rows that were read from files, in bytes.
     pub read_budget_bytes: usize,
 }
 
 impl WorkloadSpec {
-    /// Returns the model on the data, with defaults for everything else.
+    /// Returns the workload of this model on this data, with defaults for everything else.
     pub fn new(model: Model, data: DataSource) -> Self {
         Self {
             model,
@@ -57,7 +57,7 @@ impl WorkloadSpec {
         }
     }
 
-    /// Returns the workload with a setting of its model.
+    /// Returns the workload with another value for one setting of its model.
     #[must_use]
     pub fn with(mut self, name: &str, value: impl Display) -> Self {
         self.settings.insert(name.to_owned(), value.to_string());
@@ -73,9 +73,9 @@ impl WorkloadSpec {
         REGISTRY.build(self.model.name, &self.settings)
     }
 
-    /// Opens the data and builds the model. `seed` decides which rows are held out, and the rows of a synthetic source;
-    /// every process of a job must pass the same. `announce` is called for files that are copied first because they
-    /// cannot be read by range.
+    /// Opens the data and builds the model. `seed` decides which rows are held out, and generates the rows of
+    /// a synthetic source; every process of a job must pass the same seed. `announce` is called for files
+    /// that are copied first because they cannot be read by range.
     ///
     /// # Errors
     /// If a setting is invalid or the data cannot be read.

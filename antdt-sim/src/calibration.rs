@@ -1,8 +1,10 @@
-//! How far simulated jobs are from real ones: the last run of the calibration gate, shipped with the crate.
+//! [`Calibration`]: how far simulated jobs are from real ones, by the last run of the calibration gate, whose
+//! result ships with the crate.
 //!
-//! `cargo xtask bench calibrate` runs jobs as processes and simulates each. Its result is `calibration.json`; a program that shows a
-//! simulated figure shows it beside it, and shows none if the gate was not passed. It speaks for one source of simulator,
-//! policies and machines: of any other it says nothing, and counts as withdrawn.
+//! `cargo xtask bench calibrate` runs jobs as processes and simulates each. Its result is `calibration.json`.
+//! A program that shows a simulated figure also shows the calibration, and shows no figure if the gate
+//! failed. A calibration is valid for one version of the source of simulator, policies and state machines;
+//! for any other version it counts as withdrawn.
 
 use std::fmt;
 
@@ -12,15 +14,16 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Row {
-    /// Sync mode, policy, slowness of the straggler and number of workers.
+    /// Description of the job: its sync mode, policy, slowness of the straggler and number of workers.
     pub job: String,
     /// Completion time of the processes, in seconds.
     pub real_s: f64,
     /// Completion time of the simulated job, in seconds.
     pub simulated_s: f64,
-    /// Whether the simulation took its figures from this very job, which is then not counted.
+    /// Whether the simulation took its figures from this job; such a job is not counted.
     pub is_probe: bool,
-    /// Number of actions of a policy that came at other steps in the simulation; see [`Calibration::actions_off`].
+    /// Number of the policy's actions that came at other steps in the simulation; see
+    /// [`Calibration::actions_off`].
     pub actions_off: usize,
 }
 
@@ -30,21 +33,23 @@ pub struct Row {
 pub struct Calibration {
     /// Commit at which the comparison was made.
     pub commit: String,
-    /// Hash of the source that the comparison was made with; see [`SOURCE`](Self::SOURCE).
+    /// Hash of the source of simulator, policies and state machines at the comparison; see
+    /// [`SOURCE`](Self::SOURCE).
     pub source: String,
-    /// Number of jobs that were run and simulated, without the probes that the simulation takes its figures from.
+    /// Number of compared jobs, without the probes from which the simulation takes its figures.
     pub runs: usize,
-    /// Median error of the completion time, percent of the real one.
+    /// Median error of the simulated completion time, in percent of the real one.
     pub median_percent: f64,
-    /// The error that one job in twenty exceeds.
+    /// Error of the simulated completion time that one job in twenty exceeds, in percent of the real one.
     pub p95_percent: f64,
-    /// Actions of a policy that came more than two steps apart, or not at all. At their own pace, two steps of each worker.
+    /// Number of policy actions that were more than two steps apart in the real and the simulated job, or
+    /// happened in only one of them. In modes without common steps, two steps of each worker.
     pub actions_off: usize,
-    /// All jobs, probes too; empty in a calibration from before rows were kept.
+    /// All compared jobs, including the probes; empty in a calibration of a release that did not keep rows.
     pub rows: Vec<Row>,
 }
 
-/// The gate was not passed: no simulated figure is to be trusted.
+/// Error: the newest calibration failed, so that no simulated figure should be shown.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[error(
     "the simulator's last calibration failed ({0}), so no simulated figure is shown; mend the models, then run \
@@ -53,19 +58,20 @@ pub struct Calibration {
 pub struct NotCalibrated(pub Calibration);
 
 impl Calibration {
-    /// A hash of the source that this simulator is built from: itself, the policies and the machines.
+    /// Hash of the source that this simulator is built from: simulator, policies and state machines.
     pub const SOURCE: &str = env!("ANTDT_SIM_SOURCE");
-    /// What the compared jobs are like. The calibration says nothing about other jobs.
+    /// Properties of the compared jobs, as text. The calibration says nothing about other jobs.
     pub const COVERS: &str =
         "emulated compute, permanent stragglers, start-up times taken from the recording that is judged";
     /// Smallest number of jobs that a calibration needs.
     pub const RUNS_MIN: usize = 20;
-    /// Largest median error that passes, in percent.
+    /// Largest median error of the completion time with which the calibration passes, in percent.
     pub const MEDIAN_MAX: f64 = 5.0;
-    /// The largest error that one job in twenty may exceed, percent.
+    /// Largest error that one job in twenty may exceed if the calibration is to pass, in percent.
     pub const P95_MAX: f64 = 10.0;
 
-    /// The newest one, of whatever source it speaks.
+    /// Returns the newest calibration, which ships with this crate; it may be of another source than this
+    /// simulator.
     ///
     /// # Panics
     /// Never: the file is part of the crate, and a test reads it.
@@ -73,10 +79,10 @@ impl Calibration {
         serde_json::from_str(include_str!("../calibration.json")).expect("a test reads the file")
     }
 
-    /// One line that belongs beside every figure of a simulated job of this version.
+    /// Returns one line about the calibration, to be shown beside every figure of a simulated job.
     ///
     /// # Errors
-    /// If the gate was run on this source and not passed: then no figure is to be shown.
+    /// If the calibration of this simulator's source failed: no simulated figure should be shown then.
     pub fn line() -> Result<String, NotCalibrated> {
         Self::shipped().line_of(Self::SOURCE)
     }
@@ -93,7 +99,7 @@ impl Calibration {
         Ok(format!("calibration: {}; it covers {}", self.check()?, Self::COVERS))
     }
 
-    /// Whether simulated figures may be shown.
+    /// Returns whether the calibration is good enough for simulated figures to be shown.
     pub fn passed(&self) -> bool {
         self.runs >= Self::RUNS_MIN
             && self.median_percent <= Self::MEDIAN_MAX
@@ -101,10 +107,10 @@ impl Calibration {
             && self.actions_off == 0
     }
 
-    /// Itself, if simulated figures may be shown.
+    /// Returns this calibration if it has [passed](Self::passed).
     ///
     /// # Errors
-    /// If they may not.
+    /// If it has not.
     pub fn check(self) -> Result<Self, NotCalibrated> {
         if self.passed() { Ok(self) } else { Err(NotCalibrated(self)) }
     }

@@ -1,8 +1,9 @@
-//! Random worlds: a job of any kind, in which everything goes wrong for a while and then nothing any more. While it does, all
-//! invariants must hold after every event; afterwards the job must end.
+//! The chaos suite: simulated jobs of any kind, with random faults for a while and none afterwards. All
+//! invariants must hold after every event, and once the faults are over the job must end.
 //!
-//! A [`Case`] is a function of its seed, and what happens in it is a function of the case. So a seed is all that a failure
-//! has to name; [`shrink`](crate::shrink) makes the case small that it stands for.
+//! A [`Case`] is a function of its seed, and what happens in it is a function of the case. So a failure is
+//! identified by its seed; [`shrink`](crate::shrink) reduces the case of a seed to a smaller one that fails
+//! alike.
 //!
 //! Source: deterministic simulation with a safety and then a liveness phase, as in `TigerBeetle`'s VOPR: our design after its
 //! documents.
@@ -56,7 +57,7 @@ const FAULTS_MAX: u32 = 12;
 pub struct Case {
     /// Settings of the job.
     pub setup: Setup,
-    /// The name of the policy: one that ships, or [`Restless`].
+    /// Name of the policy: a registered one, or [`Restless`].
     pub policy: &'static str,
     /// Conditions of the job: how fast and how reliable workers and messages are.
     pub rough: Rough,
@@ -71,12 +72,12 @@ pub enum CaseError {
     /// The settings of the case are invalid.
     #[error(transparent)]
     Invalid(#[from] InvalidValue),
-    /// An invariant does not hold.
+    /// An invariant was violated.
     #[error(transparent)]
     Violated(#[from] Violation),
 }
 
-/// The random world that belongs to a seed.
+/// Returns the random case that belongs to this seed.
 pub fn case(seed: u64) -> Case {
     let rng = &mut Seed(seed).derive("chaos").rng();
     let mut setup = setup(seed, rng);
@@ -189,17 +190,18 @@ fn index(rng: &mut DetRng, len: usize) -> usize {
 }
 
 impl Case {
-    /// Runs it under all invariants.
+    /// Runs the case and checks all invariants after every event.
     ///
-    /// Runs the case under all invariants.
+    /// # Errors
+    /// If the settings of the case are invalid, or an invariant is violated.
     pub fn run(&self) -> Result<SimulatedJob, CaseError> {
         Ok(self.run_watched(Blind)?.0?)
     }
 
-    /// Runs the case under all invariants, and also returns which faults hit it and how it ended.
+    /// Runs the case as [`run`](Self::run) does, and also returns which faults hit it and how it ended.
     ///
     /// # Errors
-    /// If an invariant does not hold.
+    /// As [`run`](Self::run).
     pub fn run_counted(&self) -> Result<(SimulatedJob, Tally), CaseError> {
         let (outcome, seen) = self.run_watched(tally::Seen::default())?;
         let outcome = outcome?;
@@ -225,7 +227,7 @@ impl Case {
     /// Returns the case's policy, which has decided nothing yet.
     ///
     /// # Errors
-    /// If there is none of that name.
+    /// If there is no policy of this name.
     pub fn policy(&self) -> Result<Box<dyn Policy>, InvalidValue> {
         if self.policy == Restless::NAME {
             return Ok(Box::new(Restless::new(self.setup.seed)));
@@ -234,10 +236,11 @@ impl Case {
             .map_err(|error| InvalidValue::new("policy", self.policy, error.to_string()))
     }
 
-    /// Runs it again and writes its trace, up to where an invariant does not hold any more. Gives `out` back.
+    /// Runs the case again and writes a trace of it to `out`, up to the violation of an invariant if there is
+    /// one. Returns `out`.
     ///
     /// # Errors
-    /// If it cannot be written, or the case is none.
+    /// If the trace cannot be written, or the settings of the case are invalid.
     pub fn trace<W: Write>(&self, out: W) -> io::Result<W> {
         let invalid = |error| io::Error::new(io::ErrorKind::InvalidInput, error);
         let name = format!("chaos seed {}", self.setup.seed.0);
@@ -248,7 +251,7 @@ impl Case {
         }
     }
 
-    /// Runs it again, and tells what happened to those that the failure is about.
+    /// Runs the case again, and returns the history of what its failure names.
     pub fn story(&self) -> Story {
         match self.run_watched(story::Lines::default()) {
             Ok((result, lines)) => Story::new(lines.0, result.err().map(CaseError::Violated)),

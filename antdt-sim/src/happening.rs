@@ -1,4 +1,4 @@
-//! What happens in a simulated job, as the checkers and the trace see it.
+//! Everything that happens in a simulated job, as the invariants and the trace see it.
 
 use antdt_agent::AgentSession;
 use antdt_core::{Holder, JobTime};
@@ -12,9 +12,9 @@ use crate::model::Fault;
 pub enum Happening<'a> {
     /// The ledger answered an event.
     Ledger(&'a Event, &'a Answer),
-    /// The ledger wrote this down before it answered.
+    /// The ledger wrote this record, before it answered.
     Record(&'a Record),
-    /// The ledger wakes the workers that it told to wait, after it has answered.
+    /// The ledger wakes the workers that wait for a shard, after it has answered.
     Wake,
     /// The head answered an event.
     Head(&'a HeadEvent, &'a HeadAnswer),
@@ -22,41 +22,41 @@ pub enum Happening<'a> {
     HeadDeadline,
     /// The head asked for this effect.
     Effect(&'a HeadEffect),
-    /// A life of a worker got a reply and made its next call.
+    /// A worker's incarnation got a reply and made its next call.
     Worker(Holder, &'a Reply, &'a Call),
-    /// The master's answer to a heartbeat reached a life.
+    /// The master's answer to a heartbeat reached a node's incarnation.
     Beat(Holder, &'a AgentSession),
-    /// A process began to run.
+    /// The process of this incarnation began to run.
     Born(Holder),
-    /// A process ended.
+    /// The process of this incarnation ended.
     Died(Holder),
     /// A fault hit the job.
     Fault(Fault),
-    /// The master's process ended; another one goes on at this time.
+    /// The master's process ended; a successor takes over at this time.
     MasterEnded(JobTime),
-    /// Another master goes on with the job from here.
+    /// The master's successor has taken the job over.
     TakenOver,
-    /// A message between this life and another process was lost on its way.
+    /// A message between this incarnation and another process was lost.
     Lost(Holder),
-    /// A message of this life to the master arrives before one that it sent earlier.
+    /// A message of this incarnation to the master arrived before one that it sent earlier.
     Overtaken(Holder),
-    /// No fault happens from now on.
+    /// From now on no fault happens.
     Calm,
-    /// The job ended: everything is committed, or why not.
+    /// The job ended: `Ok` if every sample is committed, otherwise the reason.
     Ended(&'a Result<(), String>),
 }
 
 /// Receives everything that happens in a simulated job, in order.
 pub trait Observer {
-    /// Whether it looks at all. If not, nothing is copied for it.
+    /// Returns whether the observer looks at anything. If not, the simulator copies nothing for it.
     fn watches(&self) -> bool {
         true
     }
 
-    /// This happened at `at`. An error ends the simulation.
+    /// Called when `what` has happened at the virtual time `at`. An error ends the simulation.
     ///
     /// # Errors
-    /// If it must not have happened.
+    /// If `what` must not have happened.
     fn saw(&mut self, at: JobTime, what: &Happening<'_>) -> Result<(), crate::Violation>;
 }
 

@@ -1,7 +1,7 @@
-//! What must hold after every event, one file each.
+//! The invariants of a simulated job, which must hold after every event; one file each.
 //!
-//! An invariant trusts nothing but what it sees: it keeps its own account of what the machines say and do. Those of a job are in
-//! [`all`]; a property test may use a single one.
+//! An invariant relies only on the events that it observes: it keeps its own record of what the state
+//! machines say and do. [`all`] returns the invariants of a job; a property test may use a single one.
 //!
 //! | invariant | in words |
 //! |---|---|
@@ -85,30 +85,31 @@ pub use self::samples_covered::SamplesCovered;
 pub use self::shards_partition::ShardsPartition;
 pub use self::stale_life_is_fenced::StaleLifeIsFenced;
 
-/// A property of all histories. It sees everything that happens, in order, and remembers what it needs.
+/// A property that every history of a simulated job must have. It sees everything that happens, in order, and
+/// keeps the state that it needs.
 pub trait Invariant: fmt::Debug + Send {
-    /// Its name, in the words of the glossary: `done_is_final`.
+    /// Returns the name of the invariant, such as `done_is_final`.
     fn name(&self) -> &'static str;
 
-    /// This happened at `at`.
+    /// Called when `what` has happened at the virtual time `at`.
     ///
     /// # Errors
-    /// What is wrong, with ids and amounts.
+    /// A description of the violation, with ids and amounts.
     fn saw(&mut self, at: JobTime, what: &Happening<'_>) -> Result<(), String>;
 
-    /// Checks, when the simulation is over, that everything that had to happen has happened.
+    /// Checks at the end of the simulation that everything that had to happen has happened.
     ///
     /// # Errors
-    /// What should have happened by then, and has not.
+    /// A description of what should have happened by then.
     fn finish(&mut self, _at: JobTime) -> Result<(), String> {
         Ok(())
     }
 }
 
-/// All invariants of a job; those of groups where the master forms groups of workers.
+/// Returns all invariants of a job, including those of groups if its master forms groups of workers.
 ///
 /// # Errors
-/// If no ledger can be made of its data set.
+/// If no ledger can be made with the settings of the data set.
 pub fn all(setup: &Setup) -> Result<Vec<Box<dyn Invariant>>, InvalidValue> {
     let spec = &dataset(setup);
     let replay = ReplayEqualsLive::new(spec)
@@ -155,10 +156,10 @@ impl Checkers {
         Self { invariants, now: JobTime::ZERO }
     }
 
-    /// The simulation is over.
+    /// Checks at the end of the simulation that everything that had to happen has happened.
     ///
     /// # Errors
-    /// The first thing that should have happened by now.
+    /// The first invariant that is violated.
     pub fn finish(&mut self) -> Result<(), Violation> {
         let at = self.now;
         self.invariants.iter_mut().try_for_each(|invariant| {
@@ -178,13 +179,13 @@ impl Observer for Checkers {
     }
 }
 
-/// An invariant that a simulated job violated.
+/// Report that a simulated job violated an invariant.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{invariant} does not hold at {at}: {what}")]
 pub struct Violation {
     /// Name of the violated invariant.
     pub invariant: &'static str,
-    /// Time of the violation.
+    /// Virtual time of the violation.
     pub at: JobTime,
     /// Description of the violation.
     pub what: String,

@@ -1,4 +1,4 @@
-//! What came of a simulated job: what people and charts want to know.
+//! The result of a simulated job, for reports and charts.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,18 +14,18 @@ const EVENTS_MAX: usize = 10_000;
 /// Points of a series at most.
 const POINTS_MAX: usize = 400;
 
-/// Something that a policy did, or that was refused.
+/// An action of the policy in a simulated job, or an action that was refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JournalAction {
     /// Time of the action.
     pub at: JobTime,
-    /// Newest step of the job at that time.
+    /// Newest step of the job at the time of the action.
     pub step: u64,
-    /// Kind of the action: `ADJUST_BS`, `KILL_RESTART`, ...
+    /// Name of the action, such as `ADJUST_BS` or `KILL_RESTART`.
     pub kind: &'static str,
     /// Node that the action concerns, or `all`.
     pub target: String,
-    /// Reason of the action, in words.
+    /// Reason for the action, in words.
     pub reason: String,
 }
 
@@ -34,7 +34,7 @@ pub struct JournalAction {
 pub struct JournalEvent {
     /// Time of the event.
     pub at: JobTime,
-    /// Node concerned; `None` for the whole job.
+    /// Node that the event concerns; `None` for the whole job.
     pub node: Option<NodeId>,
     /// Kind of the event, in one word.
     pub kind: &'static str,
@@ -42,18 +42,18 @@ pub struct JournalEvent {
     pub text: String,
 }
 
-/// How one life of a node spent its time.
+/// Time that one incarnation of a node was alive and busy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Usage {
     /// The node and its incarnation.
     pub holder: Holder,
     /// Time from the launch of the process to its end.
     pub alive: Duration,
-    /// Time spent computing gradients.
+    /// Time that the process spent computing gradients.
     pub busy: Duration,
 }
 
-/// Batches of one worker that ended at about the same time.
+/// Consecutive batches of one worker, merged into one point of a chart.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Point {
     /// Time at which the last of these batches ended.
@@ -73,7 +73,8 @@ pub struct Point {
 pub struct SimulatedJob {
     /// `Ok` if every sample was committed; otherwise the reason for which the job ended.
     pub result: Result<(), String>,
-    /// Job completion time: when every sample was committed, or the end of the simulation if they never were.
+    /// Job completion time: the time at which every sample was committed, or the end of the simulation if
+    /// that never happened.
     pub completed: JobTime,
     /// Number of steps taken.
     pub steps: u64,
@@ -81,30 +82,31 @@ pub struct SimulatedJob {
     pub counts: Counts,
     /// Actions that were taken, in order.
     pub actions: Vec<JournalAction>,
-    /// Events, in order; only the first ones of a job with very many.
+    /// Events, in order; a job with very many events keeps only the first ones.
     pub events: Vec<JournalEvent>,
-    /// When the master heard of the last worker that went over to each plan. The step at which all do is the plan's own,
-    /// earlier by up to a heartbeat; of a plan that not all lived to see, the last one that did.
+    /// For each plan, the time at which the master heard that the last worker had switched to it. The workers
+    /// switched up to a heartbeat earlier. If not all workers lived to see the plan, it is the time of the
+    /// last one that did.
     pub switches: Vec<(JobTime, PlanVersion)>,
     /// Exits of processes, with time and incarnation.
     pub exits: Vec<(JobTime, Holder, Exit)>,
-    /// How each life of a node spent its time, in order of launch.
+    /// Time that each incarnation of a node was alive and busy, in order of launch.
     pub usage: Vec<Usage>,
-    /// Batches over time, by worker; neighbours are merged where there are many.
+    /// Batches of each worker over time; neighbours are merged if there are many.
     pub series: BTreeMap<NodeId, Vec<Point>>,
-    /// Number of events of the virtual clock.
+    /// Number of events that the simulator processed.
     pub simulated: u64,
 }
 
 impl SimulatedJob {
-    /// Returns the number of committed samples per second.
+    /// Returns the number of committed samples per second of virtual time.
     pub fn goodput(&self) -> f64 {
         #[allow(clippy::cast_precision_loss, reason = "a rate")]
         let acked = self.counts.acked as f64;
         acked / self.completed.as_secs_f64().max(f64::MIN_POSITIVE)
     }
 
-    /// Share of the workers' time in which they did not compute, 0 to 1.
+    /// Returns the share of the workers' time in which they did not compute, 0 to 1.
     pub fn idle_share(&self) -> f64 {
         let workers = self.usage.iter().filter(|usage| usage.holder.node.role == Role::Worker);
         let (mut alive, mut busy) = (0.0, 0.0);

@@ -1,4 +1,4 @@
-//! How fast and how reliable things are: small traits, each with several implementations.
+//! Models of compute times, network, scheduler and faults: small traits, each with several implementations.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -26,25 +26,28 @@ pub enum Site {
 
 /// Model of how long a gradient takes.
 pub trait Compute: Debug + Send {
-    /// Time from "batch in memory" to "gradient ready" of a batch of `samples`, at least 1, that `holder` begins at `at`.
-    /// Calls of one holder come in order of time; `rng` is the holder's own.
+    /// Returns the time that `holder` takes for the gradient of a batch of `samples` (at least 1), once the
+    /// batch is in memory. The gradient begins at `at`; calls for one holder come in order of time, and `rng`
+    /// is the holder's own.
     ///
-    /// A server's holder asks how long its process is busy with one request that stands for `samples`: a pushed gradient
-    /// of so many, or parameters for so many.
+    /// For a server it is the time that one request keeps its process busy; `samples` is the number of
+    /// samples of the pushed gradient, or for which parameters are pulled.
     fn time(&mut self, at: JobTime, holder: Holder, samples: u64, rng: &mut DetRng) -> Duration;
 
-    /// The hardware that the node says it has when it registers: only nodes of one class are compared. The same of all, unless
-    /// a model says otherwise; one that changes what another says leaves the hardware what it is.
+    /// Returns the hardware class that the node registers with; only nodes of one class are compared. The
+    /// default is one class for all nodes. A model that wraps another one returns the class of the inner
+    /// model.
     fn device(&self, _node: NodeId) -> DeviceClass {
         DeviceClass::default()
     }
 
-    /// Largest batch, or micro-batch, in samples that fits the node, as it says when it registers; `None` if any fits.
+    /// Returns the largest batch, or micro-batch, in samples that the node registers with; `None` if any
+    /// fits.
     fn batch_size_max(&self, _node: NodeId) -> Option<u32> {
         None
     }
 
-    /// The node runs on another host from its next life on. Changes nothing, unless a model has times by host.
+    /// Called when the node runs on another host from its next incarnation on. By default it changes nothing.
     fn moved(&mut self, _node: NodeId, _host: Host) {}
 }
 
@@ -66,28 +69,30 @@ impl<C: Compute + ?Sized> Compute for Box<C> {
     }
 }
 
-/// An operation that all members of a group take part in.
+/// An operation in which all members of a group take part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Collective {
-    /// The sum of a buffer of this many bytes, for all.
+    /// An all-reduce of a buffer of this many bytes.
     AllReduce(u64),
     /// An all-gather of this many bytes in total.
     AllGather(u64),
-    /// One member's buffer of this many bytes, for all.
+    /// A broadcast of one member's buffer of this many bytes.
     Broadcast(u64),
 }
 
 /// Model of a network: the time that messages take.
 pub trait Network: Debug + Send {
-    /// When a message of `bytes` sent at `at` arrives; `None` if it is lost. Calls come in order of `at`.
+    /// Returns the time at which a message of `bytes` sent at `at` arrives; `None` if it is lost. Calls come
+    /// in order of `at`.
     fn message(&mut self, at: JobTime, from: Site, to: Site, bytes: u64, rng: &mut DetRng)
     -> Option<JobTime>;
 
-    /// How long `operation` takes among `world` members, once the last one has begun at `at`.
+    /// Returns how long `operation` takes among `world` members, once the last one has begun at `at`.
     fn collective(&mut self, at: JobTime, operation: Collective, world: u32, rng: &mut DetRng) -> Duration;
 
-    /// How long `world` members of a new group take to connect and to measure the network, once the last one has come at
-    /// `at`. No time, unless a model says otherwise: against what a group lives for it is short.
+    /// Returns how long `world` members of a new group take to connect and to measure the network, once the
+    /// last member has come at `at`. Zero by default, because that is short compared with the lifetime of a
+    /// group.
     fn form(&mut self, _at: JobTime, _world: u32, _rng: &mut DetRng) -> Duration {
         Duration::ZERO
     }
@@ -114,13 +119,14 @@ impl<N: Network + ?Sized> Network for Box<N> {
     }
 }
 
-/// The cluster's scheduler: how long until a process runs.
+/// Model of the cluster's scheduler: the time until a process runs.
 pub trait Scheduler: Debug + Send {
-    /// Time from the order to start this life until its process has read its data and registers; `None` if it never does.
+    /// Returns the time from the order to start this incarnation until its process has loaded its data and
+    /// registers; `None` if it never does.
     fn start(&mut self, at: JobTime, life: Holder, rng: &mut DetRng) -> Option<Duration>;
 
-    /// Time that a worker which has registered, and knows the servers if there are any, needs at `at` until it meets the
-    /// others: it makes its model. No time, unless a model says otherwise.
+    /// Returns the time that a registered worker needs, from `at` on, to make its model before it joins the
+    /// others. Zero by default.
     fn ready(&mut self, _at: JobTime, _life: Holder, _rng: &mut DetRng) -> Duration {
         Duration::ZERO
     }
@@ -136,42 +142,44 @@ impl<S: Scheduler + ?Sized> Scheduler for Box<S> {
     }
 }
 
-/// Something that goes wrong. One that names a node does nothing if that node does not run at the time.
+/// A fault of a simulated job. A fault of a node has no effect if the node does not run at the time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// The process ends at once, as by `kill -9`.
+    /// The process of the node ends at once, as by `kill -9`.
     Crash(NodeId),
-    /// The process ends with this exit code.
+    /// The process of the node ends with this exit code.
     Exit(NodeId, i32),
-    /// The platform takes the process back: it tells it to leave, as by SIGTERM, and ends it after this long. A worker says so with
-    /// each heartbeat, finishes its step, gives back what it holds and leaves; a server stays, since no checkpoint stands in for it.
+    /// The platform takes the process back: it tells the process to leave, as by SIGTERM, and ends it after
+    /// this time. A worker reports that with each heartbeat, finishes its step, gives its leases back and
+    /// leaves. A server stays, because simulated jobs take no checkpoint that could replace it.
     Preempt(NodeId, Duration),
-    /// The training thread of a worker stands still for this long in the middle of its next batch, while its heartbeats go on and say
-    /// that it does not get on.
+    /// The training thread of a worker stops for this time in the middle of its next batch. Its heartbeats go
+    /// on, and report that the thread makes no progress.
     Hang(NodeId, Duration),
-    /// The process stands still for this long, and then goes on as if nothing had happened. If that exceeds the silence
-    /// limit, it goes on as a zombie.
+    /// The process of the node stops for this time, and then continues as if nothing had happened. If the
+    /// time exceeds the silence limit, it continues although it was declared lost.
     Pause(NodeId, Duration),
-    /// The master's process stands still for this long.
+    /// The master's process stops for this time.
     PauseMaster(Duration),
-    /// No message reaches the node or leaves it for this long; neither does an order to end it, nor the news of its
-    /// end. If the node is declared dead meanwhile, it is a zombie until the order arrives.
+    /// No message reaches the node or leaves it for this time, nor does an order to end its process or the
+    /// report of its end. If the node is declared lost meanwhile, it runs on until the order arrives.
     Cut(NodeId, Duration),
-    /// For this long, what the node sends to the master and to the shard service arrives a second time, up to 0.3 s later: after what
-    /// it sent next.
+    /// For this time, every message of the node to the master and to the shard service arrives a second time,
+    /// up to 0.3 s later and after messages that were sent later.
     Duplicate(NodeId, Duration),
     /// The shard service is started again from its log.
     RestartLedger,
-    /// The master's process ends, and the shard service with it; so long afterwards another master goes on with the job from what it
-    /// has written down, and the shard service is started again from its log. It ends at once; or in the midst of the next
-    /// event of which it writes something down, when it has carried out so many of its further effects. Does nothing in
-    /// a job that does not [go back](crate::Setup::goes_back), which nobody can go on with.
+    /// The master's process ends, and the shard service with it. After this time a successor continues the
+    /// job from the master's records, and the shard service restarts from its log. With `None` the master
+    /// ends at once; with a number it ends during the next event that it records, after it has carried out
+    /// that many further effects. Has no effect in a job that does not [go back](crate::Setup::goes_back),
+    /// because no successor could continue it.
     RestartMaster(Duration, Option<u32>),
 }
 
 /// Model of which faults happen, and when.
 pub trait Faults: Debug + Send {
-    /// The next fault, in order of time; `None` if there is none any more.
+    /// Returns the next fault, in order of time; `None` if there are no more.
     fn next(&mut self, rng: &mut DetRng) -> Option<(JobTime, Fault)>;
 }
 
@@ -181,14 +189,14 @@ impl<F: Faults + ?Sized> Faults for Box<F> {
     }
 }
 
-/// The models of a simulated job: of its compute, its network, its scheduler and its faults.
+/// The models of a simulated job: compute, network, scheduler and faults.
 #[derive(Debug)]
 pub struct Models {
-    /// Model of how long gradients take.
+    /// Model of the time that gradients take.
     pub compute: Box<dyn Compute>,
-    /// Model of how long messages take.
+    /// Model of the time that messages take.
     pub network: Box<dyn Network>,
-    /// Model of how long processes take to start.
+    /// Model of the time that processes take to start.
     pub scheduler: Box<dyn Scheduler>,
     /// Model of the faults that happen.
     pub faults: Box<dyn Faults>,

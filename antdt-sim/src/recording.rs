@@ -1,4 +1,5 @@
-//! A recorded job (`antdt run --record FILE`): read, replayed, compared, and taken as a model of the world.
+//! [`Recording`]: reads a recorded job (`antdt run --record FILE`), replays it, compares it, and turns it
+//! into models for a simulation.
 //!
 //! A recording is read from front to back, entry by entry, as often as it is needed; it is never in memory as a whole.
 //! The end of a file may be torn, because the process was killed while it wrote: that is no error, and
@@ -36,86 +37,87 @@ pub enum RecordingError {
     /// The file of the recording cannot be read.
     #[error("{}: {source}", file.display())]
     Io {
-        /// The file.
+        /// Path of the recording.
         file: PathBuf,
-        /// Cause.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// A line is not what it should be, and it is not the torn end of the file.
+    /// A line of the recording is malformed, and it is not the incomplete end of the file.
     #[error("{}, line {line}: {source}", file.display())]
     Line {
-        /// The file.
+        /// Path of the recording.
         file: PathBuf,
         /// Line number, counted from 1.
         line: u64,
-        /// Cause.
+        /// Reason why the line is malformed.
         source: LineError,
     },
-    /// A line is an entry, but its value is none of the machine's.
+    /// The value of an entry is not one that its state machine can have.
     #[error("{}, line {line}: the {what} cannot be read: {source}; read it with the release that wrote it", file.display())]
     Value {
-        /// The file.
+        /// Path of the recording.
         file: PathBuf,
         /// Line number, counted from 1.
         line: u64,
-        /// The text of the line.
+        /// Description of the value that cannot be read, such as `header of the head`.
         what: String,
-        /// Cause.
+        /// Error of the JSON parser.
         source: serde_json::Error,
     },
-    /// The header does not say what a machine was made from.
+    /// The header lacks the settings of a state machine.
     #[error("{}: the header has no {machine}; record the job again", file.display())]
     NoMachine {
-        /// The file.
+        /// Path of the recording.
         file: PathBuf,
         /// Name of the state machine.
         machine: &'static str,
     },
-    /// An entry is of a machine that is not known.
+    /// An entry belongs to a state machine that this release does not know.
     #[error("{}, line {line}: {machine:?} is no machine of a job", file.display())]
     UnknownMachine {
-        /// The file.
+        /// Path of the recording.
         file: PathBuf,
         /// Line number, counted from 1.
         line: u64,
-        /// Name in the line.
+        /// Name of the state machine in the line.
         machine: String,
     },
     /// The job was recorded under a policy that this program does not know.
     #[error(transparent)]
     Policy(#[from] BuildError),
-    /// A machine cannot be made from what the header says.
+    /// A state machine cannot be made from its settings in the header.
     #[error("{}: the {machine} cannot be made from the header: {why}", file.display())]
     Machine {
-        /// The file.
+        /// Path of the recording.
         file: PathBuf,
         /// Name of the state machine.
         machine: &'static str,
         /// Reason, in words.
         why: String,
     },
-    /// The machines of this release do something else than the recorded ones did.
+    /// A replayed state machine of this release does something else than the recorded one did.
     #[error("{}: {parting}", file.display())]
     Parted {
-        /// The file.
+        /// Path of the recording.
         file: PathBuf,
         /// The first difference.
         parting: Box<Parting>,
     },
 }
 
-/// Opens a file for reading from its first byte. A program that reads compressed files supplies a function that can.
+/// Function that opens a recording for reading from its first byte. A program can pass one that decompresses
+/// files.
 pub type Open = fn(&Path) -> io::Result<Box<dyn BufRead>>;
 
-/// The file as it is.
+/// Opens a file without decompressing it.
 ///
 /// # Errors
-/// If it cannot be opened.
+/// If the file cannot be opened.
 pub fn open_plain(path: &Path) -> io::Result<Box<dyn BufRead>> {
     Ok(Box::new(BufReader::new(File::open(path)?)))
 }
 
-/// A recorded job. Only its header is in memory.
+/// A recorded job. Only the header of the recording is in memory.
 ///
 /// ```no_run
 /// use antdt_sim::recording::Recording;
@@ -135,18 +137,18 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// Reads the header.
+    /// Reads the header of the recording in a file.
     ///
     /// # Errors
-    /// If the file cannot be read, or is no recording of a known version.
+    /// If the file cannot be read, or is not a recording of a known version.
     pub fn read(path: impl AsRef<Path>) -> Result<Self, RecordingError> {
         Self::read_with(path, open_plain)
     }
 
-    /// [`read`](Self::read), of a file that `open` opens, each time that it is read.
+    /// Reads a recording as [`read`](Self::read) does; `open` opens the file each time that it is read.
     ///
     /// # Errors
-    /// As there.
+    /// As [`read`](Self::read).
     pub fn read_with(path: impl AsRef<Path>, open: Open) -> Result<Self, RecordingError> {
         let path = path.as_ref().to_owned();
         let (header, _) = begin(&path, open)?;
@@ -158,24 +160,24 @@ impl Recording {
         &self.path
     }
 
-    /// Returns the header: what was recorded, and the settings of the machines.
+    /// Returns the header: the recorder, the job, and the settings of its state machines.
     pub const fn header(&self) -> &TraceHeader {
         &self.header
     }
 
-    /// The settings of the master's head.
+    /// Returns the settings of the master's head.
     ///
     /// # Errors
-    /// If the header has none that can be read.
+    /// If the header lacks them, or they cannot be read.
     pub fn head(&self) -> Result<HeadSettings, RecordingError> {
         self.machine("head")?
             .ok_or_else(|| RecordingError::NoMachine { file: self.path.clone(), machine: "head" })
     }
 
-    /// The data set of the ledger; `None` if the job had none.
+    /// Returns the settings of the ledger's data set; `None` if the job had no ledger.
     ///
     /// # Errors
-    /// If the header has one that cannot be read.
+    /// If the header has settings that cannot be read.
     pub fn dataset(&self) -> Result<Option<DatasetSpec>, RecordingError> {
         self.machine("ledger")
     }
@@ -190,7 +192,7 @@ impl Recording {
         })
     }
 
-    /// Reads the entries from the first one on.
+    /// Returns the entries of the recording, from the first one on.
     ///
     /// # Errors
     /// If the file cannot be opened any more.
@@ -220,7 +222,7 @@ fn begin(path: &Path, open: Open) -> Result<(TraceHeader, Box<dyn BufRead>), Rec
 /// Longest first line that is read. One has a few thousand bytes.
 const HEADER_MAX: u64 = 1 << 20;
 
-/// The entries of a recording, in order. Made by [`Recording::entries`].
+/// An iterator over the entries of a recording, in order, from [`Recording::entries`].
 pub struct Entries {
     file: PathBuf,
     reader: Box<dyn BufRead>,
@@ -237,22 +239,23 @@ impl fmt::Debug for Entries {
 }
 
 impl Entries {
-    /// Line of the entry that was given last; the header is line 1.
+    /// Returns the line number of the entry that was returned last; the header is line 1.
     pub const fn line(&self) -> u64 {
         self.line
     }
 
-    /// What the last entry says of the recording, once it was given. `None` after all entries: the recording was cut off.
+    /// Returns the content of the recording's last entry, once it was returned. `None` after all entries
+    /// means that the recording was cut off.
     pub const fn end(&self) -> Option<TraceEnd> {
         self.end
     }
 
-    /// After all entries: bytes of a last line that was only begun.
+    /// Returns, after all entries, the number of bytes of an incomplete last line; `None` if there is none.
     pub const fn torn(&self) -> Option<u64> {
         self.torn
     }
 
-    /// Whether everything is there that happened until the recording was closed.
+    /// Returns whether the recording is complete: it was closed in order, and no entries are missing.
     pub fn is_whole(&self) -> bool {
         self.end.is_some_and(|end| end.dropped == 0)
     }

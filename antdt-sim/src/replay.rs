@@ -1,5 +1,5 @@
-//! What was recorded elsewhere, read from text files: how slow workers were, which machines came and went, how fast
-//! devices are, how long starts waited.
+//! Parsers for conditions that were recorded elsewhere: slowdowns of workers, spot machines, speeds of
+//! devices, waiting times of starts.
 
 mod devices;
 mod market;
@@ -23,20 +23,20 @@ use csv::{ReaderBuilder, StringRecord, Trim};
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReplayError {
-    /// A line is not as it should be.
+    /// A line of the file cannot be parsed.
     #[error("line {line}: `{text}`: must be {expected}")]
     Line {
         /// Line number, counted from 1.
         line: usize,
-        /// The text of the line.
+        /// Text of the line.
         text: String,
         /// Description of a valid value.
         expected: String,
     },
-    /// The lines read, but do not make sense together.
+    /// The lines can be parsed, but contradict each other.
     #[error(transparent)]
     Value(#[from] InvalidValue),
-    /// The text is no JSON.
+    /// The text is not JSON.
     #[error("no JSON: {0}")]
     Json(String),
 }

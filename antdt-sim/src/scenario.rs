@@ -1,9 +1,10 @@
-//! Jobs and what they meet, as files.
+//! [`Scenario`]: a job and its conditions, read from a file.
 //!
-//! A scenario is TOML. What a job is stands under `[job]`, by the names and text forms of `antdt run`; `[compute]`,
-//! `[[straggler]]`, `[network]`, `[scheduler]`, `[[fault]]`, `[[rate]]` and `[chaos]` say what it meets, `[expect]` what
-//! must come of it. All but `[compute]` may be left out. The scenarios in the folder `scenarios` of this crate show each
-//! table in use; these keys are in none of them:
+//! A scenario is TOML. The table `[job]` has the settings of the job, with the names and text forms of `antdt
+//! run`; `[compute]`, `[[straggler]]`, `[network]`, `[scheduler]`, `[[fault]]`, `[[rate]]` and `[chaos]`
+//! describe its conditions, and `[expect]` the required result. All tables but `[compute]` may be left out.
+//! The scenarios in the folder `scenarios` of this crate show each table in use; these keys are in none of
+//! them:
 //!
 //! ```
 //! # use antdt_sim::Scenario;
@@ -74,40 +75,40 @@ pub enum ScenarioError {
     /// The scenario file cannot be read.
     #[error("{0}; name a scenario (.toml)")]
     Unreadable(io::Error),
-    /// A recording that it names cannot be read.
+    /// A recording that the scenario names cannot be read.
     #[error("{path}: {error}")]
     Read {
-        /// Path of the file.
+        /// Path of the recording.
         path: PathBuf,
-        /// Cause.
+        /// Error of the operating system.
         error: io::Error,
     },
-    /// The file is not TOML, or has an unknown key.
+    /// The scenario is not TOML, or has an unknown key; the text says where.
     #[error("{0}")]
     Toml(String),
-    /// A value in the file is invalid.
+    /// A value in the scenario is invalid.
     #[error(transparent)]
     Value(#[from] InvalidValue),
-    /// The file names a policy that does not exist, or gives it an invalid setting.
+    /// The scenario names a policy that does not exist, or gives the policy an invalid setting.
     #[error("job.policy: {0}")]
     Policy(#[from] BuildError),
     /// A file of slowdowns that the scenario names cannot be read.
     #[error("{path}: {error}")]
     Replay {
-        /// Path of the file.
+        /// Path of the file of slowdowns.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Reason why the file cannot be parsed.
         error: ReplayError,
     },
-    /// The machines of a spot market come and go in an impossible order.
+    /// The changes of a spot market are impossible.
     #[error(transparent)]
     Market(#[from] SpotError),
 }
 
-/// A job with the conditions that it runs under.
+/// A job with the conditions that it is simulated under, read from a file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Scenario {
-    /// What the scenario shows: the comment at the head of the file.
+    /// Description of what the scenario shows: the comment at the head of the file.
     pub about: String,
     /// Settings of the job.
     pub setup: Setup,
@@ -119,23 +120,24 @@ pub struct Scenario {
 }
 
 impl Scenario {
-    /// Reads a file, and the recordings that it names, whose paths begin at its folder.
+    /// Reads a scenario file, and the recordings that it names by paths relative to its folder.
     ///
     /// # Errors
-    /// If a file cannot be read, or something in one of them cannot be; with the field and what would be accepted.
+    /// If a file cannot be read or parsed; the error has the field and what would be accepted.
     pub fn read(path: &Path) -> Result<Self, ScenarioError> {
         Self::read_with(path, open_plain)
     }
 
-    /// [`read`](Self::read); the recordings are opened by `open`, so that they may be compressed.
+    /// Reads a scenario as [`read`](Self::read) does; `open` opens the recordings, so that they may be
+    /// compressed.
     ///
     /// # Errors
-    /// As there.
+    /// As [`read`](Self::read).
     pub fn read_with(path: &Path, open: Open) -> Result<Self, ScenarioError> {
         Self::parse(&text(path)?, beside(path, open))
     }
 
-    /// Reads a text. `files` gives the text of each recording that it names.
+    /// Parses the text of a scenario. `files` returns the text of each recording that it names.
     ///
     /// # Errors
     /// As [`read`](Self::read).
@@ -154,10 +156,11 @@ impl Scenario {
         Ok(scenario)
     }
 
-    /// The job and what it meets, with all randomness from `seed`.
+    /// Returns the job's settings, the name of its policy, and its models, with all randomness derived from
+    /// `seed`.
     ///
     /// # Errors
-    /// If the setup, which may have been changed since it was read, cannot be.
+    /// If the settings, which may have been changed since the scenario was read, are invalid.
     pub fn build(&self, seed: Seed) -> Result<(Setup, String, Models), ScenarioError> {
         job::check(&self.setup, &self.policy)?;
         let setup = Setup { seed, ..self.setup.clone() };

@@ -1,4 +1,4 @@
-//! What is simulated, apart from how fast and how reliable things are.
+//! [`Setup`]: the settings of a simulated job, apart from its models of speed and reliability.
 
 use std::time::Duration;
 
@@ -16,12 +16,12 @@ pub(crate) const NODES_MAX: u32 = 1 << 18;
 /// Pairs of a worker and a server: each step may have a message between them under way, of about 1 KB.
 const PAIRS_MAX: u64 = 1 << 21;
 
-/// A job. The names and defaults are those of `antdt run`.
+/// The settings of a simulated job. Names and defaults are those of `antdt run`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Setup {
     /// Sync mode: how gradients or models of the workers are combined.
     pub sync: SyncMode,
-    /// Whether what the policy decides is only written down.
+    /// Whether the decisions of the policy are only recorded.
     pub dry_run: bool,
     /// Rule that decides which workers are slow.
     pub pace_rule: Rule,
@@ -37,16 +37,16 @@ pub struct Setup {
     pub epochs: u32,
     /// Samples per shard; `None` derives it as `antdt run` does.
     pub shard_len: Option<u64>,
-    /// Each worker has its part of the data from the start, as with a sampler.
+    /// Whether each worker has a fixed part of the data from the start, as with a sampler.
     pub static_sharding: bool,
-    /// Workers that share a host, by their index: `index / workers_per_host`.
+    /// Number of workers on a host: worker `i` is on host `i / workers_per_host`.
     pub workers_per_host: u32,
-    /// Bytes of the dense gradient: what is reduced, or pulled and pushed, in each step.
+    /// Size of the dense gradient in bytes, which is reduced, or pulled and pushed, in each step.
     pub gradient_bytes: u64,
-    /// Times that one node is started again before the job fails.
+    /// Number of times that one node may be started again before the job fails.
     pub max_restarts: u32,
-    /// Whether the job goes back to its start when its model is lost, as a job of `antdt run` does that has no checkpoint yet, and its
-    /// master writes down what another one needs to go on. Otherwise the job ends then.
+    /// Whether the job goes back to its start when its model is lost, and whether its master keeps a record
+    /// for a successor. Otherwise the job ends when the model is lost.
     pub goes_back: bool,
     /// Time between two control ticks, at which the policy is asked.
     pub control_tick: Duration,
@@ -87,10 +87,10 @@ impl Default for Setup {
 }
 
 impl Setup {
-    /// Whether it can be simulated: by the rules of `antdt run`, and small enough for a machine.
+    /// Checks that the job can be simulated: by the rules of `antdt run`, and by the limits of this machine.
     ///
     /// # Errors
-    /// With the first setting that is refused, by its name in a scenario's `[job]`, and what it must be.
+    /// The first refused setting, by its name in a scenario's `[job]`, and what it must be.
     pub fn validate(&self) -> Result<(), InvalidValue> {
         let at_least_1 = |field: &str, value: u64| {
             if value == 0 { Err(InvalidValue::new(field, value, "at least 1")) } else { Ok(()) }

@@ -1,7 +1,8 @@
 //! The smallest case that fails like a given one.
 //!
-//! Faults are taken away in ever smaller portions as long as the same invariant fails; then the job is made smaller: fewer
-//! samples, epochs, workers and servers, no losses, no policy. Every candidate is run, so the result fails for certain.
+//! Faults are removed in ever smaller portions while the same invariant still fails; then the job is made
+//! smaller: fewer samples, epochs, workers and servers, no losses, no policy. Every candidate is run, so the
+//! result fails for certain.
 //!
 //! Source: delta debugging (Zeller and Hildebrandt 2002, recalled).
 
@@ -31,10 +32,10 @@ const STEPS: [fn(&mut Case); 12] = [
     |case| case.rough.variation = 0.0,
 ];
 
-/// The smallest case that was found to fail.
+/// The smallest failing case that [`shrink`] found.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Shrunk {
-    /// The case itself.
+    /// The smallest failing case.
     pub case: Case,
     /// Error of the smallest case.
     pub error: CaseError,
@@ -42,7 +43,7 @@ pub struct Shrunk {
     pub tries: u32,
 }
 
-/// Makes a case small that fails with `error`: the same invariant fails in the result.
+/// Reduces a case that fails with `error` to a smaller one in which the same invariant fails.
 pub fn shrink(case: &Case, error: &CaseError) -> Shrunk {
     let mut best = Shrunk { case: case.clone(), error: error.clone(), tries: 0 };
     loop {

@@ -1,4 +1,5 @@
-//! Writes down what the machines of a simulated job are told and do, as `antdt run --record FILE` does of a real one.
+//! [`Tracer`]: records the events, answers and effects of a simulated job's state machines, as `antdt run
+//! --record FILE` does for a real job.
 //!
 //! What is written is a [`Recording`](crate::Recording) like any other: the entries of each machine stand as the loop of
 //! production writes them (event, answer, effects), it is replayed entry by entry, and a world can be made of it. Same
@@ -27,7 +28,7 @@ pub(crate) fn is_simulated(header: &TraceHeader) -> bool {
     header.recorder.starts_with(RECORDER)
 }
 
-/// An observer that writes everything it sees to a recording.
+/// An observer that writes a recording of the simulated job.
 pub struct Tracer<W> {
     out: W,
     line: Vec<u8>,
@@ -54,10 +55,10 @@ impl<W> fmt::Debug for Tracer<W> {
 }
 
 impl<W: Write> Tracer<W> {
-    /// Writes the header. `name` is that of the job, `policy` what decides in it.
+    /// Writes the header of the recording to `out`. `name` is the name of the job, `policy` its policy.
     ///
     /// # Errors
-    /// If it cannot be written.
+    /// If the header cannot be written.
     pub fn new(out: W, name: &str, setup: &Setup, policy: Box<dyn Policy>) -> io::Result<Self> {
         let mut header = header(name);
         header.settings = BTreeMap::from([
@@ -79,10 +80,10 @@ impl<W: Write> Tracer<W> {
         Ok(Self { out, line, entries: 0, last: JobTime::ZERO, over: false, failed: None, ledger_effects })
     }
 
-    /// Writes the last entry, and gives back what it was written to.
+    /// Writes the last entry, and returns the output.
     ///
     /// # Errors
-    /// If anything could not be written.
+    /// If any entry could not be written.
     pub fn finish(mut self) -> io::Result<W> {
         if !self.over {
             let end = TraceEnd { entries: self.entries, dropped: 0 };
@@ -91,10 +92,10 @@ impl<W: Write> Tracer<W> {
         self.break_off()
     }
 
-    /// Gives back what it was written to, without a last entry: what happened then was not seen.
+    /// Returns the output without writing a last entry, because the job was not observed to its end.
     ///
     /// # Errors
-    /// If anything could not be written.
+    /// If any entry could not be written.
     pub fn break_off(self) -> io::Result<W> {
         match self.failed {
             Some(error) => Err(error),

@@ -1,8 +1,8 @@
-//! What would have happened: one world, several policies.
+//! [`WhatIf`]: simulates one job under several policies, to compare them.
 //!
-//! The world is read from a file: a recorded job (`antdt run --record FILE`), the slowdowns of workers over time
-//! (`t_s,worker,slowdown`), or a scenario (`.toml`). A [`WhatIf`] runs it under one policy after the other, each time from
-//! the same seed, so that what differs is the policies' doing.
+//! The job and its conditions are read from a file: a recorded job (`antdt run --record FILE`), the slowdowns
+//! of workers over time (`t_s,worker,slowdown`), or a scenario (`.toml`). A [`WhatIf`] runs it under one
+//! policy after the other, each time from the same seed, so that all differences come from the policies.
 
 use std::collections::BTreeMap;
 use std::io::BufRead;
@@ -40,15 +40,15 @@ pub enum WhatIfError {
     Read {
         /// Path of the file.
         path: PathBuf,
-        /// Cause.
+        /// Error of the operating system.
         source: std::io::Error,
     },
-    /// The file holds nothing to simulate.
+    /// The file contains nothing that can be simulated.
     #[error("{}: nothing is in it: {what}", path.display())]
     Empty {
         /// Path of the file.
         path: PathBuf,
-        /// What is missing, and what to do.
+        /// Description of what is missing, and of the remedy.
         what: &'static str,
     },
     /// The CSV file of slowdowns cannot be read.
@@ -56,7 +56,7 @@ pub enum WhatIfError {
     Slowdowns {
         /// Path of the file.
         path: PathBuf,
-        /// Place and cause.
+        /// Reason why the file cannot be parsed.
         source: ReplayError,
     },
     /// The scenario cannot be read.
@@ -64,13 +64,13 @@ pub enum WhatIfError {
     Scenario {
         /// Path of the file.
         path: PathBuf,
-        /// Place and cause.
+        /// Reason why the scenario cannot be read.
         source: ScenarioError,
     },
     /// The recording cannot be read.
     #[error(transparent)]
     Recording(#[from] RecordingError),
-    /// The job of the recording had more or fewer workers after a while.
+    /// The number of workers changed during the recorded job, which cannot be simulated.
     #[error(
         "{}: the number of workers changed while the job was recorded (`antdt scale`), and a simulated job keeps its own; \
          record a job without that", path.display()
@@ -95,7 +95,7 @@ enum Trace {
     Recording(Box<Facts>),
 }
 
-/// A world in which policies can be tried.
+/// The conditions of a job, from a file, under which policies can be compared.
 ///
 /// ```
 /// use antdt_controller::policy::{NonDedicated, Unmanaged};
@@ -109,12 +109,12 @@ enum Trace {
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct WhatIf {
-    /// The job: that of the recording or of the scenario. May be changed before a run.
+    /// Settings of the job, from the recording or the scenario. A caller may change them before a run.
     pub setup: Setup,
-    /// The network; `None` is that of the scenario, for a recording one whose operations take as long as they did, else
-    /// loopback.
+    /// Network to simulate. `None` is the network of the scenario; for a recording, one whose operations take
+    /// as long as the recorded ones; otherwise loopback.
     pub network: Option<CostModel>,
-    /// Virtual time after which a run is given up.
+    /// Virtual time at which a run is ended.
     pub limit: JobTime,
     trace: Trace,
     speed: f64,
@@ -130,18 +130,20 @@ const BATCH_DEFAULT: u32 = 64;
 const LIMIT_DEFAULT: Duration = Duration::from_secs(30 * 24 * 3600);
 
 impl WhatIf {
-    /// Reads a file: a recording begins with its header, a scenario is a `.toml`, all else is a CSV of slowdowns.
+    /// Reads a file: a recording (which begins with its header), a scenario (`.toml`), or else a CSV of
+    /// slowdowns.
     ///
     /// # Errors
-    /// If the file cannot be read, or has nothing in it.
+    /// If the file cannot be read, or contains nothing to simulate.
     pub fn read(path: &Path) -> Result<Self, WhatIfError> {
         Self::read_with(path, open_plain)
     }
 
-    /// [`read`](Self::read); a recording or a CSV, and what a scenario names, is opened by `open`, so that it may be compressed.
+    /// Reads a file as [`read`](Self::read) does; `open` opens it, and the files that a scenario names, so
+    /// that they may be compressed.
     ///
     /// # Errors
-    /// As there.
+    /// As [`read`](Self::read).
     pub fn read_with(path: &Path, open: Open) -> Result<Self, WhatIfError> {
         let failed = |source| WhatIfError::Read { path: path.to_owned(), source };
         let empty = |what| WhatIfError::Empty { path: path.to_owned(), what };
@@ -183,10 +185,10 @@ impl WhatIf {
         Ok(Self { setup, network: None, speed: SPEED_DEFAULT, limit, trace })
     }
 
-    /// Lets the slowdowns of a CSV pass `factor` times faster, and makes the job as much shorter.
+    /// Makes the slowdowns of a CSV pass `factor` times faster, and the job shorter by the same factor.
     ///
     /// # Errors
-    /// If the world was made from something else, or the factor cannot be.
+    /// If the file was not a CSV of slowdowns, or the factor is invalid.
     pub fn compress(&mut self, factor: f64) -> Result<(), InvalidValue> {
         let Trace::Slowdowns(slowdowns) = &self.trace else {
             let remedy =
@@ -203,7 +205,7 @@ impl WhatIf {
     /// job has the same length as before.
     ///
     /// # Errors
-    /// If the world was made from something else, or the speed cannot be.
+    /// If the file was not a CSV of slowdowns, or the speed is invalid.
     pub fn emulate_speed(&mut self, speed: f64) -> Result<(), InvalidValue> {
         const FIELD: &str = "emulate-speed";
         if !matches!(self.trace, Trace::Slowdowns(_)) {
@@ -216,7 +218,7 @@ impl WhatIf {
         Ok(())
     }
 
-    /// The policy that the file names: that of the recorded job, or of the scenario.
+    /// Returns the name of the policy of the recorded job or of the scenario; `None` for a CSV of slowdowns.
     pub fn policy(&self) -> Option<&str> {
         match &self.trace {
             Trace::Scenario(scenario) => Some(&scenario.policy),
@@ -234,8 +236,8 @@ impl WhatIf {
         }
     }
 
-    /// Returns a line that belongs beside a simulated run that goes on after the end of its recording: what the
-    /// simulation assumes from there on. `None` for other runs.
+    /// Returns a line to show beside a simulated run that continues after the end of its recording: it says
+    /// what the simulation assumes from there on. `None` for other runs.
     pub fn beyond(&self, run: &Run) -> Option<String> {
         let Trace::Recording(facts) = &self.trace else { return None };
         let last = || facts.batches.values().flatten().map(|batch| batch.end).max();
@@ -249,10 +251,10 @@ impl WhatIf {
         })
     }
 
-    /// Returns what would happen under this policy.
+    /// Simulates the job under this policy, and returns its course.
     ///
     /// # Errors
-    /// If the job cannot be.
+    /// If the settings of the job are invalid.
     pub fn run(&self, policy: Box<dyn Policy>) -> Result<Run, WhatIfError> {
         let name = policy.name().to_owned();
         let world = World::new(self.setup.clone(), policy, self.models()?)?;
@@ -431,18 +433,18 @@ fn setup_for(slowdowns: &Slowdowns) -> Setup {
     }
 }
 
-/// Something that a policy did, or that was refused.
+/// An action of the policy in a run, or one that was refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunAction {
     /// Time of the action.
     pub at: JobTime,
-    /// The newest step by then; of a recorded action it is not known.
+    /// Newest step of the job at that time; `None` for an action of a recording.
     pub step: Option<u64>,
-    /// Kind of the action: `ADJUST_BS`, `KILL_RESTART`, ...
+    /// Name of the action, such as `ADJUST_BS` or `KILL_RESTART`.
     pub kind: String,
     /// Node that the action concerns, or `all`.
     pub target: String,
-    /// Reason of the action, in words.
+    /// Reason for the action, in words.
     pub reason: String,
 }
 
@@ -453,19 +455,19 @@ impl From<journal::JournalAction> for RunAction {
     }
 }
 
-/// Where the figures of a run come from.
+/// Origin of the figures of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Provenance {
-    /// The recording of a real job: this is what happened.
+    /// The figures are from the recording of a real job.
     Recording,
-    /// The trace of a job that was simulated before.
+    /// The figures are from the trace of a job that was simulated before.
     Trace,
-    /// The run was simulated now.
+    /// The figures are from a simulation of this program.
     Simulation,
 }
 
 impl Provenance {
-    /// Returns its name: `recording`, `trace` or `simulation`.
+    /// Returns the name of the origin: `recording`, `trace` or `simulation`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Recording => "recording",
@@ -474,7 +476,8 @@ impl Provenance {
         }
     }
 
-    /// Whether it really happened. All other figures are as good as the calibration says.
+    /// Returns whether the figures are those of a real job. All other figures are only as good as the
+    /// calibration says.
     pub const fn is_real(self) -> bool {
         matches!(self, Self::Recording)
     }
@@ -485,7 +488,7 @@ impl Provenance {
 pub struct Run {
     /// Name of the policy.
     pub policy: String,
-    /// Where the figures come from.
+    /// Origin of the figures.
     pub source: Provenance,
     /// `Ok` if every sample was committed; otherwise the reason for which the job ended.
     pub result: Result<(), String>,
@@ -558,7 +561,7 @@ impl Run {
         }
     }
 
-    /// Returns the number of committed samples per second.
+    /// Returns the number of committed samples per second of the job's time.
     #[allow(clippy::cast_precision_loss, reason = "a rate")]
     pub fn goodput(&self) -> f64 {
         self.samples as f64 / self.completed.as_secs_f64().max(f64::MIN_POSITIVE)

@@ -1,8 +1,10 @@
-//! A simulated job: the machines of production, and around them a virtual clock, processes and a network.
+//! [`World`]: a simulated job, made of the state machines of production and of a simulated clock, processes
+//! and network.
 //!
-//! What decides is production's own: the [`Head`], the [`ShardLedger`], and in each worker a [`WorkerLoop`] and an
-//! [`AgentSession`](antdt_agent::AgentSession). What is simulated is what they meet: how long a gradient takes, how messages travel, when a
-//! process starts and dies, and which members of a group hear of a result when one of them dies just then.
+//! All decisions are made by the code of production: the [`Head`], the [`ShardLedger`], and in each worker a
+//! [`WorkerLoop`] and an [`AgentSession`](antdt_agent::AgentSession). Only their environment is simulated:
+//! how long a gradient takes, how messages travel, when a process starts and dies, and which members of a
+//! group get a result when one of them dies at that moment.
 //!
 //! The simulation is a function of its [`Setup`], policy and models: same seed, same history.
 
@@ -152,7 +154,7 @@ enum Lost {
     Ledger(LedgerEvent, Duration),
 }
 
-/// An observer that ignores everything.
+/// An observer that ignores everything that happens.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Blind;
 
@@ -213,20 +215,20 @@ pub struct World<O = Blind> {
 }
 
 impl World {
-    /// Returns a job before its first event, without observers.
+    /// Returns a simulated job before its first event, without an observer.
     ///
     /// # Errors
-    /// If a setting cannot be used; the error names it.
+    /// If a setting is invalid; the error names it.
     pub fn new(setup: Setup, policy: Box<dyn Policy>, models: Models) -> Result<Self, InvalidValue> {
         World::watched(setup, policy, models, Blind)
     }
 }
 
 impl<O: Observer> World<O> {
-    /// A job in which nothing has happened yet, and an observer of all that will.
+    /// Returns a simulated job before its first event, with an observer.
     ///
     /// # Errors
-    /// If a setting cannot be used; the error names it.
+    /// If a setting is invalid; the error names it.
     pub fn watched(
         setup: Setup,
         policy: Box<dyn Policy>,
@@ -305,7 +307,7 @@ impl<O: Observer> World<O> {
         Ok(world)
     }
 
-    /// Ends the simulation after this many events, if it has not ended before.
+    /// Returns the same job, whose simulation ends after this many events at the latest.
     #[must_use]
     pub const fn at_most(mut self, events: u64) -> Self {
         self.events_max = events;
@@ -315,7 +317,7 @@ impl<O: Observer> World<O> {
     /// Runs the job to its end, or to the virtual time `limit`.
     ///
     /// # Errors
-    /// If the observer found something that must not happen.
+    /// If the observer reports a violation.
     pub fn run(mut self, limit: JobTime) -> Result<(SimulatedJob, O), (Violation, O)> {
         self.ask_head(HeadEvent::Begin);
         self.queue.push(JobTime::ZERO + self.setup.control_tick, Due::Tick);

@@ -1,4 +1,5 @@
-//! What is reduced, over what, how often, and what must come out.
+//! The all-reduces that are measured: their buffers, numbers of ranks and media, how often each is timed, and
+//! the rows and targets that follow.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! The processes of one system that reduce together, and how they are told what to do.
+//! [`Crew`]: the processes of one system that reduce together, and the orders to them.
 //!
 //! Each has a connection to here and sleeps in a read of it while others are measured. It ends when the connection
 //! does, so that none outlives this process, however this one ends. A process that does not is killed with its process group,
@@ -24,7 +24,7 @@ const START: Duration = Duration::from_secs(60);
 /// What may pass until processes without orders have ended by themselves.
 const END: Duration = Duration::from_secs(5);
 
-/// The processes of a system that is measured: one for each rank.
+/// The processes of a system that is measured, one for each rank.
 #[derive(Debug)]
 pub struct Crew {
     name: String,
@@ -58,10 +58,10 @@ impl Control {
 }
 
 impl Crew {
-    /// Starts ranks of ours: each is a process of `program`, which is `antdt-bench`.
+    /// Starts ranks of this project's collectives: each is a process of `program`, which is `antdt-bench`.
     ///
     /// # Errors
-    /// If one doesn't start or they don't find each other.
+    /// If a process does not start, or the ranks do not find each other.
     pub fn ours(program: &Path, medium: Medium, world: u32, folder: &Path) -> Result<Self> {
         /// Twice the longest, and as long as the ranks themselves wait for each other.
         const LIMIT: Duration = Duration::from_secs(60);
@@ -160,7 +160,7 @@ impl Crew {
     /// Sends an order to every rank and waits for all answers. Returns them in order of rank.
     ///
     /// # Errors
-    /// If a rank is gone, fails, or does not answer in time; names it.
+    /// If a rank is gone, fails, or does not answer in time; the error names the rank.
     pub fn order<T: DeserializeOwned>(&mut self, line: &str) -> Result<Vec<T>> {
         for rank in 0..self.world() {
             let told = writeln!(self.ranks[rank].connection.get_mut(), "{line}");
@@ -174,7 +174,7 @@ impl Crew {
     /// Waits for the next answer of one rank.
     ///
     /// # Errors
-    /// See [`order`](Self::order).
+    /// As [`order`](Self::order).
     pub fn hear<T: DeserializeOwned>(&mut self, rank: usize) -> Result<T> {
         let mut line = String::new();
         match self.ranks[rank].connection.read_line(&mut line) {

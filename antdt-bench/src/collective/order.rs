@@ -1,8 +1,9 @@
-//! What ranks are told and what they answer: a line each, the same for every system.
+//! The orders to the ranks of a collective benchmark and their answers: one line each, the same for every
+//! system.
 //!
-//! `prepare BUFFER BYTES` makes a buffer, reduces it once and checks every sum; `time BUFFER CALLS REPETITIONS WARM`
-//! times reductions of it, each repetition after a barrier, the first `WARM` ones untimed. Ours also know
-//! `meet MEDIUM ADDRESS...` and `repeat BYTES`.
+//! `prepare BUFFER BYTES` makes a buffer, reduces it once and checks every sum; `time BUFFER CALLS
+//! REPETITIONS WARM` times reductions of it, each repetition after a barrier, the first `WARM` ones untimed.
+//! The ranks of our own collectives also know `meet MEDIUM ADDRESS...` and `repeat BYTES`.
 
 use std::fmt;
 
@@ -10,10 +11,10 @@ use anyhow::{Context, Result, bail};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-/// Medium that carries the bytes.
+/// Medium over which the bytes of a reduction travel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Medium {
-    /// Sockets over loopback.
+    /// TCP sockets over loopback.
     Tcp,
     /// Memory that the processes of a host share.
     Shm,
@@ -28,12 +29,12 @@ impl fmt::Display for Medium {
     }
 }
 
-/// Owner of the buffer that is reduced in place.
+/// Memory in which a buffer is reduced in place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Buffer {
-    /// The caller, on its heap.
+    /// Memory of the caller, on its heap.
     Heap,
-    /// The communicator.
+    /// Memory of the communicator.
     Own,
 }
 
@@ -46,14 +47,14 @@ impl fmt::Display for Buffer {
     }
 }
 
-/// The first line that a rank sends.
+/// The first line that a rank sends, by which it introduces itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
     /// Rank of the process.
     pub rank: u32,
-    /// Process id.
+    /// Process id of the rank.
     pub pid: i32,
-    /// Address at which its peers reach it; only for ranks of ours.
+    /// Address at which other ranks reach this one; `None` for ranks of other systems.
     pub address: Option<String>,
 }
 
@@ -61,32 +62,34 @@ pub struct Hello {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Done {}
 
-/// Memory around the first reduction of a buffer, in bytes. The buffer itself is in all of it.
+/// Memory of a rank around the first reduction of a buffer, in bytes; every value includes the buffer itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Prepared {
     /// Resident bytes before the reduction.
     pub before: u64,
-    /// Resident bytes at the peak.
+    /// Largest number of resident bytes during the reduction.
     pub peak: u64,
-    /// Number of pages of shared memory that became visible to this process meanwhile, its own and other processes'.
+    /// Number of pages of shared memory that this process has mapped meanwhile, its own and those of other
+    /// processes.
     pub shared: i64,
 }
 
-/// The times that one rank measured.
+/// Times that one rank measured for an order.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Times {
-    /// Seconds of one call, for every repetition.
+    /// Seconds of one call, for each repetition.
     pub seconds: Vec<f64>,
-    /// Time on the cores for one call, all threads together.
+    /// Processor time of one call in seconds, all threads together.
     pub cpu_s: f64,
-    /// Time on the cores between the last order and this one.
+    /// Processor time between the last order and this one, in seconds.
     pub idle_cpu_s: f64,
 }
 
-/// How a rank of ours saw its group end.
+/// End of a group as one rank of it noticed it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failed {
-    /// When the call returned, on the clock that all processes of a host share.
+    /// Time at which the call returned, on the monotonic clock that all processes of a host share, in
+    /// nanoseconds.
     pub at_ns: u64,
     /// Rank that the error blames.
     pub culprit: Option<u32>,
@@ -100,7 +103,7 @@ pub(super) struct Refusal {
     pub(super) error: String,
 }
 
-/// Reads an answer.
+/// Parses a rank's answer.
 ///
 /// # Errors
 /// If the rank says that it failed, or the line is something else.
@@ -111,7 +114,7 @@ pub fn parse<T: DeserializeOwned>(line: &str) -> Result<T> {
     serde_json::from_str(line).with_context(|| format!("`{}` is not an answer", line.trim_end()))
 }
 
-/// Returns the time of each repetition: that of its slowest rank.
+/// Returns, for each repetition, the time of its slowest rank in seconds.
 pub fn slowest(ranks: &[Times]) -> Vec<f64> {
     let repetitions = ranks.iter().map(|times| times.seconds.len()).min().unwrap_or(0);
     (0..repetitions).map(|i| ranks.iter().map(|times| times.seconds[i]).fold(0.0, f64::max)).collect()

@@ -1,4 +1,4 @@
-//! The systems that are measured beside ours, where they are installed.
+//! [`Installed`]: the other systems that are measured, where they are installed.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -32,7 +32,7 @@ const fn openmpi_btl(medium: Medium) -> &'static [&'static str] {
 /// Another system that is installed here.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Installed {
-    /// A Python that has PyTorch, and the script of a rank.
+    /// PyTorch with gloo: a Python interpreter that has PyTorch.
     Gloo {
         /// Path of the Python interpreter.
         python: PathBuf,
@@ -41,7 +41,7 @@ pub enum Installed {
         /// Versions of PyTorch and Python.
         version: String,
     },
-    /// Open MPI.
+    /// Open MPI with its compiler `mpicc`.
     Openmpi {
         /// Path of the program that a rank runs, built by `mpicc`.
         program: PathBuf,
@@ -51,10 +51,10 @@ pub enum Installed {
 }
 
 impl Installed {
-    /// Looks for a peer, and builds in `folder` what its ranks run.
+    /// Looks for another system on this machine, and builds in `folder` the program that its ranks run.
     ///
     /// # Errors
-    /// If it is not there; says what is missing.
+    /// If the system is not installed; the error says what is missing.
     pub fn find(peer: Peer, folder: &Path) -> Result<Self> {
         match peer {
             Peer::Gloo => {
@@ -80,7 +80,7 @@ impl Installed {
         }
     }
 
-    /// Returns which of the other systems this is.
+    /// Returns which other system this is.
     pub const fn peer(&self) -> Peer {
         match self {
             Self::Gloo { .. } => Peer::Gloo,
@@ -88,7 +88,7 @@ impl Installed {
         }
     }
 
-    /// Returns the version of the peer, and how it is run over a medium.
+    /// Returns the version of the other system, and how it is run over a medium.
     pub fn about(&self, medium: Medium) -> String {
         match self {
             Self::Gloo { version, .. } => format!("{version}, one thread a rank, GLOO_SOCKET_IFNAME=lo"),
@@ -98,10 +98,11 @@ impl Installed {
         }
     }
 
-    /// Starts the ranks of the peer, which may take `limit` for an order. `medium` is for peers that can choose.
+    /// Starts `world` ranks of the other system, which may take `limit` for an order. `medium` has an effect
+    /// only on systems that can choose it.
     ///
     /// # Errors
-    /// If they don't start.
+    /// If a rank does not start.
     pub fn start(&self, medium: Medium, (world, limit): (u32, Duration), folder: &Path) -> Result<Crew> {
         let control = Control::new()?;
         let (host, port) = (control.address.ip().to_string(), control.address.port().to_string());

@@ -22,10 +22,11 @@ const HEALTHY: usize = 3;
 /// Values differ from element to element and from rank to rank; their sums are exact.
 const PERIOD: usize = 251;
 
-/// Reports to `control` and carries out its orders, until it closes the connection.
+/// Runs one rank of this project's collectives: connects to `control` and carries out its orders until it
+/// closes the connection.
 ///
 /// # Errors
-/// If it can't reach `control` or its peers.
+/// If `control` or the other ranks cannot be reached.
 pub fn run(control: SocketAddr, rank: u32) -> Result<()> {
     let stream = TcpStream::connect(control).with_context(|| format!("cannot reach {control}"))?;
     stream.set_nodelay(true)?;

@@ -76,11 +76,11 @@ impl Network {
     }
 }
 
-/// Replaces this process by one that has a network namespace of its own, with nothing but loopback. Returns only if that
-/// cannot be, or if this process is that one already.
+/// Replaces this process by one in a network namespace of its own, which has only loopback. Returns if this
+/// machine does not allow that, or if this process is in such a namespace already.
 ///
 /// # Errors
-/// If the program cannot be run again although there is a namespace for it.
+/// If the program cannot be started again in the namespace.
 pub fn enter() -> Result<()> {
     if std::env::var_os(HOST).is_some() || !can_enter() {
         return Ok(());

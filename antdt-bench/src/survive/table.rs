@@ -1,4 +1,4 @@
-//! What the cells of one kind have shown, as rows.
+//! Turns the measurements of one kind of job into rows of the table.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -8,7 +8,8 @@ use antdt_core::registry::BuildError;
 
 use super::Format;
 
-/// Why a data set, or the workload on it, could not be opened. Every message names the place and the remedy.
+/// Reason why a data set, or the workload on it, could not be opened. Every message names the place and the
+/// remedy.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DatasetError {
@@ -34,7 +35,7 @@ pub enum DatasetError {
         /// Path of the file or folder.
         path: PathBuf,
     },
-    /// A text has no sample.
+    /// A text file is too short for one sample.
     #[error(
         "{path}: shorter than a window of {} bytes, which is one sample; lower [workload.gpt] context, or take the file \
          off the data",
@@ -43,10 +44,10 @@ pub enum DatasetError {
     TooShort {
         /// Path of the file.
         path: PathBuf,
-        /// Bytes of a sample before its last.
+        /// Number of bytes of a sample before its last byte.
         context: usize,
     },
-    /// A file of pictures has another form.
+    /// A file of pictures does not have the expected format.
     #[error(
         "{path}: begins with the byte {first}, where a picture begins with its class, 0 to 9; convert the file to the \
          binary form of CIFAR-10"
@@ -54,16 +55,16 @@ pub enum DatasetError {
     NoImages {
         /// Path of the file.
         path: PathBuf,
-        /// Its first byte.
+        /// First byte of the file.
         first: u8,
     },
-    /// A file that was to be read as text holds something else.
+    /// A file that should be text has other content.
     #[error("{path}: Parquet, where this model takes text; name a text file, plain or compressed")]
     NoText {
         /// Path of the file.
         path: PathBuf,
     },
-    /// The first row is of no known format.
+    /// The first row has no known format.
     #[error(
         "{path} line {line}: {columns} columns, which is no known format ({}); convert the file, or name its format with --format",
         Format::known()
@@ -73,7 +74,7 @@ pub enum DatasetError {
         path: PathBuf,
         /// Number of the line, from 1.
         line: u64,
-        /// Number of columns found, separated by spaces or commas.
+        /// Number of columns found in the line, separated by spaces or commas.
         columns: usize,
     },
     /// A Parquet file has too few or too many columns.
@@ -87,7 +88,8 @@ pub enum DatasetError {
         path: PathBuf,
         /// Number of columns found.
         found: usize,
-        /// Format it was to be read as, and the number of columns that it needs.
+        /// Format that the file was to be read as, and the number of columns that the format needs; `None` if
+        /// any format would do.
         due: Option<(&'static str, usize)>,
     },
     /// The data set cannot be opened: a row has the wrong columns, its index or its copy cannot be stored, or

@@ -1,15 +1,15 @@
-//! Samples of models without tables: a fixed number of values each, and the class of each position.
+//! Samples of dense models: a fixed number of values, and the class of each position.
 
 use std::fmt;
 
 use super::RowError;
 
-/// Lengths of a sample. Constant for a data set.
+/// Lengths of a sample of a dense model. Constant for a data set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExampleShape {
-    /// Number of input values.
+    /// Number of input values of a sample.
     pub inputs: usize,
-    /// Number of positions of which a class is to be told: 1 for a sample with one label.
+    /// Number of positions of a sample for which the model predicts a class: 1 for a sample with one label.
     pub positions: usize,
     /// Number of classes.
     pub classes: usize,
@@ -25,7 +25,7 @@ pub struct ExampleBatch {
 }
 
 impl ExampleBatch {
-    /// Removes the samples, and keeps the memory for others.
+    /// Removes the samples, and keeps the memory for later ones.
     pub fn clear(&mut self) {
         self.inputs.clear();
         self.classes.clear();
@@ -37,12 +37,13 @@ pub trait Examples: fmt::Debug + Send {
     /// Returns the number of rows, which are numbered `0..rows()`.
     fn rows(&self) -> u64;
 
-    /// Returns the lengths of a sample.
+    /// Returns the lengths of the samples.
     fn shape(&self) -> ExampleShape;
 
     /// Appends the rows of these numbers to `batch`, in this order.
     ///
     /// # Errors
-    /// If a row does not exist or cannot be read. `batch` then has undefined content: clear it.
+    /// If a row does not exist or cannot be read. The content of `batch` is undefined then, and the caller
+    /// must clear it.
     fn read(&mut self, rows: &[u64], batch: &mut ExampleBatch) -> Result<(), RowError>;
 }

@@ -1,4 +1,4 @@
-//! Generated pictures: stripes whose direction and width tell the class.
+//! [`Gratings`]: generated pictures of stripes, whose direction and width determine the class.
 //!
 //! Source: our design.
 
@@ -20,10 +20,10 @@ const PERIODS: [f64; 2] = [8.0, 4.0];
 /// neighbourhood all.
 const CONTRAST: f64 = 1.5;
 
-/// Generated pictures: row `i` is a pure function of (seed, `i`), and no row is stored.
+/// A data set of generated pictures: row `i` is a pure function of (seed, `i`), and no row is stored.
 ///
-/// Where the stripes lie and which colours they have is drawn for each picture, so that the mean picture of a class is grey and a
-/// linear model learns nothing.
+/// The position and the colours of the stripes are drawn for each picture, so that the mean picture of a
+/// class is grey and a linear model learns nothing.
 #[derive(Debug, Clone)]
 pub struct Gratings {
     seed: Seed,
@@ -32,7 +32,7 @@ pub struct Gratings {
 }
 
 impl Gratings {
-    /// Returns the data set of `rows` pictures of `side` pixels a side whose values follow from `seed`.
+    /// Returns the data set of `rows` pictures of `side` by `side` pixels, generated from `seed`.
     pub fn new(seed: Seed, rows: u64, side: usize) -> Self {
         Self { seed: seed.derive("gratings"), rows, side }
     }

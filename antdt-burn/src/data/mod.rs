@@ -25,13 +25,13 @@ pub use stored::{Opening, StoredRows};
 
 use crate::features::Bucketing;
 
-/// Value in a numeric column of a row that has none there.
+/// Value of a numeric column in a row that has no value there.
 pub const MISSING: i32 = i32::MIN;
 
-/// Code in a categorical column of a row that has no category there. No real category has this code.
+/// Code of a categorical column in a row that has no category there. No real category has this code.
 pub const NO_CATEGORY: u32 = 0;
 
-/// The columns of a data set. Constant.
+/// The columns of a data set of labelled rows. Constant for a data set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Schema {
     /// How the values of each numeric column are divided into buckets, in the order of the columns.
@@ -41,7 +41,7 @@ pub struct Schema {
 }
 
 impl Schema {
-    /// Returns the number of columns without the label; each becomes one field of the model.
+    /// Returns the number of columns without the label; each column becomes one field of the model.
     pub const fn fields(&self) -> usize {
         self.numeric.len() + self.categorical
     }
@@ -50,7 +50,7 @@ impl Schema {
 /// Decoded rows, in the order in which they were requested.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct RowBatch {
-    /// Labels, 0 or 1 for each row, `[rows]`.
+    /// Label of each row, 0 or 1, `[rows]`.
     pub labels: Vec<f32>,
     /// Numeric values, `[rows, numeric columns]`; [`MISSING`] where the row has none.
     pub numeric: Vec<i32>,
@@ -59,7 +59,7 @@ pub struct RowBatch {
 }
 
 impl RowBatch {
-    /// Removes the rows, and keeps the memory for others.
+    /// Removes the rows, and keeps the memory for later ones.
     pub fn clear(&mut self) {
         self.labels.clear();
         self.numeric.clear();
@@ -67,7 +67,7 @@ impl RowBatch {
     }
 }
 
-/// A row that cannot be read: it does not exist, its file cannot be read, or it has the wrong columns.
+/// Reason why a row cannot be read: it does not exist, its file cannot be read, or it has the wrong columns.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("row {row}: {why}")]
 pub struct RowError {
@@ -96,13 +96,14 @@ pub trait Dataset: fmt::Debug + Send {
     /// Returns the number of rows, which are numbered `0..rows()`.
     fn rows(&self) -> u64;
 
-    /// Returns the columns.
+    /// Returns the columns of the data set.
     fn schema(&self) -> Schema;
 
     /// Appends the rows of these numbers to `batch`, in this order.
     ///
     /// # Errors
-    /// If a row does not exist or cannot be read. `batch` then has undefined content: clear it.
+    /// If a row does not exist or cannot be read. The content of `batch` is undefined then, and the caller
+    /// must clear it.
     fn read(&mut self, rows: &[u64], batch: &mut RowBatch) -> Result<(), RowError>;
 }
 

@@ -18,7 +18,7 @@ const FOLLOWERS: [f64; 4] = [0.5, 0.25, 0.15, 0.1];
 /// The chance that a word ends its sentence.
 const END_OF_SENTENCE: f64 = 0.1;
 
-/// Generated windows of text: row `i` is a pure function of (seed, `i`), and no row is stored.
+/// A data set of generated windows of text: row `i` is a pure function of (seed, `i`), and no row is stored.
 ///
 /// The language has 64 words of two to seven letters. Four words may follow each word, with fixed chances, after a space or,
 /// one time in ten, after the end of a sentence. A model first learns which letters are frequent, then the words, then which
@@ -34,7 +34,8 @@ pub struct Prose {
 }
 
 impl Prose {
-    /// Returns the data set of `rows` windows of `context + 1` bytes whose language and values follow from `seed`.
+    /// Returns the data set of `rows` windows of `context + 1` bytes, whose language and values are generated
+    /// from `seed`.
     pub fn new(seed: Seed, rows: u64, context: usize) -> Self {
         let mut rng = seed.derive("words").rng();
         let mut words: Vec<Vec<u8>> = Vec::new();
@@ -49,8 +50,8 @@ impl Prose {
         Self { next: next.collect(), seed: seed.derive("prose"), rows, context, words }
     }
 
-    /// Returns the perplexity of a byte that no model can better: that of one that knows the words, and of each word which
-    /// may follow it and how often.
+    /// Returns the lowest perplexity per byte that a model can reach: that of a model which knows all words,
+    /// and how often each word follows each other.
     #[allow(clippy::cast_precision_loss, reason = "a few hundred")]
     pub fn perplexity_floor(&self) -> f64 {
         // Two followers may be one word: its chances add up.

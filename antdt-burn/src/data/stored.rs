@@ -30,7 +30,7 @@ enum Rows {
     Parquet(Reader<Parquet>),
 }
 
-/// Settings for opening files.
+/// Settings with which files of rows are opened.
 #[derive(Debug)]
 pub struct Opening<'a> {
     /// Folder for indexes, and for copies of files that cannot be read by range.

@@ -27,10 +27,11 @@ const LATENT: usize = 2;
 /// Values of the narrowest and of the widest categorical column; the others lie between, evenly on a log scale.
 const CARDINALITIES: (f64, f64) = (4.0, 300.0);
 
-/// Generated clicks: row `i` is a pure function of (seed, `i`), and no row is stored.
+/// A data set of generated clicks: row `i` is a pure function of (seed, `i`), and no row is stored.
 ///
-/// The label is drawn from a logistic model over planted weights of the row's values, which include products of some
-/// pairs. No model can rank rows better than the planted probability does; see [`bayes_auc`](Self::bayes_auc).
+/// The label is drawn from a logistic model with fixed weights (planted ones) for the row's values and for
+/// products of some pairs. No model can rank rows better than by the probabilities of that model; see
+/// [`bayes_auc`](Self::bayes_auc).
 #[derive(Debug, Clone)]
 pub struct Clicks {
     seed: Seed,
@@ -58,7 +59,7 @@ struct Column {
 }
 
 impl Clicks {
-    /// Returns the data set of `rows` rows whose planted weights and values follow from `seed`.
+    /// Returns the data set of `rows` rows, whose planted weights and values are generated from `seed`.
     pub fn new(seed: Seed, rows: u64) -> Self {
         let mut rng = seed.derive("planted weights").rng();
         // Every third column misses values, as about a third of Criteo's do.
@@ -192,7 +193,7 @@ impl Dataset for Clicks {
 /// ```
 ///
 /// # Errors
-/// If `out` refuses.
+/// If `out` cannot be written.
 pub fn write_tsv(rows: u64, seed: Seed, out: &mut impl Write) -> io::Result<()> {
     let clicks = Clicks::new(seed, rows);
     let (mut batch, mut line) = (RowBatch::default(), Vec::new());

@@ -1,4 +1,5 @@
-//! Generated samples of numbers whose classes a fixed teacher tells, with noise in the labels.
+//! [`Teacher`]: generated samples of numbers, whose classes follow from a fixed rule, with noise in the
+//! labels.
 //!
 //! Source: our design.
 
@@ -7,7 +8,7 @@ use antdt_core::Seed;
 use super::RowError;
 use super::example::{ExampleBatch, ExampleShape, Examples};
 
-/// Classes.
+/// Number of classes.
 pub const CLASSES: usize = 10;
 
 /// Clusters of each class: a class is no single blob.
@@ -17,10 +18,10 @@ const CLUSTERS_PER_CLASS: usize = 2;
 /// are then 6.8 apart, and one sample in 150 lies nearer to the centre of another class.
 const CENTRE_SCALE: f64 = 0.3;
 
-/// Share of the samples whose class is drawn anew, from all classes.
+/// Share of the samples whose label is replaced by a random class.
 pub const LABEL_NOISE: f64 = 0.1;
 
-/// Generated samples: row `i` is a pure function of (seed, `i`), and no row is stored.
+/// A data set of generated samples: row `i` is a pure function of (seed, `i`), and no row is stored.
 ///
 /// A sample is a normal draw around the centre of one of twenty clusters, two for each of ten classes. One sample in ten
 /// has a random label, so no model is right more often than in 91 % of the samples.

@@ -26,14 +26,15 @@ use crate::split::Split;
 use crate::workload::WorkloadSpec;
 use engine::Engine;
 
-/// A pass through a model, and what it leaves of the model's [`Running`](crate::flat::Running) statistics.
+/// A forward pass through a dense model, which collects the new values of the model's
+/// [`Running`](crate::flat::Running) statistics.
 #[derive(Debug)]
 pub struct Pass<B: Backend> {
-    /// Whether it is a training step's; else it is an evaluation's.
+    /// Whether the pass is part of a training step; otherwise it is part of an evaluation.
     pub training: bool,
-    /// Of a training step, the new values of each running statistic.
+    /// In a training step: the new values of each running statistic.
     pub states: Vec<(ParamId, Tensor<B, 1>)>,
-    /// What it leaves out.
+    /// Dropout of the pass, which is none in an evaluation.
     pub dropout: Dropout,
 }
 
@@ -47,7 +48,7 @@ impl<B: Backend> Pass<B> {
     }
 }
 
-/// A model that tells the class of each position of a sample.
+/// A model that predicts the class of each position of a sample.
 pub trait DenseModel<B: Backend>: Module<B> {
     /// Returns the logits `[samples * positions, classes]` for the inputs `[samples, inputs]`.
     fn logits(&self, inputs: Tensor<B, 2>, pass: &mut Pass<B>) -> Tensor<B, 2>;

@@ -57,7 +57,7 @@ impl DenseTrainer {
         })
     }
 
-    /// Returns the number of samples, and which rows are evaluated.
+    /// Returns the numbers of samples for training and evaluation.
     pub fn counts(&self) -> SampleCounts {
         self.split.counts()
     }

@@ -9,7 +9,7 @@ use crate::click::{ClickModel, ClickSizes, ModelShape};
 use crate::dropout::Dropout;
 use crate::engine::{self, Family};
 
-/// Entry of DeepFM in the registry.
+/// Entry of DeepFM in the registry of models.
 pub const MODEL: Model = Model {
     name: "deepfm",
     about: "factorisation machine beside a multi-layer perceptron, over shared embeddings",
@@ -48,7 +48,7 @@ pub struct DeepFm<B: Backend> {
 }
 
 impl<B: Backend> DeepFm<B> {
-    /// Returns the model with all parameters 0; see [`flat`](crate::flat) for how it gets others.
+    /// Returns the model with all parameters 0; [`flat`](crate::flat) sets others.
     pub fn new(shape: &ModelShape, device: &B::Device) -> Self {
         let (fields, embedding) = (shape.fields, shape.embedding);
         let row = embedding + 1;

@@ -1,4 +1,4 @@
-//! A small GPT: a transformer that tells the next byte of a text.
+//! A small GPT: a transformer that predicts the next byte of a text.
 
 use antdt_core::InvalidValue;
 use antdt_core::registry::{Setting, Settings};
@@ -14,7 +14,7 @@ use crate::dense::{self, DenseModel, Family, Judge, Pass, texts};
 use crate::dropout;
 use crate::size;
 
-/// Entry of the GPT in the registry.
+/// Entry of the GPT in the registry of models.
 pub const MODEL: Model = Model {
     name: "gpt",
     about: "small GPT: the next byte of a text",

@@ -9,7 +9,7 @@ use super::{Model, Recipe, linear};
 use crate::data::example::ExampleShape;
 use crate::dense::{self, DenseModel, Family, Judge, Pass, vectors};
 
-/// Entry of logistic regression in the registry.
+/// Entry of logistic regression in the registry of models.
 pub const MODEL: Model = Model {
     name: "logistic",
     about: "logistic regression: classes of samples of numbers, by one linear layer",
@@ -47,7 +47,7 @@ pub struct Logistic<B: Backend> {
 }
 
 impl<B: Backend> Logistic<B> {
-    /// Returns the model with all parameters 0; see [`flat`](crate::flat) for how it gets others.
+    /// Returns the model with all parameters 0; [`flat`](crate::flat) sets others.
     pub fn new(features: usize, classes: usize, device: &B::Device) -> Self {
         Self { output: linear(features, classes, true, device) }
     }

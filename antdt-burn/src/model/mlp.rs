@@ -11,7 +11,7 @@ use crate::data::example::ExampleShape;
 use crate::dense::{self, DenseModel, Family, Judge, Pass, vectors};
 use crate::size::{self, Sizes};
 
-/// Entry of the perceptron in the registry.
+/// Entry of the multi-layer perceptron in the registry of models.
 pub const MODEL: Model = Model {
     name: "mlp",
     about: "multi-layer perceptron: classes of samples of numbers",
@@ -79,7 +79,7 @@ pub struct Mlp<B: Backend> {
 }
 
 impl<B: Backend> Mlp<B> {
-    /// Returns the model with all parameters 0; see [`flat`](crate::flat) for how it gets others.
+    /// Returns the model with all parameters 0; [`flat`](crate::flat) sets others.
     pub fn new(features: usize, hidden: &[usize], classes: usize, device: &B::Device) -> Self {
         Self { perceptron: Perceptron::new(features, hidden, classes, device) }
     }

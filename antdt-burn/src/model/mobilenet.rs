@@ -15,7 +15,7 @@ use crate::data::images::COLOURS;
 use crate::dense::{self, DenseModel, Family, Judge, Pass, images};
 use crate::size;
 
-/// Entry of the network in the registry.
+/// Entry of `MobileNet` in the registry of models.
 pub const MODEL: Model = Model {
     name: "mobilenet",
     about: "small MobileNet of depthwise separable convolutions: classes of small pictures",

@@ -24,10 +24,11 @@ use crate::click::ClickRecipe;
 use crate::dense::DenseRecipe;
 use crate::dropout::Dropout;
 
-/// A model in the registry: the value of `--workload`. Its settings are the table `[workload.NAME]` of a job file.
+/// A model in the registry, named by `--workload`. Its settings are the table `[workload.NAME]` of a job
+/// file.
 pub type Model = registry::Entry<Recipe>;
 
-/// Every model.
+/// Registry entries of all models of this crate.
 pub const SHIPPED: &[Model] = &[
     deepfm::MODEL,
     xdeepfm::MODEL,
@@ -38,7 +39,7 @@ pub const SHIPPED: &[Model] = &[
     mobilenet::MODEL,
 ];
 
-/// The models that a job can name.
+/// Registry of the models that a job can name.
 ///
 /// ```
 /// use antdt_burn::model::REGISTRY;
@@ -47,10 +48,10 @@ pub const SHIPPED: &[Model] = &[
 /// ```
 pub static REGISTRY: Registry<Model> = Registry::new("workload", SHIPPED);
 
-/// A model with its sizes, and what trains it well.
+/// A model with its sizes, and the optimizer settings that train it well by default.
 #[derive(Debug)]
 pub struct Recipe {
-    /// Name of the default optimizer, in `antdt-model`.
+    /// Name of the default optimizer, in the registry of `antdt-model`.
     pub optimizer: &'static str,
     /// Default learning rate, for that optimizer.
     pub learning_rate: f32,

@@ -15,7 +15,7 @@ use crate::data::images::COLOURS;
 use crate::dense::{self, DenseModel, Family, Judge, Pass, images};
 use crate::size;
 
-/// Entry of the network in the registry.
+/// Entry of the `ResNet` in the registry of models.
 pub const MODEL: Model = Model {
     name: "resnet20",
     about: "residual convolutional network of 20 layers: classes of small pictures",

@@ -11,7 +11,7 @@ use crate::click::{ClickModel, ClickSizes, ModelShape, split_rows};
 use crate::dropout::Dropout;
 use crate::engine::{self, Family};
 
-/// Entry of xDeepFM in the registry.
+/// Entry of xDeepFM in the registry of models.
 pub const MODEL: Model = Model {
     name: "xdeepfm",
     about: "DeepFM's parts with a compressed interaction network",
@@ -53,7 +53,7 @@ pub struct XDeepFm<B: Backend> {
 }
 
 impl<B: Backend> XDeepFm<B> {
-    /// Returns the model with all parameters 0; see [`flat`](crate::flat) for how it gets others.
+    /// Returns the model with all parameters 0; [`flat`](crate::flat) sets others.
     pub fn new(shape: &ModelShape, device: &B::Device) -> Self {
         let mut maps = shape.fields;
         let cin = shape

@@ -1,4 +1,4 @@
-//! A policy without reason.
+//! A policy that takes random actions.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,13 +7,14 @@ use antdt_controller::policy::ProposedAction;
 use antdt_controller::{Decision, Policy, RestartBudget};
 use antdt_core::{ClusterView, DetRng, Holder, JobTime, NodeActionKind, NodeView, Reason, Seed};
 
-/// Restarts whomever it happens to choose, moves samples from one to another, and has steps wait for fewer or more workers, now and
-/// then, as far as it may: whatever a policy asks for, a job must stay in order.
+/// A policy that, at random times, restarts a random worker, moves samples between two workers, or changes
+/// the number of backup workers, within the limits that a policy has. Under it a job must keep all
+/// invariants.
 #[derive(Debug, Clone)]
 pub struct Restless(DetRng, DetRng);
 
 impl Restless {
-    /// Name of the policy in the registry.
+    /// Name of the policy in reports.
     pub const NAME: &str = "restless";
 
     /// Returns the policy whose random decisions are a function of the seed.

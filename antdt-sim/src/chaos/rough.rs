@@ -12,20 +12,21 @@ use crate::model::scheduler::Quantiles;
 use crate::model::{Faults, Hosts};
 use crate::{Models, Setup};
 
-/// Workers of different and changing speed, a network that delays, reorders and loses, and starts that take their time.
+/// The conditions of a random case: workers of different and changing speed, a network that delays, reorders
+/// and loses messages, and processes that start slowly.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rough {
     /// Time that a gradient takes for each sample.
     pub sample_time: Duration,
     /// Slowness of each worker: how many times longer its gradients take.
     pub slow: Vec<u32>,
-    /// Standard deviation of that from gradient to gradient, as a share of it.
+    /// Standard deviation of the time of one gradient, as a share of that time.
     pub variation: f64,
     /// Shortest time that a message takes.
     pub latency: Duration,
     /// Mean additional time that a message takes, so that a message may overtake another.
     pub jitter: Duration,
-    /// Share of the messages that are lost before it is calm.
+    /// Share of the messages that are lost before `calm_from`.
     pub loss: f64,
     /// Longest time that a process takes to start.
     pub start: Duration,

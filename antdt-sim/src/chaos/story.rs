@@ -14,7 +14,8 @@ use crate::happening::{Happening, Observer};
 /// Lines shown at most: the last ones say most.
 const LINES_MAX: usize = 60;
 
-/// What happened to the nodes, leases and shards that the failure of a case names.
+/// The history of a failed case, reduced to the nodes, leases and shards that its failure names. `Display`
+/// prints it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Story {
     lines: Vec<(JobTime, String)>,

@@ -13,34 +13,34 @@ use crate::model::Fault;
 /// Kind of a fault that the chaos suite injects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FaultKind {
-    /// See [`Fault::Crash`].
+    /// The process of a node ends at once; see [`Fault::Crash`].
     Crash,
-    /// See [`Fault::Exit`].
+    /// The process of a node ends with an exit code; see [`Fault::Exit`].
     Exit,
-    /// See [`Fault::Preempt`].
+    /// The platform takes a process back; see [`Fault::Preempt`].
     Preempt,
-    /// See [`Fault::Hang`].
+    /// The training thread of a worker hangs; see [`Fault::Hang`].
     Hang,
-    /// See [`Fault::Pause`].
+    /// A process stops for a while; see [`Fault::Pause`].
     Pause,
-    /// See [`Fault::PauseMaster`].
+    /// The master stops for a while; see [`Fault::PauseMaster`].
     PauseMaster,
-    /// See [`Fault::Cut`].
+    /// A node is cut off from the network; see [`Fault::Cut`].
     Cut,
-    /// See [`Fault::Duplicate`].
+    /// Messages of a node arrive twice; see [`Fault::Duplicate`].
     Duplicate,
-    /// See [`Fault::RestartLedger`].
+    /// The shard service restarts; see [`Fault::RestartLedger`].
     RestartLedger,
-    /// See [`Fault::RestartMaster`].
+    /// Another master takes over; see [`Fault::RestartMaster`].
     RestartMaster,
-    /// A message that is lost.
+    /// A message is lost.
     Lost,
-    /// A message that arrives before an earlier one of the same node.
+    /// A message arrives before an earlier one of the same node.
     Overtaken,
 }
 
 impl FaultKind {
-    /// All kinds.
+    /// All kinds of faults.
     pub const ALL: [Self; 12] = [
         Self::Crash,
         Self::Exit,
@@ -92,8 +92,8 @@ impl fmt::Display for FaultKind {
     }
 }
 
-/// Counts of simulated jobs: for each kind of fault, the jobs in which such a fault hit something; for each
-/// way to end, the jobs that ended like that.
+/// Counts over simulated jobs: for each kind of fault, the jobs in which such a fault hit something; for each
+/// way to end, the jobs that ended in this way.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tally {
     worlds: u64,
@@ -122,17 +122,17 @@ impl Tally {
         }
     }
 
-    /// Returns the number of cases in which a fault of this kind hit something.
+    /// Returns the number of jobs in which a fault of this kind hit something.
     pub fn with(&self, kind: FaultKind) -> u64 {
         self.faults.get(&kind).copied().unwrap_or_default()
     }
 
-    /// Returns the number of cases that ended in this way.
+    /// Returns the number of jobs that ended in this way.
     pub fn ended(&self, ending: JobEnding) -> u64 {
         self.endings.get(&ending).copied().unwrap_or_default()
     }
 
-    /// Returns the names of the fault kinds, and of the given endings, that no case had.
+    /// Returns the names of those kinds of faults, and of those of `endings`, that occurred in no job.
     pub fn missing(&self, endings: &[JobEnding]) -> Vec<String> {
         let kinds =
             FaultKind::ALL.into_iter().filter(|kind| self.with(*kind) == 0).map(|kind| kind.to_string());

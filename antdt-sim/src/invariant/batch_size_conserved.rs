@@ -1,7 +1,8 @@
-//! In synchronous training the batches of one step add up to the global batch, whatever the plans are. More samples never.
-//! Fewer only while a lost worker's part is not yet shared out among the others, and where a worker takes all that it
-//! holds, after it was told that there are none for it now, as at the data's end, or was asked to give back what others
-//! can begin; of which it gives back no more than it was asked for.
+//! Checks that in synchronous training the batches of one step add up to the global batch, whatever the plans
+//! are. They never have more samples. They have fewer only in two cases: while the part of a lost worker is
+//! not yet shared out among the others; and where a worker has fewer samples than its batch and gets no more,
+//! as at the end of the data, or gives back shards that the master asked for so that others can begin them. A
+//! worker gives back no more than it was asked for.
 //!
 //! Source: `AntDT` changes the batch sizes of workers such that their sum, and with it the meaning of the learning rate, stays.
 

@@ -1,4 +1,5 @@
-//! No worker is given, or takes, a smaller or larger batch or micro-batch than it said it can.
+//! Checks that every batch and micro-batch that a worker is given or takes lies within the limits that the
+//! worker stated.
 //!
 //! Source: our design; a batch that does not fit the memory of a device ends the job.
 

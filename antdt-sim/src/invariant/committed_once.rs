@@ -1,10 +1,12 @@
-//! The model contains exactly what is acknowledged. Nothing is acknowledged before its gradient is part of a committed step;
-//! in synchronous training what is part of one is acknowledged before another worker could train it again, whichever process dies in
-//! between; and a step is committed once, by all that go on with the model, or by none.
+//! Checks that the model contains exactly the samples that are acknowledged. No sample is acknowledged before
+//! its gradient is part of a committed step; in synchronous training what is part of one is acknowledged
+//! before another worker could train it again, whichever process dies in between; and a step is committed
+//! once, by all that go on with the model, or by none.
 //!
-//! Two things may be trained twice, and are not found fault with: in asynchronous training, what was pushed and not yet
-//! acknowledged when its worker was given up; and what was committed and not yet acknowledged when the shard service was
-//! started again, if it is granted to another worker before its holder has registered there and presented it.
+//! Two kinds of samples may be trained twice: in asynchronous training, those that were pushed and not yet
+//! acknowledged when their worker was given up; and those that were committed and not yet acknowledged when
+//! the shard service was started again, if they are granted to another worker before their holder has
+//! registered there and presented its lease.
 //!
 //! Where a job goes back to its start, nothing is in its model, and nothing that was trained before gets into it.
 //!

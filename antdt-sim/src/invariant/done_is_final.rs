@@ -1,5 +1,5 @@
-//! What is acknowledged stays acknowledged: a complete shard is never granted again, nothing more is recorded of it, and no
-//! shard goes back.
+//! Checks that acknowledged samples stay acknowledged: a complete shard is never granted again, nothing more
+//! is recorded of it, and no shard goes back.
 //!
 //! Source: our design; that samples are done once is what `AntDT` promises of its sharding service.
 

@@ -1,8 +1,9 @@
-//! Once nothing goes wrong any more the job gets on, with no longer wait than a bound, until it ends; and one in which
-//! nothing ever went wrong ends well. Whatever went wrong, a process ends only by what happened to that very life: a fault
-//! that ends it, an order of the policy or of the master, or silence between it and those that it waits for. The master
-//! orders the end of no life with which nothing was wrong. So a job ends badly only for a reason that was there, and in one
-//! of the ways that there are; see [`JobEnding`]. And no worker gives up by itself.
+//! Checks that once no fault happens any more, the job makes progress within a bound until it ends; and that
+//! a job without faults ends well. A process ends only because of what happened to its own incarnation: a
+//! fault that ends it, an order of the policy or of the master, or silence between it and the processes that
+//! it waits for. The master does not order the end of an incarnation with which nothing was wrong. So a job
+//! ends badly only for a reason that existed, and in one of the ways of [`JobEnding`]. No worker gives up by
+//! itself.
 //!
 //! Source: liveness after the faults stop, as `TigerBeetle`'s simulator has it: our design.
 
@@ -28,24 +29,24 @@ const LIMIT: Duration = Duration::from_secs(6 * 3600);
 /// How a simulated job can end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum JobEnding {
-    /// Everything is committed.
+    /// Every sample is committed.
     Completed,
-    /// A server ended, and its part of the model with it.
+    /// A server ended, and with it its part of the model.
     ServerLost,
     /// All workers that had the model ended at once.
     ModelLost,
-    /// A worker ended in a way that starting it again cannot help.
+    /// A worker ended with an exit code that starting it again cannot help.
     Unretryable,
-    /// A worker ended once more than it may be started again.
+    /// A worker ended once more than the number of restarts allows.
     RestartsExhausted,
 }
 
 impl JobEnding {
-    /// All endings.
+    /// All ways in which a job can end.
     pub const ALL: [Self; 5] =
         [Self::Completed, Self::ServerLost, Self::ModelLost, Self::Unretryable, Self::RestartsExhausted];
 
-    /// Returns the ending that a result describes; `None` if it describes none that a job may have.
+    /// Returns the ending that a job's result describes; `None` if it is none of those that a job may have.
     pub fn of(result: &Result<(), String>) -> Option<Self> {
         let Err(why) = result else { return Some(Self::Completed) };
         let all = [
@@ -139,7 +140,8 @@ impl EpochEnds {
         }
     }
 
-    /// Returns the invariant with another bound on the time without progress after the last fault.
+    /// Returns the invariant with another bound on the time that a job may be without progress after the last
+    /// fault.
     #[must_use]
     pub fn within(self, limit: Duration) -> Self {
         Self { limit, ..self }

@@ -1,5 +1,5 @@
-//! An average is taken over by all members of its group, or by none: the master commits a group when every member has reported
-//! the average, tells all of them at once, and nobody takes over what is not committed.
+//! Checks that all members of a group take over its average, or none: the master commits a group when every
+//! member has reported the average, tells all of them at once, and nobody takes over what is not committed.
 //!
 //! Source: our design of partial all-reduce.
 

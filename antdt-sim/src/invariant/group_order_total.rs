@@ -1,8 +1,9 @@
-//! Groups that share workers run in one order at all of them, and all members of a group mean the same one. Otherwise two
-//! members wait for each other for ever, or two averages that do not commute are taken in different orders.
+//! Checks that groups which share workers run in the same order on all of them. Otherwise two members would
+//! wait for each other for ever, or two averages that do not commute would be taken in different orders.
 //!
-//! The numbers of the groups that a life enters grow; so any two groups that two lives enter are entered in the same order by both.
-//! The order of the groups that wait is checked where they are formed, in the histories of `antdt_groups`.
+//! The numbers of the groups that an incarnation of a worker enters grow, so two incarnations enter any two
+//! common groups in the same order. The order of the groups that wait is checked where they are formed, in
+//! the histories of `antdt_groups`.
 //!
 //! Source: the proof against deadlock in our design of partial all-reduce.
 

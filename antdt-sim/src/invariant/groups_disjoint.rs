@@ -1,5 +1,5 @@
-//! Groups that average at the same time share no worker: otherwise a model would be read for one average while another one
-//! replaces it.
+//! Checks that groups which average at the same time share no worker: otherwise a model would be read for one
+//! average while another one replaces it.
 //!
 //! A group runs from the master's first word to a member until its commit, or until the workers meet anew, which makes
 //! all groups void.

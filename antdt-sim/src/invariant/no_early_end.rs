@@ -1,5 +1,6 @@
-//! The end of the data is not announced while a sample waits or is leased; after the first announcement, nothing is
-//! granted any more; and the job does not count as complete before. A job that goes back begins anew.
+//! Checks that the end of the data is not announced while a sample waits or is leased; after the first
+//! announcement, nothing is granted any more; and the job does not count as complete before. A job that goes
+//! back begins anew.
 //!
 //! Source: our design, against a defect of `DLRover`'s data sharding service, whose workers are told "end" while an epoch is out.
 

@@ -1,5 +1,5 @@
-//! A node that was restarted for slowness is left alone for ten times as long as that took, so that no node spends more than a
-//! tenth of its time on restarts.
+//! Checks that a node which was restarted for slowness is not restarted again for ten times as long as the
+//! restart took, so that no node spends more than a tenth of its time on restarts.
 //!
 //! Source: our design; a cool-down relative to the restart suits nodes that start in a second or in ten minutes.
 

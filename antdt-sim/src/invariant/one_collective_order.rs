@@ -1,5 +1,6 @@
-//! All members of a group make the same collective calls in the same order: they agree on its members, and the k-th call of
-//! each is the k-th call of all. Otherwise a collective library adds up what does not belong together, or hangs.
+//! Checks that all members of a group make the same collective calls in the same order: they agree on its
+//! members, and the k-th call of each is the k-th call of all. Otherwise a collective library adds up what
+//! does not belong together, or hangs.
 //!
 //! Source: the contract of MPI's collectives, which gloo and NCCL share.
 

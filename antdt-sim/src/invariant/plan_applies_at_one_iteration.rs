@@ -1,5 +1,5 @@
-//! In synchronous training all workers switch to a plan at the same step, or none does: every step is computed under one plan,
-//! and a plan that is agreed on is held by every worker that agreed.
+//! Checks that in synchronous training all workers switch to a plan at the same step, or none does: every
+//! step is computed under one plan, and a plan that is agreed on is held by every worker that agreed.
 //!
 //! Source: `AntDT`'s global actions, which every worker carries out at one iteration.
 

@@ -1,7 +1,7 @@
-//! Every control tick is answered, and what is decided has a reason and stands: no decision of a policy that ships is refused.
+//! Checks that every control tick is answered, that every action has a reason, and that no decision of a
+//! policy that ships is refused.
 //!
-//! Source: our design. The dispatcher refuses what would break the job, whatever a policy says; one that is refused has not
-//! decided.
+//! Source: our design. The dispatcher refuses a decision that would break the job.
 
 use antdt_core::JobTime;
 use antdt_job::{HeadAnswer, HeadEffect, HeadEvent, Note};

@@ -1,5 +1,6 @@
-//! The state of the ledger, but for its leases, is the fold of its records: nothing is counted that is not recorded before the
-//! answer is released, and a service that is started again from its log knows what it knew.
+//! Checks that the state of the ledger, except its leases, follows from its records alone: every change is
+//! recorded before the answer to it is sent, and a service that is started again from its log has the same
+//! state as before.
 //!
 //! Source: event sourcing; our design.
 
@@ -31,7 +32,7 @@ impl ReplayEqualsLive {
     /// Returns the invariant for a ledger of this data set.
     ///
     /// # Errors
-    /// If no ledger can be made of it.
+    /// If the settings of the data set are invalid.
     pub fn new(spec: &DatasetSpec) -> Result<Self, RecoverError> {
         Ok(Self {
             fold: Recovery::new(spec.clone())?,

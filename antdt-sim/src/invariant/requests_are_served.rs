@@ -1,4 +1,5 @@
-//! Every call that waits for the master is answered, unless the caller or the job ended meanwhile; and no answer comes without a waiting call.
+//! Checks that every call that waits for the master is answered, unless the caller or the job has ended, and
+//! that no answer comes without a waiting call.
 //!
 //! Source: our design.
 

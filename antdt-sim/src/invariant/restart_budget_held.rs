@@ -1,5 +1,6 @@
-//! No more restarts than allowed: of one node after it ended by itself, and for slowness of one node, within an hour, and at
-//! once; and the chief never for slowness.
+//! Checks that the limits of restarts are kept: for each node, of those after it ended by itself, and of
+//! those for slowness; of those for slowness within an hour; and of those in progress at a time. The chief is
+//! never restarted for slowness.
 //!
 //! Source: our design; the limit of three per node is `DLRover`'s.
 

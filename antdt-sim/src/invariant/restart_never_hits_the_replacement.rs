@@ -1,8 +1,10 @@
-//! A kill or give-up order only hits the incarnation that it was issued for: one that was judged, that was silent, that said
-//! that it does not get on, that lost a server and heard nothing of it, that never registered, or without which the job goes back.
-//! And a new life is launched once, when the one before it has ended or the job has gone back without it.
+//! Checks that an order to kill or to give up a node only affects the incarnation that it was issued for: one
+//! that was judged, that was silent, that said that it does not get on, that lost a server and heard nothing
+//! of it, that never registered, or without which the job goes back. A new incarnation is launched once, when
+//! the earlier one has ended or the job has gone back without it.
 //!
-//! Source: our design; actions name the life they judged, so that a late or repeated one cannot hit its replacement.
+//! Source: our design; actions name the incarnation that was judged, so that a late or repeated one cannot
+//! hit its replacement.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Every sample is in exactly one place: acknowledged, waiting, leased or given up; and the ledger's account of them is that
-//! of an observer that adds up its answers.
+//! Checks that every sample is in exactly one state (acknowledged, waiting, leased or given up), and that the
+//! ledger's counts equal those of an observer that adds up the ledger's answers.
 //!
 //! Source: our design.
 

@@ -1,8 +1,9 @@
-//! Every sample of every epoch is acknowledged once: the next holder of a shard continues exactly where it was acknowledged, and a job
-//! that ends well has acknowledged or given up all of them.
+//! Checks that every sample of every epoch is acknowledged once: the next holder of a shard continues exactly
+//! where it was acknowledged, and a job that ends well has acknowledged or given up all of them.
 //!
-//! Samples that were computed and not acknowledged when their holder ended are computed again: at least once, repeats only
-//! past an acknowledged offset. That none of these repeats is in the model is [`committed_once`](super::committed_once)'s.
+//! Samples that were computed and not acknowledged when their holder ended are computed again: at least once,
+//! repeats only past an acknowledged offset. [`committed_once`](super::committed_once) checks that none of
+//! these repeats is in the model.
 //!
 //! Source: our design; `AntDT` promises the same of its shards.
 

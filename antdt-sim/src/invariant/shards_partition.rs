@@ -1,5 +1,6 @@
-//! A shard is in one state: waiting, held by one incarnation, done, or given up. What is granted is a shard of the
-//! data set, whole, under a name that was never used, to a life that has room for it.
+//! Checks that a shard is in one state: waiting, held by one incarnation, done, or given up. A granted shard
+//! is a whole shard of the data set, under a lease with a new id, and its worker holds fewer leases than its
+//! limit.
 //!
 //! Source: `AntDT`'s three states of a shard, TODO, DOING and DONE; exclusive leases and their cap are our design.
 

@@ -1,5 +1,5 @@
-//! A life that was declared dead changes nothing any more, at the ledger or at the master, whatever it says; and a lease that has
-//! ended counts no more.
+//! Checks that an incarnation which was declared dead changes nothing any more, at the ledger or at the
+//! master, whatever messages it sends, and that a lease which has ended has no effect any more.
 //!
 //! Source: fencing by incarnation, our design after Chubby's sequencers (Burrows 2006, recalled).
 

@@ -1,7 +1,8 @@
-//! How long gradients take.
+//! Models of the time that gradients take.
 //!
-//! What is measured comes first; what changes it is wrapped around it, from the noise of one batch to the slowness of an
-//! hour: `Slow::new(LogNormal::new(Constant::speed(1000.0)?, 0.2)?, hosts, stragglers)`.
+//! A model of measured times is the innermost one. Models that change these times, by the noise of a batch or
+//! the slowness of an hour, are wrapped around it: `Slow::new(LogNormal::new(Constant::speed(1000.0)?, 0.2)?,
+//! hosts, stragglers)`.
 
 mod by_role;
 mod constant;

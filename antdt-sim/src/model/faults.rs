@@ -1,4 +1,4 @@
-//! What goes wrong, and when.
+//! Models of the faults that happen, and when.
 
 mod listed;
 mod poisson;

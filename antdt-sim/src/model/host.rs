@@ -1,4 +1,4 @@
-//! Hosts: the assignment of nodes to machines.
+//! Hosts of a simulated cluster, and the assignment of nodes to them.
 
 use antdt_core::{InvalidValue, Role};
 
@@ -15,8 +15,8 @@ pub enum Host {
     Workers(u32),
 }
 
-/// Which host each process of a job runs on: the master and each server have hosts of their own, workers share hosts in
-/// order of their indexes.
+/// The assignment of a job's processes to hosts: the master and each server have hosts of their own, workers
+/// share hosts in order of their indexes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hosts {
     workers_per_host: u32,
@@ -26,7 +26,7 @@ impl Hosts {
     /// Returns hosts with this many workers each; the last one may have fewer.
     ///
     /// # Errors
-    /// If there would be none.
+    /// If `workers_per_host` is 0.
     pub fn new(workers_per_host: u32) -> Result<Self, InvalidValue> {
         if workers_per_host == 0 {
             return Err(InvalidValue::new(
@@ -43,7 +43,7 @@ impl Hosts {
         self.workers_per_host
     }
 
-    /// Returns the host that it runs on.
+    /// Returns the host that a process runs on.
     pub const fn of(self, site: Site) -> Host {
         match site {
             Site::Master => Host::Master,

@@ -1,4 +1,4 @@
-//! How messages travel.
+//! Models of the time that messages take.
 //!
 //! A partition between nodes is a [`Fault`](super::Fault), for every network model.
 

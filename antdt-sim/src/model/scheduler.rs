@@ -1,4 +1,4 @@
-//! How long starts take.
+//! Models of the time that processes take to start.
 
 mod constant;
 mod quantiles;

@@ -1,4 +1,4 @@
-//! Where two traces part.
+//! Comparison of two traces: the first place at which they differ.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
@@ -15,16 +15,16 @@ const CONTEXT: usize = 3;
 /// Characters of a line that are shown.
 const SHOWN: usize = 160;
 
-/// The differences of two recordings.
+/// The differences between two recordings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Difference {
-    /// Differences of the headers: recorder, settings, inputs of the machines.
+    /// Fields in which the headers differ: recorder, settings, settings of the state machines.
     pub header: Vec<Field>,
     /// First entry in which the recordings differ; `None` if all entries are the same.
     pub parting: Option<Parting>,
 }
 
-/// Something that two headers say differently.
+/// A field in which the headers of two recordings differ.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Field {
     /// Name of the field, from the outermost table to the innermost: `settings.seed`.
@@ -35,22 +35,22 @@ pub struct Field {
     pub right: Option<String>,
 }
 
-/// The first line that differs, with what stands around it.
+/// The first line in which two recordings differ, with the lines around it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Parting {
-    /// The line, from 1; the header is one too.
+    /// Number of the line, from 1; the header counts as a line.
     pub line: u64,
-    /// Bytes of that line that are the same in both.
+    /// Number of bytes at the start of the line that are equal in both recordings.
     pub column: usize,
-    /// Up to three lines before it, which are the same in both.
+    /// Up to three lines before this line, which are equal in both recordings.
     pub before: Vec<String>,
-    /// The line and up to three after it, in the first trace; empty if that ends here.
+    /// This line and up to three lines after it, in the first recording; empty if the recording ends here.
     pub left: Vec<String>,
-    /// The line and up to three after it, in the second trace; empty if that ends here.
+    /// This line and up to three lines after it, in the second recording; empty if the recording ends here.
     pub right: Vec<String>,
 }
 
-/// One of the two recordings cannot be read.
+/// Reason why two recordings cannot be compared.
 #[derive(Debug, thiserror::Error)]
 pub enum DiffError {
     /// The first recording cannot be read.
@@ -61,12 +61,13 @@ pub enum DiffError {
     Right(io::Error),
 }
 
-/// Compares two traces, byte for byte: times and order count. `None` if they are the same. Headers that differ do not keep
-/// the entries from being compared, so that a real job can stand beside a simulated one. A compressed trace that was cut
-/// off ends where it was, as one that is not compressed does. Reads no further than it must, and keeps a few lines in memory.
+/// Compares two traces byte for byte, times and order included. Returns `None` if they are equal. Entries are
+/// compared even if the headers differ, so that a real job can be compared with a simulated one. A compressed
+/// trace that was cut off counts as ending there. Reads only as far as necessary, and keeps a few lines in
+/// memory.
 ///
 /// # Errors
-/// If one of them cannot be read.
+/// If one of the traces cannot be read.
 pub fn diff(mut a: impl BufRead, mut b: impl BufRead) -> Result<Option<Difference>, DiffError> {
     let mut before = VecDeque::with_capacity(CONTEXT + 1);
     let (mut left, mut right) = (Vec::new(), Vec::new());

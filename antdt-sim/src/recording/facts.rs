@@ -1,4 +1,4 @@
-//! What happened in a recorded job, without the words.
+//! [`Facts`]: the events of a recorded job as plain data.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -13,58 +13,61 @@ use serde::de::IgnoredAny;
 use super::{Recording, RecordingError};
 use crate::tracer::is_simulated;
 
-/// Facts about a recorded job. The batches of all workers take about 100 MB at most; everything else is small.
+/// Facts about a recorded job, read from its recording. The batches of all workers take about 100 MB at most;
+/// everything else is small.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Facts {
-    /// Whether the job was a simulated one, whose trace this is: then it is no more real than its models.
+    /// Whether the recorded job was a simulated one; its facts are then only as real as its models.
     pub simulated: bool,
-    /// Settings of the master's head: how gradients are combined, how many workers, the policy.
+    /// Settings of the master's head, such as sync mode, number of workers and policy.
     pub head: HeadSettings,
-    /// The data set, if the ledger handed out shards.
+    /// Settings of the data set; `None` if no ledger handed out shards.
     pub dataset: Option<DatasetSpec>,
     /// The other settings of the job by name, in text form.
     pub settings: BTreeMap<String, String>,
-    /// Batches of training by worker, in order of their ends, of all its lives. Beyond a million of all workers together,
-    /// neighbours stand as one: what is known of a long job takes no more memory than that.
+    /// Training batches of each worker, over all its incarnations, in order of their ends. With more than a
+    /// million batches in all, neighbours are merged into one entry.
     pub batches: BTreeMap<NodeId, Vec<BatchFact>>,
-    /// Device class of each node, as it registered in its last life.
+    /// Device class of each node, as it registered last.
     pub devices: BTreeMap<NodeId, DeviceClass>,
-    /// Largest batch, or micro-batch, that each node said fits it, in its last life.
+    /// Largest batch, or micro-batch, in samples, with which each node registered last.
     pub batch_sizes_max: BTreeMap<NodeId, u32>,
-    /// Orders to start a process, in order of time.
+    /// Starts of processes, in order of time.
     pub starts: Vec<StartFact>,
-    /// All-reduce: from the moment at which the master had told all members of the first group, until all were in it and
-    /// asked for shards; `None` if they did not.
+    /// In all-reduce modes: time from the master's answer to all members of the first group until all of them
+    /// had connected and asked for shards; `None` if they did not.
     pub formed: Option<Duration>,
     /// Ends of processes before the job was over, in order of time.
     pub ends: Vec<EndFact>,
-    /// Actions of the policy and restarts of dead nodes, taken or refused.
+    /// Actions of the policy, and restarts of dead nodes, taken or refused.
     pub actions: Vec<ActionFact>,
-    /// Steps of which a batch was reported: common steps, or under `ps-asp` the steps of each worker.
+    /// Number of steps of which a batch was reported; in modes without common steps, the sum over the
+    /// workers.
     pub steps: u64,
-    /// The accounts of the ledger at the last tick.
+    /// Sample counts of the ledger at the last control tick.
     pub counts: Counts,
-    /// Job completion time: when the master knew that every sample was committed; `None` if it never did.
+    /// Job completion time: the time at which the master knew that every sample was committed; `None` if that
+    /// never happened.
     pub completed: Option<JobTime>,
-    /// How the job ended; `None` if the recording ends before the job does.
+    /// Result of the job; `None` if the recording ends before the job does.
     pub outcome: Option<Result<(), String>>,
     /// Time of the last entry.
     pub last: JobTime,
     /// Content of the recording's last entry; `None` if the recording was cut off.
     pub end: Option<TraceEnd>,
-    /// Bytes of a last line that was only begun.
+    /// Number of bytes of an incomplete last line; `None` if the last line is complete.
     pub torn: Option<u64>,
 }
 
-/// A batch as its worker reported it, or the sum of several that followed each other.
+/// A batch as its worker reported it, or several consecutive batches merged into one entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BatchFact {
-    /// Time at which the batch ended, on the master's clock: computed back from the arrival of its report. For several
-    /// batches, the end of the last.
+    /// Time at which the batch ended, on the master's clock, computed from the arrival of its report. For
+    /// merged batches, the end of the last one.
     pub end: JobTime,
-    /// Number of batches that the point stands for.
+    /// Number of batches that were merged into this entry.
     pub batches: u32,
-    /// Life of the worker, as its number of restarts.
+    /// Number of earlier incarnations of the worker.
     pub life: u32,
     /// Number of samples.
     pub samples: u64,
@@ -84,7 +87,7 @@ impl BatchFact {
         self.data_wait + self.compute + self.communicate + self.barrier_wait
     }
 
-    /// Nanoseconds of computing for each sample; `None` without samples.
+    /// Returns the nanoseconds of compute time per sample; `None` without samples.
     #[allow(clippy::cast_precision_loss, reason = "2^53 ns are 104 days")]
     pub fn nanos_per_sample(&self) -> Option<f64> {
         (self.samples > 0).then(|| self.compute.as_nanos() as f64 / self.samples as f64)
@@ -105,43 +108,43 @@ impl BatchFact {
     }
 }
 
-/// An order to start a process, and what became of it.
+/// A start of a process that the master ordered, and its outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StartFact {
-    /// The node and its incarnation.
+    /// Node and incarnation that was started.
     pub life: Holder,
     /// Time of the order.
     pub at: JobTime,
-    /// Until it registered; `None` if it never did.
+    /// Time from the order until the process registered; `None` if it never did.
     pub took: Option<Duration>,
-    /// For a worker: time from its registration, or with servers from the moment at which the master told it of them,
-    /// until it asked to join the group; `None` if it never asked.
+    /// For a worker: time from its registration (with servers, from the moment at which the master told it
+    /// their addresses) until it asked to join the group; `None` if it never asked.
     pub ready: Option<Duration>,
 }
 
-/// The end of a process.
+/// The end of a process before the job was over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EndFact {
-    /// The node and its incarnation.
+    /// Node and incarnation whose process ended.
     pub life: Holder,
     /// Time at which the master learnt of the end.
     pub at: JobTime,
     /// Exit of the process.
     pub exit: Exit,
-    /// The master had ordered it, or the life had left by itself: drained, or at the end of the data.
+    /// Whether the end was expected: the master had ordered it, or the worker had left in order.
     pub expected: bool,
 }
 
-/// Something that was done about a node, or refused.
+/// An action that was taken or refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ActionFact {
     /// Time of the action.
     pub at: JobTime,
-    /// Kind of the action: `ADJUST_BS`, `KILL_RESTART`, ...
+    /// Name of the action, such as `ADJUST_BS` or `KILL_RESTART`.
     pub kind: String,
     /// Node that the action concerns, or `all`.
     pub target: String,
-    /// Reason of the action, in words.
+    /// Reason for the action, in words.
     pub reason: String,
 }
 
@@ -190,10 +193,10 @@ const BATCHES_MAX: usize = 1 << 20;
 const STEP_MEMORY: usize = 4096;
 
 impl Recording {
-    /// Reads the recording once and keeps what happened.
+    /// Reads the whole recording and returns the facts about its job.
     ///
     /// # Errors
-    /// If it cannot be read.
+    /// If the recording cannot be read.
     pub fn facts(&self) -> Result<Facts, RecordingError> {
         self.facts_within(BATCHES_MAX)
     }

@@ -1,4 +1,4 @@
-//! What a recorded job met, to be met again by a simulated one.
+//! Models of a simulation that are taken from a recorded job.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,11 +8,11 @@ use antdt_core::{DetRng, DeviceClass, Exit, Holder, JobTime, NodeId, Role};
 use super::Facts;
 use crate::model::{Compute, Fault, Faults, Scheduler};
 
-/// Compute model of a recorded job: a sample takes each worker the time that it took at the same moment of the
-/// recording, and after the end of the recording the worker's median.
+/// Compute model from a recorded job: a worker takes as long for a sample as it did at the same time of the
+/// recording, and after the end of the recording as its median.
 ///
-/// The times are those that were seen under the recorded plan and the recorded restarts: they do not say how a batch of
-/// another size would have fared, or a life that was ended. A batch is taken to cost in proportion to its samples.
+/// The times hold for the recorded plans and restarts. The model assumes that the time of a batch is
+/// proportional to its samples.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RecordedCompute {
     workers: BTreeMap<NodeId, Series>,
@@ -53,7 +53,7 @@ impl RecordedCompute {
         Some(Self { workers, devices, batch_sizes_max, median, device })
     }
 
-    /// Nanoseconds that the worker takes for a sample at a moment.
+    /// Returns the nanoseconds that the worker takes for a sample at this time.
     pub fn nanos_per_sample(&self, at: JobTime, worker: NodeId) -> f64 {
         let Some(series) = self.workers.get(&worker) else { return self.median };
         // The batch that was computed at that moment is the first one that ended after it.
@@ -90,12 +90,12 @@ impl Compute for RecordedCompute {
     }
 }
 
-/// Each life of a node takes as long to start, and then to meet the others, as the recorded one did; one that was not
-/// recorded, or did not come so far, the median of all.
+/// Scheduler model from a recorded job: each incarnation takes as long to start, and then to join the others,
+/// as the recorded one did. An incarnation that was not recorded takes the median of all.
 ///
-/// The times are part of the recording because they are the machine's, not the job's: where a hypervisor takes memory back
-/// that is unused, the first job after a pause was seen to take 0.6 to 1 s from registration to the first meeting, and
-/// the next one 0.03 s.
+/// These times are taken from the recording because they depend on the machine: on one with a hypervisor that
+/// reclaims memory, the first job after a pause took 0.6 to 1 s from registration to the first join, and the
+/// next one 0.03 s.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RecordedStarts {
     start: ByHolder,
@@ -143,7 +143,8 @@ impl Scheduler for RecordedStarts {
     }
 }
 
-/// Ends of worker processes without an order, at the time when the master learnt of them.
+/// Fault model from a recorded job: the ends of worker processes that were not ordered, at the times at which
+/// the master learnt of them.
 #[derive(Debug, Clone)]
 pub struct RecordedFaults {
     faults: std::vec::IntoIter<(JobTime, Fault)>,
@@ -156,7 +157,7 @@ impl PartialEq for RecordedFaults {
 }
 
 impl RecordedFaults {
-    /// Returns the faults of a recorded job; an empty model if none happened.
+    /// Returns the faults of a recorded job; the model is empty if there were none.
     pub fn new(facts: &Facts) -> Self {
         let surprising = facts.ends.iter().filter(|end| !end.expected && end.life.node.role == Role::Worker);
         let fault = |end: &super::EndFact| {

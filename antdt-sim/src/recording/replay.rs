@@ -1,4 +1,5 @@
-//! The recorded events put to fresh machines: they must answer and act as they did.
+//! Replay of a recording: new state machines get the recorded events, and must answer and act as the recorded
+//! ones did.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -14,33 +15,33 @@ use serde::de::DeserializeOwned;
 
 use super::{Recording, RecordingError};
 
-/// A replay in which nothing was different.
+/// Result of a replay in which the state machines did exactly what the recording says.
 #[derive(Debug)]
 pub struct Replayed {
-    /// The head, as it was when the recording ended.
+    /// State of the head when the recording ended.
     pub head: Head,
-    /// The ledger, if the job had one.
+    /// State of the ledger when the recording ended; `None` if the job had none.
     pub ledger: Option<ShardLedger>,
-    /// Events and deadlines that were put to the two.
+    /// Number of events and deadlines that were replayed.
     pub events: u64,
-    /// Answers and effects that were compared, byte for byte.
+    /// Number of answers and effects that were compared, byte for byte.
     pub compared: u64,
-    /// The recording was cut off, or had to stop before the job was over.
+    /// Whether the recording was cut off, or stopped before the job was over.
     pub cut_off: bool,
 }
 
-/// The place at which a machine differs from the recorded one.
+/// The first place at which a replayed state machine differs from the recording.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Parting {
     /// Number of the entry, from 1; the header is not counted.
     pub entry: u64,
     /// Time of the entry.
     pub at: JobTime,
-    /// Name of the state machine.
+    /// Name of the state machine that differs.
     pub machine: String,
-    /// Entry of the recording; `None` if it has none where the machine does something.
+    /// Entry of the recording; `None` if the recording has no entry where the machine does something.
     pub recorded: Option<String>,
-    /// What the machine does; `None` if it does nothing where the recording has an entry.
+    /// Answer or effect of the replayed machine; `None` if it does nothing where the recording has an entry.
     pub replayed: Option<String>,
 }
 
@@ -55,21 +56,22 @@ impl fmt::Display for Parting {
 }
 
 impl Recording {
-    /// Puts the recorded events to fresh machines at the recorded times and compares every answer and effect. The
-    /// policy is made by the name and the settings that the header gives.
+    /// Replays the recorded events with new state machines, at the recorded times, and compares every answer
+    /// and effect. The policy is built by the name and settings in the header.
     ///
     /// # Errors
-    /// [`RecordingError::Parted`] at the first difference. If the recording cannot be read, its policy is not known, or
-    /// its ledger was set back to a cut (a recording does not hold what is needed for that).
+    /// [`RecordingError::Parted`] at the first difference. Also if the recording cannot be read, its policy
+    /// is not known, or its ledger was set back to a cut, which a recording does not contain.
     pub fn replay(&self) -> Result<Replayed, RecordingError> {
         let head = self.head()?;
         self.replay_with(policy::build(&head.policy, &head.policy_settings)?)
     }
 
-    /// [`replay`](Self::replay) with a policy that has no name here, in the state in which the recorded job began.
+    /// Replays the recording as [`replay`](Self::replay) does, with this policy, which must be in the state
+    /// in which the recorded job began.
     ///
     /// # Errors
-    /// As there.
+    /// As [`replay`](Self::replay).
     pub fn replay_with(&self, policy: Box<dyn Policy>) -> Result<Replayed, RecordingError> {
         let refused = |machine, why: &dyn fmt::Display| RecordingError::Machine {
             file: self.path.clone(),

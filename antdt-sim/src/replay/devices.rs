@@ -5,10 +5,10 @@ use serde_json::Value;
 use super::{ReplayError, after_header, number};
 use crate::model::compute::DeviceTimes;
 
-/// Reads `device,batch_size,steps_per_s`.
+/// Parses measured device speeds from CSV with the columns `device,batch_size,steps_per_s`.
 ///
 /// # Errors
-/// With the number of the line that does not read, or what does not go together.
+/// If a line cannot be parsed (the error has its number), or the lines contradict each other.
 pub fn read_devices(text: &str) -> Result<DeviceTimes, ReplayError> {
     let mut rows = Vec::new();
     for row in after_header(text, "device,batch_size,steps_per_s")? {
@@ -21,12 +21,12 @@ pub fn read_devices(text: &str) -> Result<DeviceTimes, ReplayError> {
     Ok(DeviceTimes::new(rows)?)
 }
 
-/// Reads the rates of one model, running alone on one device, from a table as Gavel's: device, then
-/// `ResNet-50 (batch size 16)` or `('ResNet-50 (batch size 16)', 1)`, then `null`, in JSON that is not compressed. Rates of
-/// 0 are sizes that did not run, and are left out.
+/// Parses the speeds of one model, running alone on one device, from a table in the form of Gavel's: device,
+/// then `ResNet-50 (batch size 16)` or `('ResNet-50 (batch size 16)', 1)`, then `null`, in JSON that is not
+/// compressed. Rates of 0 are sizes that did not run, and are left out.
 ///
 /// # Errors
-/// If the text is no JSON, or has no rate of that model.
+/// If the text is not JSON, or has no rate of this model.
 pub fn read_gavel(text: &str, model: &str) -> Result<DeviceTimes, ReplayError> {
     let table: Value = serde_json::from_str(text).map_err(|error| ReplayError::Json(error.to_string()))?;
     let devices = table.as_object().into_iter().flatten();

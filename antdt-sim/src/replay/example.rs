@@ -1,13 +1,14 @@
-//! Made-up files in the forms that this module reads, for scenarios and tests: the same from the same seed.
+//! Example files in the formats that this module reads, for scenarios and tests. The same seed gives the same
+//! file.
 
 use std::fmt::Write;
 
 use antdt_core::Seed;
 
-/// How slow `workers` are over `span_s` seconds, every ten seconds: each a little different from the others, and one of
-/// them three times slower for a tenth of the time.
+/// Returns an example of recorded slowdowns of `workers` workers over `span_s` seconds, one every ten
+/// seconds. The workers differ a little, and one is three times slower for a tenth of the time.
 ///
-/// The form of [`read_slowdowns`](super::read_slowdowns).
+/// The text has the format of [`read_slowdowns`](super::read_slowdowns).
 pub fn slowdowns(seed: Seed, workers: u32, span_s: u32) -> String {
     let mut rng = seed.derive("slowdowns").rng();
     let own: Vec<f64> = (0..workers).map(|_| 1.0 + 0.2 * rng.unit()).collect();
@@ -26,10 +27,10 @@ pub fn slowdowns(seed: Seed, workers: u32, span_s: u32) -> String {
     text
 }
 
-/// A market of machines over `span_s` seconds: `machines` at the start, and then, each about every `gap_s` seconds, one
-/// that goes or one that comes, so that there are never more than at the start.
+/// Returns an example of a machine market over `span_s` seconds. It has `machines` machines at the start;
+/// about every `gap_s` seconds one is removed or added, and there are never more than at the start.
 ///
-/// The form of [`read_market`](super::read_market).
+/// The text has the format of [`read_market`](super::read_market).
 pub fn market(seed: Seed, machines: u32, span_s: u32, gap_s: u32) -> String {
     let mut rng = seed.derive("market").rng();
     let mut text = "t_s,event,machine\n".to_owned();

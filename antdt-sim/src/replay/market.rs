@@ -1,17 +1,17 @@
-//! Machines that come and go.
+//! Records of spot machines, which start and end at times that the user does not choose.
 
 use antdt_core::{InvalidValue, JobTime};
 
 use super::{ReplayError, moment, refused, rows};
 use crate::model::scheduler::MarketEvent;
 
-/// Reads rows of `time,add,machine` and `time,remove,machine`.
+/// Parses the changes of a spot market from rows of `time,add,machine` and `time,remove,machine`.
 ///
 /// Under the header `t_s,event,machine` times are seconds. Without a header they are milliseconds, as Parcae's traces of
 /// spot instances have them. Time runs `speedup` times faster than recorded.
 ///
 /// # Errors
-/// With the number of the line that does not read, or if `speedup` is not between 0.001 and 1,000,000.
+/// If a line cannot be parsed (the error has its number), or `speedup` is not between 0.001 and 1,000,000.
 pub fn read_market(text: &str, speedup: f64) -> Result<Vec<(JobTime, MarketEvent)>, ReplayError> {
     if !(1e-3..=1e6).contains(&speedup) {
         let remedy = "between 0.001 and 1000000; 1 is as recorded";

@@ -2,11 +2,11 @@
 
 use super::{ReplayError, after_header, number};
 
-/// Reads seconds, one a line under the header `pending_s`. For
+/// Parses the waiting times of starts, in seconds, one a line under the header `pending_s`, for
 /// [`Quantiles::recorded`](crate::model::scheduler::Quantiles::recorded).
 ///
 /// # Errors
-/// With the number of the line that does not read.
+/// If a line cannot be parsed; the error has its number.
 pub fn read_pending(text: &str) -> Result<Vec<f64>, ReplayError> {
     let expected = "a number of seconds of at least 0";
     let times = after_header(text, "pending_s")?.map(|row| {

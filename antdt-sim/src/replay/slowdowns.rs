@@ -8,13 +8,15 @@ use antdt_core::JobTime;
 use super::{ReplayError, after_header, moment, number};
 use crate::model::compute::Slowdowns;
 
-/// Reads `t_s,worker,slowdown`: how many times longer than healthy a worker takes from that second on.
+/// Parses recorded slowdowns from CSV with the columns `t_s,worker,slowdown`: from second `t_s` on, the
+/// worker takes `slowdown` times as long as a healthy one.
 ///
-/// Rows come in any order, and times count from the first one: those of a calendar are refused. Workers are numbered from 0 without gaps. The series begins anew one interval after its last
-/// second, the interval being that between its last two; a series of one second holds for ever.
+/// Rows may be in any order. Times are relative to the first one; calendar dates are refused. Workers are
+/// numbered from 0 without gaps. After its last time the series repeats, after an interval as long as that
+/// between its last two times; with a single time, the factors hold for ever.
 ///
 /// # Errors
-/// With the number of the line that does not read, or what does not go together.
+/// If a line cannot be parsed (the error has its number), or the lines contradict each other.
 pub fn read_slowdowns(text: &str) -> Result<Slowdowns, ReplayError> {
     let mut workers = BTreeMap::<u32, BTreeMap<JobTime, f64>>::new();
     let mut times = BTreeSet::new();

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use super::models::{Actions, Span};
 use crate::SimulatedJob;
 
-/// Expected end of a job.
+/// The end of a job that a scenario expects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Ending {
@@ -30,7 +30,7 @@ pub struct Expectation {
     pub shortest: Option<Span>,
     /// Longest time until the job ends.
     pub longest: Option<Span>,
-    /// Actions that must be taken, as the report writes them: `KILL_RESTART`, or `KILL_RESTART worker-1`.
+    /// Actions that must be taken, in the form of reports: `KILL_RESTART`, or `KILL_RESTART worker-1`.
     pub must: Actions,
     /// Kinds of actions that must not be taken.
     pub must_not: Actions,
@@ -64,7 +64,8 @@ impl Expectation {
         Ok(())
     }
 
-    /// Returns the differences from the expected result, one line each.
+    /// Returns the differences between a simulated job and the expected result, one line each; empty if there
+    /// are none.
     pub fn check(&self, outcome: &SimulatedJob) -> Vec<String> {
         let took = outcome.completed.since_start();
         let mut wrong = ends(self.outcome, self.shortest, self.longest, &outcome.result, took);

@@ -15,7 +15,7 @@ use antdt_data::{ColumnRow, Dialect, RowCheck};
 use super::field::{Discard, Field, Sink};
 use super::{DatasetError, RowBatch, Schema};
 
-/// The formats that a job can name. Where several fit a file, the first one is taken.
+/// All formats that a job can name. If several fit a file, the first one is taken.
 pub const REGISTRY: &[Format] = &[Format::of::<criteo::Criteo>(), Format::of::<adult::Adult>()];
 
 /// A format: which columns its rows have, and how text holds them.
@@ -91,7 +91,7 @@ impl Format {
         }
     }
 
-    /// Returns the name.
+    /// Returns the name of the format, the value of `--format`.
     pub const fn name(self) -> &'static str {
         self.name
     }

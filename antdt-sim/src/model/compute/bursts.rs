@@ -6,10 +6,11 @@ use antdt_core::{DetRng, DeviceClass, Holder, InvalidValue, JobTime, NodeId, Nod
 
 use crate::model::{Compute, Host, at_least, scaled};
 
-/// Multiplies the times of another model in slow phases that come and go by chance, on each node independently.
+/// A compute model that multiplies the times of another model in slow phases, which come and go by chance on
+/// each node independently.
 ///
-/// How long a node stays normal, and how long slow, is exponentially distributed; so is what a lodger on its host does.
-/// A batch takes the time of the phase in which it begins.
+/// How long a node stays normal, and how long slow, is exponentially distributed; this models another user's
+/// load on the host. A batch takes the time of the phase in which it begins.
 ///
 /// Source: a Markov chain of two states. Only moments at which a batch begins are looked at, with the probability of
 /// each state at that moment, so a quiet hour costs no more than a second.
@@ -29,8 +30,9 @@ struct Phase {
 }
 
 impl<C: Compute> Bursts<C> {
-    /// `normally`, and `factor` times that in slow phases. `gap` is the mean time from the end of one to the next,
-    /// `length` the mean length of one. The job begins normally.
+    /// Returns the model whose times are those of `normally`, multiplied by `factor` in slow phases. `gap` is
+    /// the mean time from the end of a slow phase to the next one, `length` the mean length of one. The job
+    /// begins outside of a slow phase.
     ///
     /// # Errors
     /// If `gap` or `length` is zero, or `factor` is below 1.

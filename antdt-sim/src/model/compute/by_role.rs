@@ -11,7 +11,7 @@ use crate::model::{Compute, Host};
 pub struct ByRole<W, S> {
     /// Model of the workers' gradients.
     pub workers: W,
-    /// A server's request: a push of a gradient, or a pull of parameters.
+    /// Model of the time that a server takes for a request: a push of a gradient, or a pull of parameters.
     pub servers: S,
 }
 

@@ -6,10 +6,10 @@ use antdt_core::{DetRng, Holder, InvalidValue, JobTime};
 
 use crate::model::{Compute, at_least, seconds};
 
-/// A part that every batch takes, and a part for each sample.
+/// A compute model without noise: a batch takes a fixed time, and a time for each sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Constant {
-    /// Time of a batch that does not depend on its size.
+    /// Time of a batch that does not depend on its number of samples.
     pub fixed: Duration,
     /// Time that each sample takes.
     pub per_sample: Duration,

@@ -52,12 +52,13 @@ impl DeviceTimes {
         self.devices.keys().map(String::as_str)
     }
 
-    /// The largest batch that was measured on `device`; `None` if there is no such device.
+    /// Returns the largest batch that was measured on `device`, in samples; `None` if there is no such
+    /// device.
     pub fn largest(&self, device: &str) -> Option<u32> {
         self.devices.get(device).and_then(|times| times.last()).map(|(size, _)| *size)
     }
 
-    /// Seconds of a batch of `samples` on `device`; `None` if there is no such device.
+    /// Returns the seconds that a batch of `samples` takes on `device`; `None` if there is no such device.
     pub fn seconds(&self, device: &str, samples: u64) -> Option<f64> {
         self.devices.get(device).map(|times| interpolate(times, samples as f64))
     }
@@ -80,8 +81,8 @@ fn interpolate(times: &[(u32, f64)], samples: f64) -> f64 {
     }
 }
 
-/// Workers on devices of a table, each of the class that is called like its device. Servers take no time; see
-/// [`ByRole`](super::ByRole).
+/// A compute model of workers on measured devices; a worker's device class has the name of its device.
+/// Servers take no time; see [`ByRole`](super::ByRole).
 #[derive(Debug, Clone)]
 pub struct DeviceTable {
     workers: Vec<Device>,
@@ -95,10 +96,11 @@ struct Device {
 }
 
 impl DeviceTable {
-    /// Worker 0 has the first of `devices`, and so on; when they are used up, they are dealt out anew.
+    /// Returns the model in which worker 0 has the first of `devices`, worker 1 the second, and so on; after
+    /// the last device the list begins again.
     ///
     /// # Errors
-    /// If there are no devices, or the table has not one of them.
+    /// If there are no devices, or the table lacks one of them.
     pub fn new(times: &DeviceTimes, devices: &[impl AsRef<str>]) -> Result<Self, InvalidValue> {
         let known = || times.devices().collect::<Vec<_>>().join(", ");
         if devices.is_empty() {
@@ -113,7 +115,8 @@ impl DeviceTable {
         Ok(Self { workers, bounded: false })
     }
 
-    /// No larger batch or micro-batch fits a device than the largest of the table.
+    /// Returns the same model, in which no batch or micro-batch may be larger than the largest measured on
+    /// the worker's device.
     #[must_use]
     pub const fn bounded(mut self) -> Self {
         self.bounded = true;

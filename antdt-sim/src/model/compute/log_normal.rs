@@ -6,7 +6,8 @@ use antdt_core::{DetRng, DeviceClass, Holder, InvalidValue, JobTime, NodeId};
 
 use crate::model::{Compute, Host, at_least, scaled};
 
-/// Multiplies the times of another model by a factor from a log-normal distribution with mean 1.
+/// A compute model that multiplies the times of another model by a factor from a log-normal distribution with
+/// mean 1.
 #[derive(Debug, Clone)]
 pub struct LogNormal<C> {
     mean: C,
@@ -16,7 +17,7 @@ pub struct LogNormal<C> {
 }
 
 impl<C: Compute> LogNormal<C> {
-    /// `mean` with noise. `variation` is the standard deviation as a share of the mean.
+    /// Returns the model `mean` with noise. `variation` is the standard deviation of the factor.
     ///
     /// # Errors
     /// If `variation` is not between 0 and 100.

@@ -6,7 +6,8 @@ use antdt_core::{DetRng, DeviceClass, Holder, InvalidValue, JobTime, NodeId};
 
 use crate::model::{Compute, Host, scaled};
 
-/// Multiplies the times of another model by a factor from a normal distribution with mean 1.
+/// A compute model that multiplies the times of another model by a factor from a normal distribution with
+/// mean 1.
 ///
 /// The distribution is cut at 0 and, so that the mean stays what it is, at 2.
 #[derive(Debug, Clone)]
@@ -16,7 +17,8 @@ pub struct Normal<C> {
 }
 
 impl<C: Compute> Normal<C> {
-    /// `mean` with noise. `variation` is the standard deviation before the cut, as a share of the mean.
+    /// Returns the model `mean` with noise. `variation` is the standard deviation of the factor before the
+    /// cut.
     ///
     /// # Errors
     /// If `variation` is not between 0 and 1: beyond, most of the distribution would be cut.

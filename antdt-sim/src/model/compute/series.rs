@@ -6,7 +6,7 @@ use antdt_core::{DetRng, DeviceClass, Holder, InvalidValue, JobTime, NodeId, Rol
 
 use crate::model::{Compute, Host, scaled};
 
-/// Slowness of each worker over time: each factor holds from its moment until the next one.
+/// Recorded slowness of each worker over time: each factor holds from its time until the next one.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Slowdowns {
     // By worker, in order of time; neither list is empty.
@@ -15,12 +15,12 @@ pub struct Slowdowns {
 }
 
 impl Slowdowns {
-    /// Returns the slowness of each worker from its list of moments and factors: how many times longer a
-    /// gradient takes from that moment on. The lists begin anew after each `period`.
+    /// Returns the slowness of each worker from its list of times and factors: from that time on, a gradient
+    /// takes `factor` times as long. The lists repeat after each `period`.
     ///
     /// # Errors
-    /// If there is no worker, or one without an entry, if moments do not ascend or reach the period, or if a factor is
-    /// not above 0.
+    /// If there is no worker, or a worker without an entry, if the times of a worker do not ascend or reach
+    /// the period, or if a factor is not above 0.
     pub fn new(workers: Vec<Vec<(JobTime, f64)>>, period: Duration) -> Result<Self, InvalidValue> {
         if workers.is_empty() {
             return Err(InvalidValue::new("slowdown.workers", 0, "at least 1"));
@@ -47,22 +47,23 @@ impl Slowdowns {
         Ok(Self { workers, period })
     }
 
-    /// Returns the number of recorded workers.
+    /// Returns the number of workers in the recording.
     pub fn workers(&self) -> usize {
         self.workers.len()
     }
 
-    /// Returns the time after which the recording starts again from its beginning.
+    /// Returns the time after which the recording repeats.
     pub const fn period(&self) -> Duration {
         self.period
     }
 
-    /// The moments and factors of one worker; those after the recorded ones are like the first, the second, and so on.
+    /// Returns the times and factors of one worker. A worker beyond the recorded ones gets the entries of the
+    /// first, the second, and so on.
     pub fn entries(&self, worker: u32) -> &[(JobTime, f64)] {
         &self.workers[worker as usize % self.workers.len()]
     }
 
-    /// The factor of one worker at a moment. Before its first entry it is the first one's.
+    /// Returns the factor of one worker at a time; before its first entry it is that of the first entry.
     pub fn at(&self, worker: u32, at: JobTime) -> f64 {
         let entries = self.entries(worker);
         let period = JobTime::from_duration(self.period).0.max(1);
@@ -74,7 +75,7 @@ impl Slowdowns {
     /// Returns the same slowdowns with time running `speedup` times faster.
     ///
     /// # Errors
-    /// If `speedup` is not between 0.001 and 1,000,000, or moments would meet.
+    /// If `speedup` is not between 0.001 and 1,000,000, or two times would become equal.
     pub fn compressed(&self, speedup: f64) -> Result<Self, InvalidValue> {
         if !(1e-3..=1e6).contains(&speedup) {
             return Err(InvalidValue::new("speedup", speedup, "between 0.001 and 1000000; 1 is as recorded"));
@@ -87,7 +88,8 @@ impl Slowdowns {
     }
 }
 
-/// Multiplies the times of another model by the recorded slowness of the worker at that moment. Servers are not slowed.
+/// A compute model that multiplies the times of another model by the recorded slowness of the worker at that
+/// time. Servers are not slowed.
 #[derive(Debug, Clone)]
 pub struct Series<C> {
     normally: C,
@@ -95,7 +97,7 @@ pub struct Series<C> {
 }
 
 impl<C: Compute> Series<C> {
-    /// Returns `normally`, slowed as recorded.
+    /// Returns the model `normally`, slowed as recorded.
     pub const fn new(normally: C, slowdowns: Slowdowns) -> Self {
         Self { normally, slowdowns }
     }

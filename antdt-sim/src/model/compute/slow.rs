@@ -7,7 +7,7 @@ use antdt_core::{DetRng, DeviceClass, Holder, InvalidValue, JobTime, NodeId};
 
 use crate::model::{Compute, Host, Hosts, Site, at_least, scaled};
 
-/// Nodes that a slowdown hits.
+/// The nodes that a slowdown affects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Who {
     /// One node.
@@ -16,22 +16,23 @@ pub enum Who {
     Host(Host),
 }
 
-/// One straggler, or one host of stragglers; by the rules of `antdt run --straggler`.
+/// A slowdown of one node or of one host's nodes for some time, by the rules of `antdt run --straggler`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Straggler {
-    /// Nodes that are slow.
+    /// The nodes that are slow.
     pub who: Who,
-    /// Factor by which everything takes longer.
+    /// Factor by which every computation of these nodes takes longer.
     pub slow: f64,
     /// Time at which the slowdown begins.
     pub from: JobTime,
-    /// Until when; [`JobTime::NEVER`] is to the end.
+    /// Time at which the slowdown ends; [`JobTime::NEVER`] if it lasts to the end of the job.
     pub to: JobTime,
-    /// Whether a process that was started again is not slow any more: the cause stayed with the old one.
+    /// Whether a restart ends the slowdown of a node, because the cause was in its process.
     pub cured_by_restart: bool,
 }
 
-/// Multiplies the times of another model for some nodes. Several entries for one node multiply.
+/// A compute model that multiplies the times of another model for some nodes. Several stragglers that affect
+/// one node multiply.
 #[derive(Debug, Clone)]
 pub struct Slow<C> {
     normally: C,
@@ -44,10 +45,10 @@ pub struct Slow<C> {
 }
 
 impl<C: Compute> Slow<C> {
-    /// `normally`, with these stragglers among nodes that run on `hosts`.
+    /// Returns the model `normally` with these stragglers; `hosts` says which nodes run on a host.
     ///
     /// # Errors
-    /// If a factor is below 1, or a time ends before it begins.
+    /// If a factor is below 1, or a slowdown ends before it begins.
     pub fn new(
         normally: C,
         hosts: Hosts,

@@ -7,32 +7,34 @@ use antdt_core::{DetRng, InvalidValue, JobTime, NodeId};
 use super::Listed;
 use crate::model::{Fault, scaled};
 
-/// Random faults of every kind, within limits. [`draw`](Self::draw) knows those that were there first, [`draw_later`](Self::draw_later)
-/// and [`draw_masters`](Self::draw_masters) the others; [`draw_with`](Self::draw_with) is told.
+/// Limits within which random faults of every kind are drawn.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Chaos {
     /// Nodes that faults hit; a node named twice is hit twice as often.
     pub nodes: Vec<NodeId>,
     /// Exit codes of processes that end by themselves.
     pub codes: Vec<i32>,
-    /// Most faults that happen.
+    /// Largest number of faults.
     pub faults_max: u32,
     /// Time from which on no fault happens.
     pub until: JobTime,
-    /// Longest time that something stands still or is cut off; the shortest is a thousandth of it, and each order of
-    /// magnitude between is as likely. Longer than the silence limit makes zombies.
+    /// Longest duration of a pause or of a cut from the network; the shortest is a thousandth of it, and each
+    /// order of magnitude between is equally likely. With a duration above the silence limit, a node that was
+    /// declared lost comes back.
     pub longest: Duration,
 }
 
 impl Chaos {
-    /// Failed, to be tried again, out of memory. A code that must not be tried again ends the job.
+    /// Exit codes of the three usual failures: failed, to be tried again, out of memory.
     pub const CODES: [i32; 3] = [1, 75, 137];
 
-    /// A list of faults: number, times, kinds and nodes are drawn from `rng`. One in four comes at the very moment of
-    /// the one before, since double failures are where recoveries go wrong.
+    /// Returns a list of faults whose number, times, kinds and nodes are drawn from `rng`. One in four
+    /// happens at the same time as the one before, because double failures are where recoveries go wrong.
+    /// Kinds that were added later are drawn by [`draw_later`](Self::draw_later) and
+    /// [`draw_masters`](Self::draw_masters).
     ///
     /// # Errors
-    /// If there are no nodes.
+    /// If there are no nodes or no exit codes.
     pub fn draw(&self, rng: &mut DetRng) -> Result<Listed, InvalidValue> {
         self.draw_with(rng, |rng, node, length, code| match rng.below(10) {
             0..=2 => Fault::Crash(node),
@@ -44,10 +46,11 @@ impl Chaos {
         })
     }
 
-    /// The same, but that `fault` makes each fault, of the random parts that it needs.
+    /// Returns a list of faults as [`draw`](Self::draw) does, each made by `fault` from a random node,
+    /// duration and exit code.
     ///
     /// # Errors
-    /// If there are no nodes.
+    /// If there are no nodes or no exit codes.
     pub fn draw_with(
         &self,
         rng: &mut DetRng,
@@ -73,8 +76,8 @@ impl Chaos {
         Ok(Listed::new(faults.collect::<Vec<_>>()))
     }
 
-    /// Faults of the kinds that [`draw`](Self::draw) does not know, from one to four: what a seed is known for there stays as it was
-    /// when a kind is added here.
+    /// Returns one to four faults of the kinds that [`draw`](Self::draw) does not draw. They are drawn
+    /// separately, so that `draw` gives the same faults for a seed when a kind is added here.
     ///
     /// # Errors
     /// If there are no nodes.
@@ -96,7 +99,7 @@ impl Chaos {
         Ok(Listed::new(faults.collect::<Vec<_>>()))
     }
 
-    /// Ends of the master, from one to four, each with the time until another one goes on.
+    /// Returns one to four ends of the master, each with the time until a successor takes over.
     pub fn draw_masters(&self, rng: &mut DetRng) -> Listed {
         let count = 1 + rng.below(4);
         let end = |_| {

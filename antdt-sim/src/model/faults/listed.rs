@@ -6,14 +6,14 @@ use antdt_core::{DetRng, JobTime};
 
 use crate::model::{Fault, Faults};
 
-/// The faults of a list, and no others. The default list is empty.
+/// A fault model with the faults of a list. The default list is empty.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Listed {
     left: VecDeque<(JobTime, Fault)>,
 }
 
 impl Listed {
-    /// The given faults, in any order; those of one moment stay in the order given.
+    /// Returns a model with these faults, in any order. Faults of the same time happen in the order given.
     pub fn new(faults: impl IntoIterator<Item = (JobTime, Fault)>) -> Self {
         let mut faults: Vec<_> = faults.into_iter().collect();
         faults.sort_by_key(|(at, _)| *at);

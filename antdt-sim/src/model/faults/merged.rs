@@ -4,7 +4,8 @@ use antdt_core::{DetRng, JobTime};
 
 use crate::model::{Fault, Faults};
 
-/// All faults of several models, in order of time; those of one moment in the order of the models.
+/// A fault model with all faults of several models, in order of time. Faults of the same time happen in the
+/// order of the models.
 #[derive(Debug)]
 pub struct Merged {
     sources: Vec<Source>,

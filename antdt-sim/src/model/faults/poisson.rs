@@ -9,13 +9,13 @@ use crate::model::{Fault, Faults, exponential, scaled};
 /// Rate at which one kind of fault happens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rate {
-    /// The possible faults, each with equal probability. A fault of the master names no node.
+    /// The faults of this kind, of which each is equally likely. A fault of the master names no node.
     pub faults: Vec<Fault>,
-    /// Mean time between two of them in the whole job.
+    /// Mean time between two faults of this kind in the whole job.
     pub every: Duration,
 }
 
-/// Faults that come independently of each other and of the past, each kind at its rate.
+/// A fault model in which faults are independent of each other and of the past, each kind at its own rate.
 ///
 /// Source: superposed Poisson processes: times between faults of all kinds together are exponentially distributed, and
 /// the kind of each is drawn by its share of the rates.

@@ -1,4 +1,5 @@
-//! A latency and a bandwidth.
+//! A network model of latencies and bandwidths: one pair for messages inside a host, one for those between
+//! hosts.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,12 +10,14 @@ use antdt_core::{DetRng, InvalidValue, JobTime};
 
 use crate::model::{Collective, Hosts, Network, Site, at_least, seconds};
 
-/// Messages that take a latency and the time of their bytes, and never meet.
+/// A network model in which a message takes a latency and the time of its bytes, and messages do not delay
+/// each other.
 ///
-/// Two links: one inside a host, one between hosts. Collectives cost what the closed formulas of `antdt-collective` say,
-/// by the algorithm that its communicator would take. In a group of several hosts with several members each, those of
-/// one host share its link to the others; the ring crosses it once each way, and the hierarchical algorithm is there for
-/// it. The link is the collective's alone while it lasts.
+/// There are two links: one inside a host, one between hosts. A collective takes the time that the closed
+/// formulas of `antdt-collective` give for the algorithm that its communicator would choose. In a group of
+/// several hosts with several members each, the members of one host share its link to the others; the ring
+/// sends over it once each way, and the hierarchical algorithm is also a choice. No other message delays a
+/// collective.
 ///
 /// Source: Hockney's model with the overhead per message of LogP, both as [`CostModel`] has them; the price of the
 /// hierarchical all-reduce follows the formula in the documentation of
@@ -29,8 +32,8 @@ pub struct AlphaBeta {
 }
 
 impl AlphaBeta {
-    /// A network of `hosts` whose processes have the link `inside` among those of one host and `between` to others.
-    /// `choice` picks the all-reduce.
+    /// Returns the network of `hosts`, in which processes of one host have the link `inside`, and others the
+    /// link `between`. `choice` picks the algorithm of all-reduces.
     ///
     /// # Errors
     /// If a number of a link is negative or not finite, or a bandwidth is below one byte per second.
@@ -49,12 +52,12 @@ impl AlphaBeta {
         Ok(Self { hosts, inside, between, choice, prices: BTreeMap::new() })
     }
 
-    /// Returns the host of every node.
+    /// Returns the assignment of nodes to hosts.
     pub const fn hosts(&self) -> Hosts {
         self.hosts
     }
 
-    /// The link that leads from one process to another.
+    /// Returns the link between two processes.
     pub fn link(&self, from: Site, to: Site) -> &CostModel {
         if self.hosts.of(from) == self.hosts.of(to) { &self.inside } else { &self.between }
     }

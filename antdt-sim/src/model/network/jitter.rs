@@ -7,10 +7,10 @@ use antdt_core::{DetRng, JobTime};
 
 use crate::model::{Collective, Network, Site, exponential, scaled};
 
-/// Another network, with an exponentially distributed delay on top.
+/// A network model that adds an exponentially distributed delay to the messages of another one.
 ///
-/// A collective waits for the latest of its members' delays once; which is, for members that are delayed independently,
-/// `mean` times the harmonic number of their count on average.
+/// A collective waits once, for the longest delay of its members; on average that is `mean` times the
+/// harmonic number of the number of members.
 #[derive(Debug, Clone)]
 pub struct Jitter<N> {
     network: N,
@@ -22,7 +22,7 @@ pub struct Jitter<N> {
 /// Whether messages may overtake each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Order {
-    /// Messages from one process to another arrive in the order in which they were sent, as on one connection.
+    /// Messages between two processes arrive in the order in which they were sent, as on one connection.
     #[default]
     Kept,
     /// Each message arrives after its own delay, so that messages overtake each other.
@@ -30,7 +30,7 @@ pub enum Order {
 }
 
 impl<N: Network> Jitter<N> {
-    /// `network`, each message `mean` later on average.
+    /// Returns the model `network`, in which each message is delayed by `mean` on average.
     pub const fn new(network: N, mean: Duration, order: Order) -> Self {
         Self { network, mean, order, latest: BTreeMap::new() }
     }

@@ -6,10 +6,10 @@ use antdt_core::{DetRng, InvalidValue, JobTime};
 
 use crate::model::{Collective, Network, Site};
 
-/// Another network that loses messages.
+/// A network model that loses messages of another one.
 ///
-/// Repeating a lost message is the sender's matter; below a connection that repeats what was lost, a loss is a
-/// delay. Collectives run over such connections and lose nothing.
+/// The sender must repeat a lost message. Collectives lose nothing, because their connections repeat what was
+/// lost.
 #[derive(Debug, Clone)]
 pub struct Loss<N> {
     network: N,
@@ -18,7 +18,7 @@ pub struct Loss<N> {
 }
 
 impl<N: Network> Loss<N> {
-    /// `network`, with this share of all messages lost.
+    /// Returns the model `network`, in which this share of all messages is lost.
     ///
     /// # Errors
     /// If the share is not between 0 and 1.

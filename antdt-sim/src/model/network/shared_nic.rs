@@ -8,11 +8,12 @@ use super::AlphaBeta;
 use crate::model::host::PerHost;
 use crate::model::{Collective, Network, Site, seconds};
 
-/// Messages between hosts that queue: each host sends one at a time and receives one at a time, in the order sent.
+/// A network model with one network card per host: each host sends one message at a time and receives one at
+/// a time, in the order sent.
 ///
-/// A message leaves when its host has sent those before, is on its way for the latency, and is there when the receiving
-/// host has taken in those that came before, and its bytes. So `n` workers that push to one server at the same time take
-/// `n` times as long as one. Collectives have their own price and do not queue.
+/// A message leaves when its host has sent the messages before it, and arrives after the latency, once the
+/// receiving host has received the messages before it and its own bytes. So `n` workers that push to one
+/// server at the same time take `n` times as long as one. Collectives have their own price and do not queue.
 #[derive(Debug, Clone)]
 pub struct SharedNic {
     network: AlphaBeta,
@@ -27,7 +28,7 @@ struct Card {
 }
 
 impl SharedNic {
-    /// Returns `network` with one network card for each of its hosts.
+    /// Returns the model `network` with one network card for each of its hosts.
     pub fn new(network: AlphaBeta) -> Self {
         Self { network, cards: PerHost::default() }
     }

@@ -6,8 +6,8 @@ use antdt_core::{DetRng, InvalidValue, JobTime};
 
 use crate::model::{Collective, Host, Hosts, Network, Site, at_least, scaled};
 
-/// Another network, in which everything that goes to or from one host takes longer for a while. A collective takes as long as its slowest
-/// link: all members wait for that host.
+/// A network model in which every message to or from one host takes longer for a while. A collective takes as
+/// long as its slowest link, because all members wait for that host.
 #[derive(Debug, Clone)]
 pub struct SlowLink<N> {
     network: N,
@@ -19,8 +19,8 @@ pub struct SlowLink<N> {
 }
 
 impl<N: Network> SlowLink<N> {
-    /// `network`, in which the link of `host` is `slow` times slower between two moments. Workers run on `hosts`; the host is one of a worker
-    /// of every collective.
+    /// Returns the model `network`, in which the link of `host` is `slow` times slower from the time `from`
+    /// to the time `to`. `hosts` assigns workers to hosts; the slow host takes part in every collective.
     ///
     /// # Errors
     /// If the factor is below 1.

@@ -6,12 +6,12 @@ use antdt_core::{DetRng, Holder, JobTime};
 
 use crate::model::Scheduler;
 
-/// A job that was placed as a whole, and nodes that are asked for one by one later.
+/// A scheduler model with separate models for the first start of a node and for its restarts.
 #[derive(Debug, Clone)]
 pub struct ByLife<F, R> {
-    /// Scheduler of the first incarnation of each node.
+    /// Model of the first start of each node.
     pub first: F,
-    /// Scheduler of all later incarnations.
+    /// Model of the starts of all later incarnations.
     pub restarts: R,
 }
 

@@ -6,7 +6,7 @@ use antdt_core::{DetRng, Holder, JobTime};
 
 use crate::model::Scheduler;
 
-/// A cluster where a process always runs after this long.
+/// A scheduler model in which every process takes the same time to start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Constant(pub Duration);
 

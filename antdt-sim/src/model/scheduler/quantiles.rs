@@ -6,8 +6,8 @@ use antdt_core::{DetRng, Holder, InvalidValue, JobTime};
 
 use crate::model::{Scheduler, at_least, scaled, seconds};
 
-/// Waiting times by their quantiles: the time below which a share of all starts waited. Between two quantiles the time
-/// lies on the line between theirs.
+/// A scheduler model with waiting times from quantiles: for some shares, the time below which that share of
+/// all starts waited. Between two quantiles the time is interpolated linearly.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Quantiles {
     boot: Duration,
@@ -16,18 +16,20 @@ pub struct Quantiles {
 }
 
 impl Quantiles {
-    /// Shares and seconds of the time that 23,871 instances of recommendation models waited in a production cluster
-    /// (scheduled minus created). Above the last quantile known it is taken to go no further.
+    /// Shares of starts and seconds that they waited at most, of 23,871 instances of recommendation models in
+    /// a production cluster (scheduled minus created). Waits above the last quantile count as equal to it.
     ///
     /// Source: these five quantiles of a published trace; the trace itself was not looked at here.
     pub const PRODUCTION: [(f64, f64); 5] =
         [(0.5, 0.0), (0.75, 11.0), (0.9, 59.0), (0.95, 137.0), (0.99, 1651.0)];
 
-    /// Waiting times by shares and seconds, and then `boot` until the process registers. Below the first share the time
-    /// is that of the first, above the last that of the last.
+    /// Returns the model with waiting times `points`, as shares and seconds, each followed by `boot` until
+    /// the process registers. Below the first share the time is that of the first point, above the last share
+    /// that of the last.
     ///
     /// # Errors
-    /// If there is no point, a share is not between 0 and 1, a time is negative, or either does not ascend.
+    /// If there is no point, a share is not between 0 and 1, a time is negative, or shares or times do not
+    /// ascend.
     pub fn new(boot: Duration, points: &[(f64, f64)]) -> Result<Self, InvalidValue> {
         let (Some(first), Some(last)) = (points.first(), points.last()) else {
             return Err(InvalidValue::new("quantiles", "(nothing)", "at least one share and its seconds"));
@@ -55,10 +57,11 @@ impl Quantiles {
         Ok(Self { boot, points })
     }
 
-    /// Waiting times that are spread like `recorded` ones, in seconds and any order.
+    /// Returns the model whose waiting times are distributed like the `recorded` ones, in seconds and any
+    /// order.
     ///
     /// # Errors
-    /// If there is none, or one is negative.
+    /// If the list is empty, or a time is negative.
     pub fn recorded(boot: Duration, recorded: &[f64]) -> Result<Self, InvalidValue> {
         let mut times = recorded.to_vec();
         times.sort_by(f64::total_cmp);
@@ -67,7 +70,7 @@ impl Quantiles {
         Self::new(boot, &points.collect::<Vec<_>>())
     }
 
-    /// The time below which `share` of all starts wait.
+    /// Returns the time below which `share` of all starts wait.
     pub fn quantile(&self, share: f64) -> Duration {
         let after = self.points.partition_point(|(known, _)| *known <= share).clamp(1, self.points.len() - 1);
         let ((low, short), (high, long)) = (self.points[after - 1], self.points[after]);
@@ -75,7 +78,7 @@ impl Quantiles {
         short + scaled(long - short, within)
     }
 
-    /// Returns the mean start-up time, without the boot.
+    /// Returns the mean waiting time of a start, without the time to boot.
     pub fn mean(&self) -> Duration {
         let parts = self.points.windows(2);
         parts.map(|pair| scaled((pair[0].1 + pair[1].1) / 2, pair[1].0 - pair[0].0)).sum()

@@ -6,7 +6,8 @@ use antdt_core::{DetRng, Holder, InvalidValue, JobTime};
 
 use crate::model::Scheduler;
 
-/// Another scheduler, some of whose starts are lost: no quota, a broken image, a host that hangs.
+/// A scheduler model that loses some starts of another one, as by a quota, a broken image or a host that
+/// hangs.
 #[derive(Debug, Clone)]
 pub struct Refusing<S> {
     scheduler: S,
@@ -14,7 +15,7 @@ pub struct Refusing<S> {
 }
 
 impl<S: Scheduler> Refusing<S> {
-    /// `scheduler`, with this share of all starts refused; 1 refuses all.
+    /// Returns the model `scheduler`, in which this share of all starts is refused; 1 refuses all.
     ///
     /// # Errors
     /// If the share is not between 0 and 1.

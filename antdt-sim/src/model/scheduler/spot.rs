@@ -7,10 +7,10 @@ use antdt_core::{DetRng, Holder, JobTime, NodeId, Role};
 
 use crate::model::{Fault, Scheduler};
 
-/// A change of a spot market: a machine comes or goes.
+/// A change of a spot market: a machine is added or removed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MarketEvent {
-    /// The machine of this name can be used from now on.
+    /// The machine of this name is available from now on.
     Added(String),
     /// The machine of this name is taken away.
     Removed(String),
@@ -20,7 +20,7 @@ pub enum MarketEvent {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SpotError {
-    /// A machine is added that is there already.
+    /// A machine is added that the market has already.
     #[error("machine {machine} is added at {at} but is there since {since}: remove it in between")]
     AddedTwice {
         /// Name of the machine.
@@ -30,7 +30,7 @@ pub enum SpotError {
         /// Time at which the machine was added before.
         since: JobTime,
     },
-    /// A machine is removed that is not there.
+    /// A machine is removed that the market does not have.
     #[error("machine {machine} is removed at {at} but is not there: add it before")]
     NotThere {
         /// Name of the machine.
@@ -40,7 +40,7 @@ pub enum SpotError {
     },
 }
 
-/// Which worker has a machine when, in a market whose machines come and go.
+/// The assignment of a spot market's machines to workers over time.
 ///
 /// Machines are handed to waiting workers in the order in which both came; a machine without a waiting worker is kept for the
 /// next. A worker whose machine is removed crashes and waits in line anew. All of this follows from the list of changes,
@@ -58,7 +58,7 @@ impl Market {
     /// start. At the same moment, machines are added before others are removed.
     ///
     /// # Errors
-    /// If a machine comes while it is there, or goes while it is not.
+    /// If a machine is added that is there already, or removed while it is not there.
     pub fn new(
         changes: impl IntoIterator<Item = (JobTime, MarketEvent)>,
         workers: u32,
@@ -111,7 +111,8 @@ impl Market {
         Ok(Self { tenures })
     }
 
-    /// The workers' crashes: each loses its process with its machine.
+    /// Returns the crashes of workers, with their times: each worker loses its process when its machine is
+    /// removed.
     pub fn crashes(&self) -> impl Iterator<Item = (JobTime, Fault)> {
         let crashes = self.tenures.iter().zip(0..).flat_map(|(tenures, index)| {
             let ends = tenures.iter().map(|(_, until)| *until).filter(|until| *until < JobTime::NEVER);
@@ -120,7 +121,8 @@ impl Market {
         crashes.collect::<Vec<_>>().into_iter()
     }
 
-    /// Returns the time from which a worker that needs a machine at `at` has one; `None` if it gets none any more.
+    /// Returns the time from which on a worker that needs a machine at `at` has one; `None` if it gets none
+    /// any more.
     pub fn available(&self, worker: u32, at: JobTime) -> Option<JobTime> {
         let tenures = self.tenures.get(worker as usize)?;
         let next = tenures.partition_point(|(_, until)| *until <= at);
@@ -128,9 +130,11 @@ impl Market {
     }
 }
 
-/// Workers that start when the market has a machine for them. Servers are not on the market and start at once.
+/// A scheduler model in which workers start when the market has a machine for them. Servers are not on the
+/// market and start at once.
 ///
-/// A machine that is removed before the start is over takes the start with it; the crash says so.
+/// If a machine is removed before a start on it is over, the start is lost, and [`Market::crashes`] has the
+/// crash.
 #[derive(Debug, Clone)]
 pub struct Spot {
     market: Market,
@@ -138,7 +142,8 @@ pub struct Spot {
 }
 
 impl Spot {
-    /// Workers of `market` that need `boot` from machine to registration.
+    /// Returns the model for the workers of `market`; `boot` is the time from getting a machine to
+    /// registration.
     pub const fn new(market: Market, boot: Duration) -> Self {
         Self { market, boot }
     }
