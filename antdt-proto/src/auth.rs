@@ -61,7 +61,7 @@ impl fmt::Debug for Token {
     }
 }
 
-/// Client interceptor that adds a job's token to each call, if there is one.
+/// Client interceptor that adds a job's token to each call. The default adds none.
 #[derive(Debug, Clone, Default)]
 pub struct Bearer(Option<MetadataValue<Ascii>>);
 
@@ -71,7 +71,7 @@ impl Bearer {
         Self(Some(token.entry()))
     }
 
-    /// Returns a channel whose calls carry the token of this bearer.
+    /// Returns a gRPC channel over `channel` whose calls carry this bearer's token.
     pub fn over(self, channel: Channel) -> JobChannel {
         InterceptedService::new(channel, self)
     }

@@ -1,4 +1,4 @@
-//! A program of one's own that is `antdt` with other parts.
+//! [`JobBuilder`]: builds a program that is `antdt` with other or additional parts.
 
 use std::process::ExitCode;
 
@@ -12,12 +12,13 @@ use crate::cli::CliError;
 use crate::master::{RecorderFactory, Seams, StoreFactory};
 use crate::{command, workload};
 
-/// Puts parts of the user's own into the `antdt` command, and runs it: every part is optional, and the `antdt` program is the
-/// builder with none.
+/// Builds an `antdt` command with additional or replaced parts, and runs it. Every part is optional; the
+/// `antdt` program is the builder without any.
 ///
-/// What is known by name (policies, actions, pace rules, optimizers, trainers, transports) is added to what ships: `--policy`,
-/// `--pace-rule` and the other flags find it, and so do `antdt whatif`, `antdt sim`, recordings and `antdt policies`. What a job
-/// has one of (launcher, ledger store, recorder) is replaced.
+/// Parts that a job names (policies, actions, pace rules, optimizers, trainers, transports) are added to
+/// those that ship: `--policy`, `--pace-rule` and the other flags find them, and so do `antdt whatif`, `antdt
+/// sim`, recordings and `antdt policies`. A part of which a job has exactly one (launcher, ledger store,
+/// recorder) is replaced.
 ///
 /// The nodes of a job are processes of the same program, so each of them has the same parts.
 ///
@@ -43,60 +44,63 @@ impl JobBuilder {
         Self::default()
     }
 
-    /// Adds a policy: a value of `--policy`.
+    /// Adds a policy that `--policy` can name.
     pub fn policy(self, entry: policy::Entry) -> Self {
         self.added(policy::REGISTRY.register(entry))
     }
 
-    /// Adds an action, which a policy may then decide on. Masters and workers of a job must know the same ones.
+    /// Adds an action, on which a policy may then decide. The masters and workers of a job must know the same
+    /// actions.
     pub fn action(self, action: &'static dyn Action) -> Self {
         self.added(action::REGISTRY.register(action))
     }
 
-    /// Adds a pace rule: a value of `--pace-rule`.
+    /// Adds a pace rule that `--pace-rule` can name.
     pub fn pace_rule(self, entry: rule::Entry) -> Self {
         self.added(rule::REGISTRY.register(entry))
     }
 
-    /// Adds an optimizer: the value of `--optimizer`.
+    /// Adds an optimizer that `--optimizer` can name.
     pub fn optimizer(self, entry: optimizer::Entry) -> Self {
         self.added(optimizer::REGISTRY.register(entry))
     }
 
-    /// Adds a trainer: the value of `--workload`.
+    /// Adds a trainer that `--workload` can name.
     pub fn trainer(self, entry: workload::Entry) -> Self {
         self.added(workload::REGISTRY.register(entry))
     }
 
-    /// Adds a transport: the value of `--transport`.
+    /// Adds a transport that `--transport` can name.
     pub fn transport(self, entry: transport::Entry) -> Self {
         self.added(transport::REGISTRY.register(entry))
     }
 
-    /// Starts the nodes of a job by another launcher than the processes of this machine.
+    /// Replaces the launcher, which starts the nodes of a job; the default starts processes on this machine.
     pub fn launcher(mut self, launcher: LauncherFactory) -> Self {
         self.seams.launcher = launcher;
         self.seams.again = None;
         self
     }
 
-    /// Keeps the log of a job's ledger in a store; without one, it is kept in the run directory, as long as the job runs.
+    /// Replaces the store of the ledger's log. By default the log is in the run directory, for as long as the
+    /// job runs.
     pub fn ledger_store(mut self, store: StoreFactory) -> Self {
         self.seams.store = Some(store);
         self.seams.again = None;
         self
     }
 
-    /// Records a job where `recorder` opens its recording, instead of in the file that `--record` names.
+    /// Replaces the destination of a job's recording, which is the file that `--record` names by default.
+    /// `recorder` opens it.
     pub fn recorder(mut self, recorder: RecorderFactory) -> Self {
         self.seams.recorder = recorder;
         self.seams.again = None;
         self
     }
 
-    /// Reads the command line of this process and carries it out.
+    /// Parses the command line of this process, runs the command, and returns its exit code.
     ///
-    /// A part whose name is taken is refused in one line, with exit code 2.
+    /// If the name of an added part is taken, it prints one line and returns exit code 2.
     pub fn main(self) -> ExitCode {
         match self.refused {
             None => command::main(self.seams),

@@ -1,4 +1,4 @@
-//! `antdt model list` and `antdt model export`: what is done with checkpoints when no job runs.
+//! `antdt model list` and `antdt model export`: commands for checkpoints that need no running job.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::cli::{CliError, ModelExport};
 use crate::resume::place;
 use crate::simulate::CommandOutput;
 
-/// `antdt model list`.
+/// Runs `antdt model list`: lists the checkpoints in a folder.
 ///
 /// # Errors
 /// If there is no such folder.
@@ -52,7 +52,7 @@ pub fn list(dir: &Path) -> Result<CommandOutput, CliError> {
     Ok(CommandOutput { text, good: true })
 }
 
-/// `antdt model export`.
+/// Runs `antdt model export`: writes the model of a checkpoint to one file.
 ///
 /// # Errors
 /// If there is no such checkpoint, or the file cannot be written.

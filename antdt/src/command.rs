@@ -1,4 +1,4 @@
-//! What the `antdt` command does with each of its subcommands.
+//! Runs each subcommand of the `antdt` command.
 
 use std::ffi::OsString;
 use std::fs::File;

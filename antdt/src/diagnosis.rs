@@ -13,7 +13,7 @@ use serde_json::{Value as Json, json};
 /// straggler is called for.
 const DATA_WAIT_SHARE: f64 = 0.25;
 
-/// Renders a diagnosis as text of a few lines.
+/// Returns a diagnosis as text of a few lines, for people.
 pub fn render(reply: &DiagnoseReply) -> String {
     let elapsed = seconds(reply.elapsed_ns);
     let dry = if reply.dry_run { ", dry run: its decisions are not carried out" } else { "" };
@@ -146,7 +146,7 @@ fn evidence(load: &NodeLoad) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join(", "))
 }
 
-/// Returns the diagnosis as JSON.
+/// Returns a diagnosis as JSON, for programs. Its keys do not change between releases.
 pub fn to_json(reply: &DiagnoseReply) -> Json {
     let node = |node: &NodeDiagnosis| {
         json!({

@@ -1,4 +1,5 @@
-//! `antdt doctor`: the deadlines of a job and whether they are in order, and what of this machine a job would trip over.
+//! `antdt doctor`: shows the deadlines of a job and whether they are in order, and the problems that a job
+//! would have on this machine.
 
 pub mod machine;
 
@@ -24,10 +25,10 @@ const SHOWN: [Duration; 4] =
 /// Shortest and longest step for which the order is checked.
 const CHECKED: (Duration, Duration) = (Duration::from_micros(1), Duration::from_secs(24 * 3600));
 
-/// Carries the command out.
+/// Runs `antdt doctor` and returns its output.
 ///
 /// # Errors
-/// If the folder is not a run directory, or its job's settings cannot be read.
+/// If the folder is not a run directory, or the settings of its job cannot be read.
 pub fn run(asked: &Doctor) -> Result<CommandOutput, CliError> {
     let dir = asked.dir.as_deref().map(run_dir::below);
     let found = dir.as_deref().map(settings).transpose()?.flatten();

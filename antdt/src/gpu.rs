@@ -9,14 +9,14 @@ use crate::job::processor::{Place, Processor};
 pub struct HostGpu {
     /// Class of the device, by its name, such as `nvidia-h100-80gb-hbm3`.
     pub class: DeviceClass,
-    /// Its memory, in bytes.
+    /// Memory of the GPU, in bytes.
     pub memory_bytes: u64,
 }
 
 /// Returns the GPUs of this host; at least one.
 ///
 /// # Errors
-/// In words, why there is none.
+/// The reason, in words, why this process can use no GPU.
 #[cfg(feature = "cuda")]
 pub fn all() -> Result<Vec<HostGpu>, String> {
     let gpus = antdt_collective::runtime::cuda::gpus().map_err(|error| error.to_string())?;
@@ -43,11 +43,11 @@ pub fn count() -> Result<u32, String> {
     Ok(u32::try_from(all()?.len()).unwrap_or(u32::MAX))
 }
 
-/// Chooses where a worker of this host computes; looks for GPUs only where the job may use one. Returns the GPU, too, if it
-/// is one.
+/// Chooses the processor on which a worker of this host computes, and looks for GPUs only if the job may use
+/// one. Also returns the GPU, if it is one.
 ///
 /// # Errors
-/// If the job wants a GPU that this host does not have.
+/// If the job requires a GPU that this host does not have.
 pub fn place(processor: Processor, worker: u32) -> Result<(Place, Option<HostGpu>), InvalidValue> {
     if processor == Processor::Cpu {
         return Ok((Place::Cpu(None), None));

@@ -6,8 +6,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket}
 
 use antdt_core::InvalidValue;
 
-/// Parses an address or name without a port, an IPv6 address with or without brackets. The result has no
-/// brackets.
+/// Parses a host, given as an address or a name without a port; an IPv6 address may be in brackets. The
+/// result has no brackets.
 ///
 /// # Errors
 /// If the text is neither; the error names `field`.
@@ -29,7 +29,7 @@ pub fn join(host: &str, port: u16) -> String {
     if host.parse::<Ipv6Addr>().is_ok() { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
-/// Returns the host of `host:port`, without the brackets of an IPv6 address.
+/// Returns the host part of `host:port`, without the brackets of an IPv6 address.
 pub fn host_of(address: &str) -> &str {
     let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
     host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host)

@@ -1,4 +1,4 @@
-//! What a process of a job is told by its launcher.
+//! [`NodeEnv`]: the environment variables by which a launcher tells a node's process what it is.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -21,60 +21,63 @@ mod session;
 
 pub(crate) use session::NodeSession;
 
-/// The environment of one life of one node.
+/// The environment of one incarnation of a node: what its launcher tells it by variables.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NodeEnv {
-    /// "address:port" or "name:port" of the master; an IPv6 address is in brackets.
+    /// Address of the master as `address:port` or `name:port`; an IPv6 address is in brackets.
     pub master: String,
     /// Name of the job.
     pub job: String,
-    /// Secret of the job, which every call carries.
+    /// Secret of the job, which every call to the master carries.
     pub token: Token,
-    /// Address or name that the node's data plane listens on.
+    /// Address or name that the node's data plane binds to.
     pub bind: String,
-    /// Address or name that others are told; `None` follows from `bind`.
+    /// Address or name at which other nodes reach this one; `None` derives it from `bind`.
     pub advertise: Option<String>,
-    /// The node that this process is, and its incarnation.
+    /// Node and incarnation that this process is.
     pub holder: Holder,
     /// Start of the job, as the time since the Unix epoch.
     pub job_start: Duration,
-    /// Name of the host, as the launcher has it; `None` leaves it to the system.
+    /// Name of the host on which the launcher placed the node; `None` leaves it to the operating system.
     pub host: Option<String>,
-    /// Path to the lines of the emulated network, if the job has one.
+    /// Path of the shared memory of the emulated network; `None` if the job has none.
     pub network: Option<PathBuf>,
     /// Settings of the job.
     pub spec: JobSpec,
 }
 
 impl NodeEnv {
-    /// Variable with the master's address.
+    /// Name of the environment variable with the master's address.
     pub const MASTER: &'static str = "ANTDT_MASTER";
-    /// Variable with the job's name.
+    /// Name of the environment variable with the job's name.
     pub const JOB: &'static str = "ANTDT_JOB_ID";
-    /// Variable with the job's secret.
+    /// Name of the environment variable with the job's secret.
     pub const TOKEN: &'static str = "ANTDT_TOKEN";
-    /// Variable with the address that the node's data plane listens on. A launcher that starts nodes on several hosts
-    /// sets it for each.
+    /// Name of the environment variable with the address that the node's data plane binds to. A launcher that
+    /// starts nodes on several hosts sets it for each node.
     pub const BIND: &'static str = "ANTDT_BIND";
-    /// Variable with the address or name that others reach the node by; without it, the one that it
-    /// listens on. A launcher that starts nodes on several hosts may set it for each.
+    /// Name of the environment variable with the address or name at which other nodes reach this one; the
+    /// default is the one that it binds to. A launcher that starts nodes on several hosts may set it for each
+    /// node.
     pub const ADVERTISE: &'static str = "ANTDT_ADVERTISE";
-    /// Variable with the node: `worker-1`.
+    /// Name of the environment variable with the node's id, such as `worker-1`.
     pub const NODE: &'static str = "ANTDT_NODE";
-    /// Variable with the life of the node, from 0.
+    /// Name of the environment variable with the node's incarnation, from 0.
     pub const INCARNATION: &'static str = "ANTDT_INCARNATION";
-    /// Variable with the start of the job, nanoseconds since the Unix epoch.
+    /// Name of the environment variable with the start of the job, in nanoseconds since the Unix epoch.
     pub const JOB_START: &'static str = "ANTDT_JOB_START_NS";
     /// Variable with the shape of the parameters in JSON, for servers, which need not read the data.
     pub(crate) const LAYOUT: &'static str = "ANTDT_LAYOUT";
-    /// Variable with the name of the host that the launcher places the node on, which is then what the node says.
+    /// Name of the environment variable with the name of the host on which the launcher places the node; the
+    /// node reports that name.
     pub const HOST: &'static str = "ANTDT_HOST";
-    /// Variable with the path to the lines of the emulated network; only if the job has one.
+    /// Name of the environment variable with the path of the emulated network's shared memory; set only if
+    /// the job has an emulated network.
     pub const NETWORK: &'static str = "ANTDT_NETWORK";
-    /// Environment variable with the settings of the job, as JSON.
+    /// Name of the environment variable with the settings of the job, as JSON.
     pub const SPEC: &'static str = "ANTDT_JOB_SPEC";
 
-    /// Reads the variables of this process.
+    /// Reads the node's environment from the variables of this process.
     ///
     /// # Errors
     /// Names the first variable that is missing or malformed.
@@ -82,7 +85,7 @@ impl NodeEnv {
         Self::read(|name| std::env::var(name).ok()).map_err(WorkerError::Environment)
     }
 
-    /// Reads variables through `get`.
+    /// Reads the node's environment from variables that `get` returns by name.
     ///
     /// # Errors
     /// Names the first variable that is missing or malformed.
@@ -115,11 +118,12 @@ impl NodeEnv {
         })
     }
 
-    /// Makes the rule by which gradients change the parameters, as the job says. `optimizer` and `rate` are what the program
-    /// takes where the job does not say it.
+    /// Returns the rule by which gradients change the parameters, as the job sets it. `optimizer`, `rate` and
+    /// `decay` are the program's defaults, for jobs that do not set them.
     ///
     /// # Errors
-    /// If the job has settings for an optimizer that this program does not know, or that it does not take.
+    /// If the job names an optimizer that this program does not know, or has a setting that the optimizer
+    /// refuses.
     pub fn update_rule(&self, optimizer: &str, rate: f32, decay: f32) -> Result<UpdateRule, WorkerError> {
         self.spec.update_rule(optimizer, rate, decay).map_err(|error| WorkerError::Input(error.to_string()))
     }

@@ -1,5 +1,5 @@
-//! Asks a running job through its run directory: where it stands, what is slow in it, that it has more or fewer workers, that it
-//! takes a checkpoint, and that it ends.
+//! [`RemoteJob`]: a client of a running job, found by its run directory: it asks for progress and a
+//! diagnosis, changes the number of workers, takes a checkpoint, and ends the job.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -32,20 +32,20 @@ pub enum RemoteError {
     /// The job's run directory cannot be used.
     #[error(transparent)]
     RunDir(#[from] RunDirError),
-    /// No directory was named, and there is none to choose.
+    /// The user named no run directory, and no job runs in a default one.
     #[error("no job of this user runs without a run directory of its own; name the directory of one")]
     NoneKnown,
-    /// No directory was named, and there are several to choose from.
+    /// The user named no run directory, and several jobs run in default ones.
     #[error("several jobs run; name one of {}", list(.0))]
     SeveralKnown(Vec<PathBuf>),
-    /// The master does not answer.
+    /// The master of the job does not answer.
     #[error("job `{job}`: its master at {address} does not answer ({why}); it may have been killed")]
     Unreachable {
         /// Name of the job.
         job: String,
-        /// The address of its master.
+        /// Address of the job's master.
         address: String,
-        /// The last failure, in words.
+        /// Error of the last call, in words.
         why: String,
     },
     /// The master refuses the token of this process.
@@ -53,7 +53,7 @@ pub enum RemoteError {
     Refused {
         /// Name of the job.
         job: String,
-        /// The address of its master.
+        /// Address of the job's master.
         address: String,
         /// The master's explanation.
         why: String,
@@ -63,12 +63,12 @@ pub enum RemoteError {
     NotScaled {
         /// Name of the job.
         job: String,
-        /// Number of workers that was asked for.
+        /// Number of workers that the user asked for.
         workers: u32,
         /// The master's reason.
         why: String,
     },
-    /// The job takes no checkpoint now, or did not finish the one that was asked for.
+    /// The job takes no checkpoint now, or could not finish the requested one.
     #[error("job `{job}` takes no checkpoint: {why}")]
     NotKept {
         /// Name of the job.
@@ -108,7 +108,7 @@ pub struct RemoteJob {
 }
 
 impl RemoteJob {
-    /// Finds the job of a run directory. Without one, the only job that runs without a directory of its own.
+    /// Finds the job that runs in a run directory; with `None`, the only job that runs in a default one.
     ///
     /// Must be called within a tokio runtime; nothing is sent yet.
     ///
@@ -140,28 +140,28 @@ impl RemoteJob {
         Ok(Self { dir, master, client })
     }
 
-    /// Asks where the job stands.
+    /// Asks the master for the progress of the job.
     ///
     /// # Errors
-    /// If its master does not answer.
+    /// If the master does not answer.
     pub async fn describe(&self) -> Result<v1::DescribeReply, RemoteError> {
         let reply = self.client.clone().describe(v1::DescribeRequest {}).await;
         reply.map(tonic::Response::into_inner).map_err(|status| self.failed(&status))
     }
 
-    /// Asks which nodes are slow, and what was done about them.
+    /// Asks the master which nodes are slow, and what was done about them.
     ///
     /// # Errors
-    /// If its master does not answer.
+    /// If the master does not answer.
     pub async fn diagnose(&self) -> Result<v1::DiagnoseReply, RemoteError> {
         let reply = self.client.clone().diagnose(v1::DiagnoseRequest {}).await;
         reply.map(tonic::Response::into_inner).map_err(|status| self.failed(&status))
     }
 
-    /// Ends the job in order, as an interrupt does, and waits until its master is gone.
+    /// Ends the job in order, as an interrupt does, and waits until its master has ended.
     ///
     /// # Errors
-    /// If its master does not answer, or does not end within a minute.
+    /// If the master does not answer, or does not end within a minute.
     pub async fn stop(&self) -> Result<(), RemoteError> {
         let asked = self.client.clone().stop(v1::StopRequest {}).await;
         asked.map_err(|status| self.failed(&status))?;
@@ -178,11 +178,11 @@ impl RemoteJob {
         Ok(())
     }
 
-    /// Changes the number of workers, and returns the one before. The master answers at once; workers that are added start, and
-    /// those that are too many leave after their step.
+    /// Changes the number of workers, and returns the number before. The master answers at once; added
+    /// workers start, and surplus workers leave after their step.
     ///
     /// # Errors
-    /// If its master does not answer, or says that it cannot be.
+    /// If the master does not answer, or refuses the number.
     pub async fn scale(&self, workers: u32) -> Result<u32, RemoteError> {
         let reply = self.client.clone().scale(v1::ScaleRequest { workers }).await;
         let reply = reply.map_err(|status| match status.code() {
@@ -196,11 +196,11 @@ impl RemoteJob {
         Ok(reply.into_inner().before)
     }
 
-    /// Has a checkpoint taken, waits for it, and returns its number and where it lies. How long that may take is the master's to
-    /// say: it gives a checkpoint up that takes too long.
+    /// Makes the job take a checkpoint, waits for it, and returns its number and location. The wait has no
+    /// limit of its own, because the master gives up a checkpoint that takes too long.
     ///
     /// # Errors
-    /// If its master does not answer, takes no checkpoint now, did not finish it, or has ended.
+    /// If the master does not answer, takes no checkpoint now, could not finish it, or has ended.
     pub async fn checkpoint(&self) -> Result<(u64, String), RemoteError> {
         let refused = |why: String| RemoteError::NotKept { job: self.master.job.clone(), why };
         let mut checkpoint = None;
@@ -255,7 +255,7 @@ impl RemoteJob {
     }
 }
 
-/// Renders where a job stands, as text of a few lines.
+/// Returns the progress of a job as text of a few lines.
 pub fn render(reply: &v1::DescribeReply) -> String {
     let elapsed = Duration::from_nanos(reply.elapsed_ns).as_secs_f64();
     let mut text = format!("job {}: {elapsed:.1} s, {} steps", reply.job, reply.steps);

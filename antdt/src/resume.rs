@@ -1,4 +1,4 @@
-//! Going on from a checkpoint: which one is meant, whether this job can, and what a node takes over.
+//! Resuming a job from a checkpoint: finds the checkpoint, and checks that the job can continue from it.
 
 use std::path::{Path, PathBuf};
 
@@ -34,7 +34,7 @@ pub enum ResumeError {
     None {
         /// Path of the folder.
         path: PathBuf,
-        /// Those that were looked at, and why they are none.
+        /// Checkpoints that were examined, and why they cannot be used, in words.
         passed_over: String,
     },
     /// The checkpoint is of a job with other settings.
@@ -42,15 +42,15 @@ pub enum ResumeError {
     Mismatch {
         /// Path of the checkpoint.
         path: PathBuf,
-        /// Name of the field that differs.
+        /// The setting that differs, and its values.
         source: Mismatch,
     },
-    /// The job would hand out its data in another way than the checkpoint's job did.
+    /// The job would cut or order its data in another way than the job that took the checkpoint.
     #[error("--resume = {}: {source}", path.display())]
     Data {
         /// Path of the checkpoint.
         path: PathBuf,
-        /// Name of the field that differs.
+        /// The setting that differs, and its values.
         source: InvalidValue,
     },
     /// All samples of the job are trained already.
@@ -63,12 +63,12 @@ pub enum ResumeError {
         /// Number of epochs of the job.
         epochs: u32,
     },
-    /// The evaluations of the job have ended it already.
+    /// The evaluations of the job have ended it already: they did not improve any more.
     #[error("--resume = {}: nothing is left to train: {why}; raise the number of --early-stopping", path.display())]
     Stopped {
         /// Path of the checkpoint.
         path: PathBuf,
-        /// By which evaluation.
+        /// Description of the evaluation that ended the job.
         why: String,
     },
     /// The parameters of the checkpoint do not fit the model.
@@ -76,12 +76,13 @@ pub enum ResumeError {
     Model {
         /// Path of the checkpoint.
         path: PathBuf,
-        /// Description of the fault.
+        /// Description of the difference.
         why: String,
     },
 }
 
-/// Returns the folder of checkpoints that is meant by `dir`: that of a run directory, of a report folder with one, or `dir` itself.
+/// Returns the folder of checkpoints that `dir` stands for: that of a run directory, that of a report folder
+/// with a run directory, or `dir` itself.
 pub fn place(dir: &Path) -> PathBuf {
     let known = [dir.join(CHECKPOINTS), dir.join("run").join(CHECKPOINTS)];
     known.into_iter().find(|folder| folder.is_dir()).unwrap_or_else(|| dir.to_owned())

@@ -11,12 +11,13 @@
 //! | `ledger` | folder with the log of the ledger, for the same | |
 //! | `output` | folder with what the nodes write | |
 //!
-//! The last four are there only for a job whose master may have a successor. A master holds a lock on the directory, which the
-//! kernel takes from a process that ends. Where etcd says which master leads (`--elect`), each has a folder `master-N` with a
-//! `head.journal` and a `ledger` of its own, so that one that was cut off cannot write to those of the next.
+//! The last four are there only for a job whose master may have a successor. A master holds a lock on the
+//! directory, which the kernel takes from a process that ends. Where etcd says which master leads
+//! (`--elect`), each has a folder `master-N` with a `head.journal` and a `ledger` of its own, so that a
+//! master that was cut off cannot write to the files of the next one.
 //!
-//! Its place is `--run-dir`, else the folder `run` in the report folder, else `$XDG_STATE_HOME/antdt/JOB`, with
-//! `~/.local/state` where that variable is not set.
+//! The run directory is `--run-dir`, else the folder `run` in the report folder, else
+//! `$XDG_STATE_HOME/antdt/JOB`, with `~/.local/state` where that variable is not set.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -33,10 +34,10 @@ use crate::job::JobSpec;
 use crate::lead::{Elector, Lead};
 use crate::net;
 
-/// Name of the file with the address of the master.
+/// Name of the file in the run directory with the address of the master.
 pub const MASTER: &str = "master.json";
 
-/// Name of the file with the job's secret.
+/// Name of the file in the run directory with the job's secret.
 pub const TOKEN: &str = "token";
 
 /// Name of the file with what a job began with.
@@ -60,11 +61,11 @@ const PROBE: Duration = Duration::from_secs(2);
 /// Content of the file `master.json`: how to reach the master of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MasterFile {
-    /// Address of the master, `host:port`.
+    /// Address of the master as `host:port`.
     pub address: String,
     /// Name of the job.
     pub job: String,
-    /// Number of this master among the masters of this directory, from 1.
+    /// Number of this master among the masters that the run directory has had, from 1.
     pub generation: u64,
     /// Process id of the master, for people who look into the file.
     pub pid: u32,
@@ -89,17 +90,17 @@ pub enum RunDirError {
         /// Address of the other job's master.
         address: String,
     },
-    /// Nodes of a job live in the directory without a master.
+    /// Nodes of a job run in the directory without a master.
     #[error("{}: {alive} nodes of a job live there without a master{}; `antdt run --resume {}` without other settings takes them over, and without a master they end after --master-grace", path.display(), if changed.is_empty() { String::new() } else { format!(", which began with another {changed}") }, path.display())]
     Orphans {
         /// Path of the directory.
         path: PathBuf,
-        /// Number of nodes that live.
+        /// Number of nodes that run.
         alive: usize,
-        /// Names of the settings that were asked for and that the job has not.
+        /// Names of the settings in which the command line differs from that job.
         changed: String,
     },
-    /// The job in the directory has nothing for another master.
+    /// The job in the directory keeps no record from which another master could continue it.
     #[error("{}: job `{job}` cannot have another master: it has neither --run-dir nor --report-dir, runs a program of the user's or has --emulate-network", path.display())]
     NoSuccessor {
         /// Path of the directory.
@@ -112,10 +113,10 @@ pub enum RunDirError {
     Torn {
         /// Path of the file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Description of the damage.
         why: String,
     },
-    /// The masters cannot elect one.
+    /// The masters of the job cannot elect one.
     #[error("--elect: {why}")]
     Election {
         /// Reason and remedy, in words.
@@ -134,7 +135,7 @@ pub enum RunDirError {
     Malformed {
         /// Path of the file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Description of what is wrong with the content.
         why: String,
     },
 }
@@ -295,7 +296,7 @@ fn file_name(job: &str) -> String {
     job.chars().map(plain).collect()
 }
 
-/// Reads the address and the secret of the job in a run directory.
+/// Reads the address of the job's master and the job's secret from a run directory.
 ///
 /// # Errors
 /// If no job runs there, or this user may not read the files.
@@ -321,8 +322,8 @@ pub(crate) fn read_master(path: &Path) -> Result<MasterFile, RunDirError> {
     serde_json::from_str(&text).map_err(|error| RunDirError::Malformed { path: file, why: error.to_string() })
 }
 
-/// Returns the run directories in the user's state folder, sorted. Jobs that name neither a run directory nor
-/// a report folder have theirs there.
+/// Returns the run directories in the user's state folder, sorted. Jobs without `--run-dir` and
+/// `--report-dir` have theirs there.
 pub fn known() -> Vec<PathBuf> {
     let entries = state_folder().and_then(|folder| fs::read_dir(folder).ok());
     let paths = entries.into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));

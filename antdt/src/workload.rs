@@ -1,7 +1,8 @@
-//! What can be trained by name: the value of `--workload`.
+//! [`Workload`]: what a job can train, by the name that `--workload` takes.
 //!
-//! The models of `antdt-burn` ship, behind the feature `cli`; a program adds trainers of its own to the [`REGISTRY`]. The master opens
-//! the trainer too, to count the samples and to learn the shape of the parameters before a process is started.
+//! With the feature `cli` the models of `antdt-burn` are in the [`REGISTRY`]; a program can add trainers of
+//! its own. The master opens the trainer as well as the workers do, to count the samples and to learn the
+//! shape of the parameters before it starts a process.
 
 use std::error::Error;
 use std::fmt::{self, Display};
@@ -11,30 +12,31 @@ use antdt_core::registry::{self, BuildError, Registry};
 
 use crate::job::JobSpec;
 
-/// Callback that is told of work before the job begins that takes a while, such as copying a file.
+/// Callback that gets a line of text about work that delays the start of the job, such as copying a file.
 pub type Announce<'a> = &'a mut dyn FnMut(&dyn Display);
 
-/// A trainer, or the reason why there is none.
+/// An opened trainer, or the reason why it could not be opened.
 pub type Opened = Result<Box<dyn Trainer>, Box<dyn Error + Send + Sync>>;
 
 /// Opens a trainer: the same in every process of a job.
 type Open = Box<dyn Fn(&JobSpec, Announce<'_>) -> Opened + Send + Sync>;
 
-/// A trainer that can be opened, and what trains it where the job does not say it.
+/// A trainer that can be opened for a job, and its default optimizer settings.
 pub struct Workload {
-    /// Whether a job without `--data` is refused.
+    /// Whether a job of this trainer must have `--data`.
     pub needs_data: bool,
-    /// Name of the optimizer.
+    /// Name of the default optimizer.
     pub optimizer: &'static str,
-    /// Learning rate of that optimizer.
+    /// Default learning rate, for the default optimizer.
     pub learning_rate: f32,
-    /// Weight decay with that optimizer.
+    /// Default weight decay, for the default optimizer.
     pub weight_decay: f32,
     open: Open,
 }
 
 impl Workload {
-    /// Returns a trainer that can do without `--data`, with the optimizer `adagrad` at a rate of 0.02.
+    /// Returns a workload whose trainer `open` opens. It does not need `--data`, and its default optimizer is
+    /// `adagrad` with a rate of 0.02.
     pub fn new(open: impl Fn(&JobSpec, Announce<'_>) -> Opened + Send + Sync + 'static) -> Self {
         Self {
             needs_data: false,
@@ -45,7 +47,8 @@ impl Workload {
         }
     }
 
-    /// Returns a trainer that `make` makes, whatever the job's settings; otherwise as [`new`](Self::new).
+    /// Returns a workload whose trainer `make` makes, whatever the job's settings; otherwise as
+    /// [`new`](Self::new).
     pub fn made<T: Trainer + 'static>(make: impl Fn() -> T + Send + Sync + 'static) -> Self {
         Self::new(move |_, _| Ok(Box::new(make())))
     }
@@ -53,7 +56,7 @@ impl Workload {
     /// Opens the trainer for a job.
     ///
     /// # Errors
-    /// If its data cannot be read or a setting of the job is none that it takes.
+    /// If its data cannot be read, or a setting of the job is invalid for it.
     pub fn open(&self, spec: &JobSpec, announce: Announce<'_>) -> Opened {
         (self.open)(spec, announce)
     }
@@ -71,13 +74,13 @@ impl fmt::Debug for Workload {
     }
 }
 
-/// A trainer in the registry. Its settings are the table `[workload.NAME]` of a job file.
+/// A workload in the registry. Its settings are the table `[workload.NAME]` of a job file.
 pub type Entry = registry::Entry<Workload>;
 
 /// All registered workloads.
 pub static REGISTRY: Registry<Entry> = Registry::new("workload", shipped::ALL);
 
-/// Returns the name of the first one, which is the default; empty if none is known.
+/// Returns the name of the default workload, which is the first in the registry; empty if there is none.
 pub fn default_name() -> String {
     REGISTRY.names().first().copied().unwrap_or_default().to_owned()
 }
@@ -90,15 +93,15 @@ pub(crate) fn needs_data(name: &str) -> bool {
     REGISTRY.by_name(name).is_ok_and(|workload| workload.needs_data)
 }
 
-/// Makes the workload of a job, with the settings that the job has for it.
+/// Builds the workload of a job with its settings.
 ///
 /// # Errors
-/// If there is no such workload or setting, or a value cannot be; the error names the table and the key.
+/// If there is no such workload or setting, or a value is invalid; the error names the table and the key.
 pub fn of(spec: &JobSpec) -> Result<Workload, BuildError> {
     REGISTRY.build(&spec.workload, &spec.tables.texts("workload", &spec.workload)?)
 }
 
-/// Returns the names of the formats that the trainers which ship can read.
+/// Returns the names of the data formats that the trainers of this release can read.
 pub fn formats() -> Vec<&'static str> {
     shipped::formats()
 }

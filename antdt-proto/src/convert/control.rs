@@ -108,7 +108,7 @@ impl From<v1::Stall> for core::Stall {
 }
 
 impl v1::BatchReport {
-    /// Returns the message for the report of one batch; `loss_sum` is the sum of its samples' losses.
+    /// Converts the report of one batch to its wire message; `loss_sum` is the sum of its samples' losses.
     pub fn from_core(report: &core::BatchReport, loss_sum: f64) -> Self {
         let phase = match report.phase {
             core::Phase::Train => v1::Phase::Train,
@@ -131,8 +131,8 @@ impl v1::BatchReport {
         }
     }
 
-    /// Returns the report with `holder` as its sender. An unknown phase becomes one that the monitor does not
-    /// judge.
+    /// Converts the wire message to the report of one batch, with `holder` as its sender. An unknown phase
+    /// becomes one that the monitor does not judge.
     pub fn to_core(&self, holder: core::Holder) -> core::BatchReport {
         core::BatchReport {
             holder,

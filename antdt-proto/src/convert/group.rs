@@ -46,7 +46,8 @@ impl TryFrom<v1::StepResult> for core::StepResult {
 }
 
 impl v1::JoinRequest {
-    /// Returns the request of a worker that wants to join a group, with its standing.
+    /// Returns the wire message with which a worker asks to join a group; `standing` is the state of its
+    /// model.
     pub fn new(holder: core::Holder, standing: &core::Standing) -> Self {
         Self {
             holder: Some(holder.into()),
@@ -56,7 +57,7 @@ impl v1::JoinRequest {
         }
     }
 
-    /// Returns the worker that asks and its standing.
+    /// Converts the wire message to the worker that asks to join a group, and the state of its model.
     ///
     /// # Errors
     /// If a required field is absent or unknown.
@@ -69,7 +70,7 @@ impl v1::JoinRequest {
 }
 
 impl v1::ReadyRequest {
-    /// Returns a worker's message that its push of `step` is on all servers.
+    /// Returns the wire message with which a worker says that its push of `step` is on all servers.
     pub fn new(holder: core::Holder, step: u64, readiness: &core::Readiness) -> Self {
         Self {
             holder: Some(holder.into()),
@@ -81,7 +82,7 @@ impl v1::ReadyRequest {
         }
     }
 
-    /// Returns the worker that is ready, the step, and its readiness.
+    /// Converts the wire message to the worker whose push is on all servers, the step, and its readiness.
     ///
     /// # Errors
     /// If a required field is absent or unknown.

@@ -53,12 +53,12 @@ impl TryFrom<v1::Metric> for core::Metric {
     }
 }
 
-/// Returns the messages for metrics, in the order in which they were first recorded.
+/// Converts metrics to wire messages, in the order in which they were first recorded.
 pub fn from_core(metrics: &core::Metrics) -> Vec<v1::Metric> {
     metrics.iter().map(Into::into).collect()
 }
 
-/// Returns the metrics that a peer sent; values that are infinite or not a number are left out.
+/// Converts wire messages to metrics; values that are infinite or not a number are left out.
 ///
 /// # Errors
 /// If a name or a rule is invalid, or there are too many metrics.

@@ -19,7 +19,7 @@ pub enum WireError {
         /// Name of the field.
         field: &'static str,
     },
-    /// A number outside its range, or an unknown enum value.
+    /// A field has a number outside of its range, or an unknown enum value.
     #[error("field `{field}` has the unknown value {value}")]
     Unknown {
         /// Name of the field.
@@ -27,12 +27,12 @@ pub enum WireError {
         /// Value of the field.
         value: i64,
     },
-    /// Bytes that are no message of the kind that they should be.
+    /// A field holds bytes that cannot be decoded.
     #[error("field `{field}` cannot be read: {why}")]
     Damaged {
         /// Name of the field.
         field: &'static str,
-        /// What the decoder says.
+        /// Error of the decoder.
         why: String,
     },
     /// The metrics of a message cannot be recorded together.

@@ -1,4 +1,5 @@
-//! Whether a job is exact, counted apart from its ledger: the counting model's parameter `n` is the number of times that sample `n` is in it.
+//! Checks that a job trained every sample exactly once, independently of its ledger: parameter `n` of the
+//! counting model is the number of times that sample `n` was trained.
 
 use std::path::Path;
 
@@ -10,7 +11,8 @@ use crate::resume;
 /// Relative error of a share of a sample in a mean of models.
 const MEAN_ERROR: f32 = 1e-3;
 
-/// Reads the counts of a job of the counting model: the parameters of its newest checkpoint. `None` if there is no whole one.
+/// Returns the counts of a job of the counting model, `[samples]`: the parameters of its newest checkpoint.
+/// `None` if there is no complete checkpoint.
 ///
 /// # Errors
 /// If the folder cannot be read.
@@ -24,8 +26,9 @@ pub fn counted(dir: &Path) -> Result<Option<Vec<f32>>, CheckpointReadError> {
     Ok(Some(counts))
 }
 
-/// Says what is wrong with a job that should have trained `samples` samples in each of `epochs` epochs, by its report, and by the counts
-/// that its model is if there are any. `averages` says that the model is an average, in which a sample has a share only.
+/// Returns what is wrong with a job that should have trained every sample once in each of `epochs` epochs;
+/// `None` if nothing is. It judges by the job's report, and by the `counts` of the counting model if there
+/// are any. With `averages` the model is an average, so that a sample counts in part only.
 #[allow(clippy::cast_precision_loss, reason = "a handful of epochs")]
 pub fn inexact(report: &Report, counts: Option<&[f32]>, epochs: u32, averages: bool) -> Option<String> {
     let samples = &report.samples;

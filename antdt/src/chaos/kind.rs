@@ -6,28 +6,28 @@ use std::time::Duration;
 use antdt_core::InvalidValue;
 use serde::{Deserialize, Serialize};
 
-/// Something that goes wrong with a running job.
+/// A kind of fault that `antdt chaos` injects into a running job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum ChaosKind {
-    /// A worker gets SIGKILL.
+    /// A worker is killed by SIGKILL.
     WorkerKill,
-    /// A worker is stopped and goes on later.
+    /// A worker is stopped, and continued later.
     Stop,
-    /// The training thread of a worker stands still, and its other threads go on.
+    /// The training thread of a worker stops, while its other threads go on.
     Hang,
-    /// A worker gets little of the processor.
+    /// A worker gets only a small share of the processor.
     SlowCpu,
-    /// Messages from and to a worker take longer.
+    /// Messages to and from a worker are delayed.
     SlowLink,
-    /// Packets from and to a worker are lost.
+    /// Packets to and from a worker are lost.
     LossyLink,
-    /// Connections from and to a worker are reset, and new ones refused.
+    /// Connections to and from a worker are reset, and new ones refused.
     CutLink,
-    /// Packets from and to a worker vanish.
+    /// All packets to and from a worker are dropped.
     BlackHole,
-    /// A bit of what workers and servers send each other is another one.
+    /// A bit is flipped in the data that workers and servers send each other.
     CorruptFrame,
     /// Calls to the master arrive twice.
     DuplicateRpc,
@@ -35,19 +35,19 @@ pub enum ChaosKind {
     ReorderRpc,
     /// The disk of the run directory is full.
     DiskFull,
-    /// The folder of checkpoints can only be read.
+    /// The folder of checkpoints is read-only.
     DiskReadOnly,
-    /// The wall clock of all processes shows another time.
+    /// The wall clock of all processes jumps.
     ClockJump,
-    /// The master gets SIGKILL, and another one takes over.
+    /// The master is killed by SIGKILL, and another master takes over.
     MasterKill,
-    /// A parameter server gets SIGKILL.
+    /// A parameter server is killed by SIGKILL.
     ServerKill,
-    /// All workers get SIGKILL.
+    /// All workers are killed by SIGKILL.
     AllWorkersKill,
     /// A worker runs out of memory.
     OutOfMemory,
-    /// The platform takes a worker back: SIGTERM.
+    /// The platform takes a worker back by SIGTERM.
     Preempt,
 }
 
@@ -61,7 +61,7 @@ pub(super) enum Shared {
 }
 
 impl ChaosKind {
-    /// Every kind.
+    /// All kinds of faults.
     pub const ALL: [Self; 19] = [
         Self::WorkerKill,
         Self::Stop,
@@ -84,7 +84,7 @@ impl ChaosKind {
         Self::Preempt,
     ];
 
-    /// Its name on the command line.
+    /// Returns the name of the kind on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Self::WorkerKill => "worker-kill",
@@ -109,10 +109,10 @@ impl ChaosKind {
         }
     }
 
-    /// Reads a list of names, or `all`.
+    /// Parses a list of kinds, or `all`.
     ///
     /// # Errors
-    /// Names the first that is none.
+    /// Names the first word that is not a kind.
     pub fn list(field: &str, text: &str) -> Result<Vec<Self>, InvalidValue> {
         let mut kinds = Vec::new();
         for name in text.split(',').map(str::trim) {

@@ -1,11 +1,12 @@
-//! `antdt chaos`: a real job on this machine while things go wrong, and whether it still trains every sample once.
+//! `antdt chaos`: runs a real job on this machine, injects faults into it, and checks that it still trains
+//! every sample once.
 //!
-//! A [`ChaosSchedule`] says when what goes wrong, from a seed alone; `real` has the means, as far as this machine has them, starts the job,
-//! carries the faults out and starts another master where the last one has died. A kind of fault that cannot be carried out here is
-//! reported with the reason.
+//! A [`ChaosSchedule`] says when which fault happens, from a seed alone. `real` starts the job, injects the
+//! faults that this machine allows, and starts another master when one has died. A kind of fault that cannot
+//! be injected here is reported with the reason.
 //!
-//! The verdict does not rest on the job's ledger: a job of the counting model (`--workload counting`) is counted in its trained model
-//! ([`count`]).
+//! The check does not rely on the job's ledger: in a job of the counting model (`--workload counting`), the
+//! trained model itself counts the samples ([`count`]).
 
 pub mod count;
 mod kind;
@@ -20,5 +21,5 @@ pub use outcome::{ChaosReport, FaultEntry, KindEntry};
 pub use real::{ChaosError, ChaosRun, run};
 pub use schedule::{ChaosFault, ChaosPlan, ChaosSchedule, ChaosStep};
 
-/// Name of the file with the report, in the job's report folder.
+/// Name of the file in the job's report folder that holds the report of the faults.
 pub const FILE: &str = "chaos.json";

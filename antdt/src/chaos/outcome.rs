@@ -1,4 +1,4 @@
-//! What came of it.
+//! The outcome of a chaos run: the faults that were injected, and whether every sample was trained once.
 
 use std::fmt::Write as _;
 
@@ -6,64 +6,64 @@ use serde::{Deserialize, Serialize};
 
 use super::kind::ChaosKind;
 
-/// A fault that was to happen.
+/// A scheduled fault, and whether and when it happened.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FaultEntry {
-    /// Its place in the schedule.
+    /// Number of the fault in the schedule, from 0.
     pub number: u32,
-    /// What went wrong.
+    /// Kind of the fault.
     pub kind: ChaosKind,
-    /// When it was to begin, in seconds since the job began to train.
+    /// Scheduled time of the fault, in seconds since the job began to train.
     pub due_s: f64,
-    /// When it began; `None` if it did not.
+    /// Time at which the fault began, in seconds since the job began to train; `None` if it did not happen.
     pub began_s: Option<f64>,
-    /// When it ended, if it lasted.
+    /// Time at which the fault ended, in seconds since the job began to train; `None` if it has no duration.
     pub ended_s: Option<f64>,
-    /// Whom it hit and how, or why it did not happen.
+    /// Process that the fault hit and how, or the reason why it did not happen.
     pub text: String,
 }
 
-/// A kind of fault.
+/// Number of faults of one kind in a job.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct KindEntry {
-    /// Its name.
+    /// Kind of the faults.
     pub kind: ChaosKind,
-    /// How often it happened.
+    /// Number of faults of this kind that happened.
     pub injected: u32,
-    /// How often it was to happen and did not.
+    /// Number of scheduled faults of this kind that did not happen.
     pub missed: u32,
-    /// Why it cannot happen here.
+    /// Reason why this kind of fault cannot be injected on this machine or into this job; `None` if it can.
     pub skipped: Option<String>,
 }
 
-/// What happened to a job, and what it came to.
+/// The report of `antdt chaos`: the faults that hit a job, and how the job did.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ChaosReport {
     /// Seed of the schedule.
     pub seed: u64,
-    /// Kinds that were asked for.
+    /// Kinds of faults that the user asked for.
     pub kinds: Vec<KindEntry>,
     /// Faults in order of time.
     pub faults: Vec<FaultEntry>,
     /// Time from the job's first step to its end, in seconds.
     pub lasted_s: f64,
-    /// Masters that were started.
+    /// Number of masters that were started.
     pub masters: u32,
     /// How the job ended.
     pub outcome: String,
-    /// What the count of samples rests on.
+    /// Basis of the count of trained samples, in words.
     pub counted: String,
-    /// What the job did wrong; nothing if it did well.
+    /// What the job did wrong, in words; empty if it did nothing wrong.
     pub violations: Vec<String>,
 }
 
 impl ChaosReport {
-    /// Whether nothing is wrong.
+    /// Returns whether the job did nothing wrong.
     pub fn is_good(&self) -> bool {
         self.violations.is_empty()
     }
 
-    /// Renders it as text of some lines.
+    /// Returns the report as text of some lines.
     pub fn render(&self) -> String {
         let mut text = format!("\n{:<18}{:>9}{:>8}\n", "fault", "injected", "missed");
         for KindEntry { kind, injected, missed, skipped } in &self.kinds {

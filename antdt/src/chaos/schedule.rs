@@ -10,46 +10,46 @@ use serde::{Deserialize, Serialize};
 
 use super::kind::{ChaosKind, Shared};
 
-/// What a schedule is drawn from.
+/// Settings from which a schedule of faults is drawn.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChaosPlan {
-    /// Seed: the same one gives the same schedule.
+    /// Seed of the schedule: the same settings and seed give the same schedule.
     pub seed: u64,
-    /// Kinds that occur.
+    /// Kinds of faults that occur in the schedule.
     pub kinds: Vec<ChaosKind>,
-    /// Mean time between the beginnings of two faults.
+    /// Mean time between the starts of two faults.
     pub mtbf: Duration,
-    /// Faults begin within this time.
+    /// Length of the schedule: all faults begin within this time.
     pub lasting: Duration,
 }
 
-/// One fault.
+/// A scheduled fault.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct ChaosFault {
-    /// Its place in the schedule, from 0.
+    /// Number of the fault in the schedule, from 0.
     pub number: u32,
-    /// What goes wrong.
+    /// Kind of the fault.
     pub kind: ChaosKind,
-    /// When it begins.
+    /// Time from the start of the schedule to the start of the fault.
     pub at: Duration,
-    /// How long it lasts; zero if it is over at once.
+    /// Duration of the fault; zero for one without a duration.
     pub lasts: Duration,
-    /// Chooses the node that it hits.
+    /// Random number by which the node that the fault hits is chosen among the live ones.
     pub pick: u64,
-    /// How bad it is, from 0 to 1.
+    /// Strength of the fault, from 0 to 1.
     pub strength: f64,
 }
 
-/// A fault begins or ends.
+/// A step of a schedule: a fault begins or ends.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum ChaosStep {
-    /// It begins.
+    /// The fault begins.
     Begin(ChaosFault),
-    /// A fault that lasts ends.
+    /// The fault, which has a duration, ends.
     End(ChaosFault),
 }
 
-/// The faults of a job in order of time.
+/// The faults of a job, in order of time.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ChaosSchedule {
     faults: Vec<ChaosFault>,
@@ -58,8 +58,9 @@ pub struct ChaosSchedule {
 }
 
 impl ChaosSchedule {
-    /// Draws a schedule. Every kind occurs before one occurs again. No two faults have a disk, the clock, the calls or the master at the
-    /// same time; the later one begins when the earlier one has ended.
+    /// Draws a schedule. Every kind occurs once before one occurs again. Faults that affect the same disk, the
+    /// clock, the calls to the master or the master itself never overlap: the later one begins when the
+    /// earlier one has ended.
     pub fn draw(plan: &ChaosPlan) -> Self {
         let rng = &mut Seed(plan.seed).derive("faults").rng();
         let (mut faults, mut busy) = (Vec::new(), Vec::new());
@@ -91,17 +92,17 @@ impl ChaosSchedule {
         Self { faults, steps }
     }
 
-    /// Every fault, in the order in which they were drawn.
+    /// Returns all faults, in the order in which they were drawn.
     pub fn faults(&self) -> &[ChaosFault] {
         &self.faults
     }
 
-    /// When the next step is due.
+    /// Returns the time at which the next step is due; `None` after the last.
     pub fn next(&self) -> Option<Duration> {
         self.steps.last().map(|(at, _)| *at)
     }
 
-    /// Takes a step that is due.
+    /// Removes and returns a step that is due at `now`; `None` if there is none.
     pub fn due(&mut self, now: Duration) -> Option<ChaosStep> {
         self.steps.pop_if(|(at, _)| *at <= now).map(|(_, step)| step)
     }

@@ -1,4 +1,4 @@
-//! The command line: text in, a [`Command`] out. Nothing is run here.
+//! The command line: [`parse`] turns its text into a [`Command`], and runs nothing.
 //!
 //! [`parse`] is a function of the arguments, the environment and the job file, so that every rule can be tested without
 //! a process. Flags are spelt with dashes or underscores, as torchrun's. A setting is taken from the command line, else
@@ -32,28 +32,28 @@ mod tests;
 pub use model::ModelExport;
 pub use simulate::{Changes, Diff, Sim, WhatIfCommand};
 
-/// A command line, read and checked: what the program is asked to do.
+/// A command line, parsed and checked.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum Command {
-    /// `antdt run`: train.
+    /// `antdt run`: train a model.
     Run(Box<JobSpec>),
-    /// `antdt master --standby`: wait for the end of a job's master and be the next one.
+    /// `antdt master --standby`: wait until a job's master ends, and take the job over.
     Master {
-        /// The run directory or the report folder of the job.
+        /// Path of the job's run directory or report folder.
         dir: PathBuf,
-        /// Whether nothing is shown of the job.
+        /// Whether to show no progress of the job.
         quiet: bool,
     },
-    /// `antdt chaos`: train while things go wrong.
+    /// `antdt chaos`: run a job and inject faults into it.
     Chaos(Box<ChaosRun>),
-    /// `antdt doctor`: show the deadlines of a job, and what of this machine it would trip over.
+    /// `antdt doctor`: show the deadlines of a job, and the problems that it would have on this machine.
     Doctor(Doctor),
     /// `antdt data synth`: write generated clicks to a file.
     DataSynth(DataSynth),
     /// `antdt model list`: list the checkpoints of a folder.
     ModelList(PathBuf),
-    /// `antdt model export`: write a plain model to a file.
+    /// `antdt model export`: write the model of a checkpoint to one file.
     ModelExport(ModelExport),
     /// `antdt whatif`: compare policies in a simulated job.
     WhatIf(Box<WhatIfCommand>),
@@ -65,20 +65,24 @@ pub enum Command {
     Status(Status),
     /// `antdt scale`: change the number of workers of a running job.
     Scale {
-        /// Number of workers that the job is to have.
+        /// Number of workers that the job should have.
         workers: u32,
-        /// Its run directory, if one is named.
+        /// Path of the job's run directory; `None` if the user named none.
         dir: Option<PathBuf>,
     },
-    /// `antdt checkpoint`: have a running job take a checkpoint. Holds its run directory, if one is named.
+    /// `antdt checkpoint`: make a running job take a checkpoint. Holds the path of its run directory, if the
+    /// user named one.
     Checkpoint(Option<PathBuf>),
-    /// `antdt stop`: shut a running job down in order. Holds its run directory, if one is named.
+    /// `antdt stop`: end a running job in order. Holds the path of its run directory, if the user named one.
     Stop(Option<PathBuf>),
-    /// `antdt worker`: be a worker of a running job. `antdt run` starts it and passes its settings in the environment.
+    /// `antdt worker`: run a worker of a job. `antdt run` starts this command and passes the settings in the
+    /// environment.
     Worker,
-    /// `antdt server`: be a parameter server of a running job. Started like a worker.
+    /// `antdt server`: run a parameter server of a job. `antdt run` starts this command and passes the
+    /// settings in the environment.
     Server,
-    /// `antdt exec -- PROGRAM`: run the program in place of this process, and kill it when the launching process ends.
+    /// `antdt exec -- PROGRAM`: replace this process by the program, which the kernel kills when the
+    /// launching process ends.
     Exec(Vec<String>),
     /// `--help`, `--version`, `antdt config`, `antdt policies`, `antdt optimizers`, `antdt workloads`: print this text and exit with 0.
     Print(String),
@@ -87,29 +91,29 @@ pub enum Command {
 /// Arguments of `antdt doctor`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Doctor {
-    /// The run directory or the report folder of the job, if one is named.
+    /// Path of the job's run directory or report folder; `None` if the user named none.
     pub dir: Option<PathBuf>,
-    /// How long its steps take, if that is named.
+    /// Duration of the job's steps; `None` if the user gave none.
     pub step: Option<Duration>,
 }
 
 /// Arguments of `antdt status`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Status {
-    /// The run directory of the job, if one is named.
+    /// Path of the job's run directory; `None` if the user named none.
     pub dir: Option<PathBuf>,
-    /// What is shown.
+    /// Information to show.
     pub show: Show,
 }
 
-/// What `antdt status` shows.
+/// Information that `antdt status` shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Show {
-    /// The progress, as text.
+    /// The progress of the job, as text.
     Progress,
-    /// `--diagnose`: the slow nodes and what was done about them, as text.
+    /// `--diagnose`: the slow nodes of the job and what was done about them, as text.
     Diagnosis,
-    /// `--diagnose --json`: the same as JSON.
+    /// `--diagnose --json`: the slow nodes of the job and what was done about them, as JSON.
     DiagnosisJson,
 }
 
@@ -118,9 +122,9 @@ pub enum Show {
 pub struct DataSynth {
     /// Number of rows to write.
     pub rows: u64,
-    /// Seed that the rows are generated from.
+    /// Seed from which the rows are generated.
     pub seed: u64,
-    /// Output file; compressed if its name ends in `.gz`.
+    /// Path of the output file; compressed if its name ends in `.gz`.
     pub out: PathBuf,
 }
 
@@ -133,7 +137,7 @@ pub struct CliError {
 }
 
 impl CliError {
-    /// The exit code of a refused command line.
+    /// Exit code after a refused command line.
     pub const EXIT_CODE: u8 = 2;
 
     pub(crate) fn new(message: impl Into<String>) -> Self {
@@ -163,13 +167,14 @@ pub fn words(args: impl IntoIterator<Item = OsString>) -> Result<Vec<String>, Cl
     args.into_iter().enumerate().map(text).collect()
 }
 
-/// Reads a command line.
+/// Parses a command line.
 ///
-/// `args` are the arguments after the program's name. `env` is asked for variables by name. The only files that are read
-/// are the one that `--job` names and the settings in the folder that `--resume` names. The settings of `run` are validated together, those of `config show` one by one.
+/// `args` are the arguments after the program's name; `env` returns the value of an environment variable. It
+/// reads no files except the one that `--job` names and the settings in the folder that `--resume` names. The
+/// settings of `run` are validated together, those of `config show` one by one.
 ///
 /// # Errors
-/// If anything is unknown, missing or impossible.
+/// If an argument or setting is unknown, missing or invalid.
 pub fn parse<I, E>(args: I, env: E) -> Result<Command, CliError>
 where
     I: IntoIterator<Item = String>,

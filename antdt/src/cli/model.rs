@@ -10,13 +10,13 @@ use super::{CliError, simulate};
 /// Arguments of `antdt model export`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelExport {
-    /// A folder of checkpoints, or a run directory that has one.
+    /// Path of a folder of checkpoints, or of a run directory that contains one.
     pub dir: PathBuf,
-    /// The checkpoint, if it is not to be the newest that can be used.
+    /// Number of the checkpoint to export; `None` for the newest usable one.
     pub checkpoint: Option<CheckpointId>,
-    /// Path of the file to write.
+    /// Path of the output file.
     pub out: PathBuf,
-    /// Whether a file that exists is replaced.
+    /// Whether to replace the output file if it exists.
     pub force: bool,
 }
 

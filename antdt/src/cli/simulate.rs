@@ -20,49 +20,49 @@ use crate::job::{JobSetting, JobSpec, Sharding};
 /// Arguments of `antdt whatif`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WhatIfCommand {
-    /// A recording, a CSV of slowdowns or a scenario.
+    /// Path of a recording, a CSV of slowdowns or a scenario.
     pub trace: PathBuf,
     /// Names of the policies to try, each once.
     pub policies: Vec<String>,
-    /// Settings of the job that flags replace.
+    /// Settings of the job that replace those of the file.
     pub changes: Changes,
-    /// Network model that replaces that of the file; `None` keeps it.
+    /// Network that replaces that of the file; `None` keeps it.
     pub network: Option<CostModel>,
     /// Factor by which a CSV of slowdowns is replayed faster.
     pub speedup: Option<f64>,
-    /// Samples per second of a worker whose slowdown is 1.
+    /// Samples per second of a worker without a slowdown, for a CSV of slowdowns; `None` for the default.
     pub speed: Option<f64>,
-    /// Virtual time after which a run is abandoned.
+    /// Virtual time at which a run is ended; `None` for the default.
     pub limit: Option<JobTime>,
     /// JSON file for the figures and all actions of the runs; `-` prints the JSON in place of the table.
     pub json: Option<PathBuf>,
-    /// File for the page.
+    /// Path of the HTML page to write; `None` to write none.
     pub html: Option<PathBuf>,
 }
 
 /// Arguments of `antdt sim`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sim {
-    /// Scenario file.
+    /// Path of the scenario file.
     pub scenario: PathBuf,
-    /// Number of runs, each with a seed of its own.
+    /// Number of runs, each with its own seed.
     pub seeds: u64,
-    /// Seed of the first run; the following runs count up from it.
+    /// Seed of the first run; each further run has the next higher seed.
     pub seed: u64,
-    /// Policy that replaces that of the scenario; `None` keeps it.
+    /// Name of the policy that replaces that of the scenario; `None` keeps it.
     pub policy: Option<String>,
-    /// File for the recording of the one run.
+    /// Path of the recording to write of the only run; `None` to write none.
     pub trace: Option<PathBuf>,
-    /// Whether the figures are printed as JSON.
+    /// Whether to print the figures as JSON.
     pub json: bool,
 }
 
 /// Arguments of `antdt sim diff`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Diff {
-    /// First trace.
+    /// Path of the first trace.
     pub left: PathBuf,
-    /// Second trace.
+    /// Path of the second trace.
     pub right: PathBuf,
 }
 
@@ -101,7 +101,7 @@ pub struct Changes {
 }
 
 impl Changes {
-    /// Replaces the file's settings by those that were given.
+    /// Replaces the settings in `setup` by those that the command line gives.
     pub fn apply(&self, setup: &mut Setup) {
         for (_, carry_over) in SHARED.iter().filter(|(name, _)| self.given.contains(name)) {
             carry_over(&self.job, setup);

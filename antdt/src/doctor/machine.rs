@@ -1,4 +1,4 @@
-//! What of this machine a job would trip over: one line for each, with the remedy.
+//! Checks of this machine for `antdt doctor`: one finding for each property, with the remedy.
 
 use std::fmt;
 use std::io;
@@ -27,7 +27,7 @@ const SKEW_MOST: Duration = Duration::from_secs(2);
 /// How long Python may take to say whether it has a package.
 const PYTHON_LIMIT: Duration = Duration::from_secs(20);
 
-/// How bad it is.
+/// Severity of a finding of `antdt doctor`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
     /// The machine is as a job needs it.
@@ -38,14 +38,14 @@ pub enum State {
     Fault,
 }
 
-/// What was found of one thing.
+/// A finding of `antdt doctor` about this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// How bad it is.
+    /// Severity of the finding.
     pub state: State,
-    /// What was looked at.
+    /// Property of the machine that was examined.
     pub what: &'static str,
-    /// What was found, with the remedy where one is needed.
+    /// Description of the finding, with the remedy if one is needed.
     pub text: String,
 }
 
@@ -74,7 +74,8 @@ impl Finding {
     }
 }
 
-/// Looks at everything that a job with these settings needs. `dir` is the run directory of a job, if one is named.
+/// Examines everything on this machine that a job with these settings needs. `dir` is the run directory of a
+/// job, if the user named one.
 pub fn look(spec: &JobSpec, dir: Option<&Path>) -> Vec<Finding> {
     let folder = match dir {
         Some(dir) => Some(dir.to_owned()),

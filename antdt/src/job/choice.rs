@@ -18,7 +18,7 @@ macro_rules! choices {
         pub enum $Name { $( $(#[$variant_doc])* $Variant ),+ }
 
         impl $Name {
-            /// All values, in the order of the help text.
+            /// All values of the setting, in the order of the help text.
             pub const ALL: &[Self] = &[ $( Self::$Variant ),+ ];
 
             /// Returns the name of the value in settings.

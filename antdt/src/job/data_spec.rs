@@ -11,9 +11,9 @@ use antdt_core::InvalidValue;
 pub enum DataSpec {
     /// A file or a folder at this path.
     Path(PathBuf),
-    /// Generated samples of the kind that the workload takes, from the job's seed.
+    /// Samples that are generated from the job's seed, in the form that the workload takes.
     Synthetic {
-        /// Number of rows.
+        /// Number of generated rows.
         rows: u64,
     },
 }

@@ -1,4 +1,5 @@
-//! Devices of workers: what they compute on, their class, how large a micro-batch fits, and, to try a mixed cluster on one machine, how fast they are.
+//! Devices of workers: their processor, class and memory, and, to emulate a mixed cluster on one machine,
+//! their speed.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -10,12 +11,12 @@ use antdt_core::text::{format_duration, named_duration, nearest};
 
 use super::processor::Processor;
 
-/// What `--device` says: what all workers compute on, or what the device of some workers is.
+/// Value of `--device`: the processor of all workers, or the properties of some workers' devices.
 #[derive(Debug, Clone, PartialEq)]
 pub enum DeviceSetting {
-    /// The processor that all workers compute on.
+    /// Processor on which all workers compute.
     On(Processor),
-    /// The device of some workers.
+    /// Properties of the device of some workers.
     Of(DeviceSpec),
 }
 
@@ -40,21 +41,22 @@ impl fmt::Display for DeviceSetting {
     }
 }
 
-/// The device of some workers. Text form: `class=v100,worker=0-1,batch-max=64,speed=400,fixed=20ms`; only `class` and `worker`
-/// are required.
+/// Properties of the device of some workers. Text form:
+/// `class=v100,worker=0-1,batch-max=64,speed=400,fixed=20ms`; only `class` and `worker` are required.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DeviceSpec {
     /// Class of the device, such as `v100`: a node is compared only with nodes of its own class.
     pub class: String,
-    /// Indices of the first and the last worker that have it.
+    /// Indices of the first and the last worker with this device.
     pub workers: (u32, u32),
-    /// Largest batch, or micro-batch, that fits; `None` leaves it to the host.
+    /// Largest batch, or micro-batch, in samples that fits the device; `None` leaves it to the host.
     pub batch_max: Option<u32>,
-    /// Emulated memory: with more samples at once a worker runs out of it. Unlike [`batch_max`](Self::batch_max), the job has to find it out.
+    /// Emulated memory, in samples: a worker runs out of memory with more samples at once. Unlike
+    /// [`batch_max`](Self::batch_max), the job is not told of it.
     pub memory: Option<u32>,
     /// Emulated speed, in samples per second; `None` leaves it to `--emulate-speed`.
     pub speed: Option<f64>,
-    /// Emulated time of each batch, or micro-batch, in addition, whatever its size.
+    /// Emulated additional time of each batch, or micro-batch, whatever its size.
     pub fixed: Duration,
 }
 

@@ -5,8 +5,8 @@ use std::str::FromStr;
 
 use antdt_core::InvalidValue;
 
-/// An etcd cluster, and the keys below which masters elect. Text form: `etcd://HOST:PORT,HOST:PORT/PREFIX`; without a prefix it is
-/// `antdt`.
+/// Location of the etcd cluster through which the masters of a job elect one. Text form:
+/// `etcd://HOST:PORT,HOST:PORT/PREFIX`; the default prefix is `antdt`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EtcdSpec {
     /// Addresses of members of the cluster, `host:port`.

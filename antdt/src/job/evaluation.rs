@@ -1,4 +1,4 @@
-//! [`EvalEvery`] and [`EarlyStopping`]: when the model of a job is evaluated, and whether it goes on then.
+//! [`EvalEvery`] and [`EarlyStopping`]: when the model of a job is evaluated, and when an evaluation ends the job.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,18 +8,19 @@ use antdt_core::metric::{Better, Metric};
 
 use crate::report::EvaluationEntry;
 
-/// When the model is evaluated, besides the end of the job.
+/// Times at which the model is evaluated, besides the end of the job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum EvalEvery {
-    /// Never.
+    /// At the end of the job only.
     #[default]
     End,
-    /// After each so many epochs; at least 1.
+    /// After every this many epochs; at least 1.
     Epochs(u32),
 }
 
 impl EvalEvery {
-    /// Returns the epoch up to which a job of `epochs` trains before its next evaluation, once `done` epochs are trained.
+    /// Returns the epoch after which a job of `epochs` epochs evaluates its model next, once `done` epochs
+    /// are trained.
     pub fn next(self, done: u32, epochs: u32) -> u32 {
         match self {
             Self::End => epochs,
@@ -52,14 +53,15 @@ impl FromStr for EvalEvery {
     }
 }
 
-/// When a job ends before its last epoch: after so many evaluations in a row in which a metric is no better than before them.
+/// Rule by which a job ends before its last epoch: after this many evaluations in a row without an
+/// improvement of a metric.
 ///
 /// Text form: `3`, for the loss, or `3:auc`. Source: early stopping with patience (Prechelt 1998, recalled).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EarlyStopping {
-    /// Evaluations without an improvement after which the job ends; at least 1.
+    /// Number of evaluations in a row without an improvement after which the job ends; at least 1.
     pub patience: u32,
-    /// Name of the metric that is to improve.
+    /// Name of the metric that must improve.
     pub metric: String,
 }
 

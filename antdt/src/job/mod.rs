@@ -1,4 +1,4 @@
-//! The settings of a job.
+//! [`JobSpec`] and its parts: the settings of a job.
 
 pub mod choice;
 pub mod data_spec;

@@ -20,8 +20,9 @@ const UNITS: [(&str, f64); 8] = [
     ("bit/s", 0.125),
 ];
 
-/// The links of an emulated network. Text form: `bandwidth=20MB/s,latency=1ms,per-host=4,servers=beside,slow=1:5MB/s`; only
-/// `bandwidth` is required, and `slow` may occur several times.
+/// Links of the emulated network of a job. Text form:
+/// `bandwidth=20MB/s,latency=1ms,per-host=4,servers=beside,slow=1:5MB/s`; only `bandwidth` is required, and
+/// `slow` may occur several times.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NetworkSpec(pub EmulatedNetwork);
 

@@ -1,4 +1,4 @@
-//! What a worker computes on.
+//! [`Processor`]: the CPU or GPU on which a worker computes.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,18 +11,18 @@ pub enum Processor {
     /// The CPU.
     #[default]
     Cpu,
-    /// A GPU: the one with this index, or, without an index, one after the other for each worker.
+    /// The GPU with this index; without an index, the GPUs of the host are assigned to its workers in turn.
     Cuda(Option<u32>),
-    /// A GPU, one after the other for each worker, or the CPU where there is none.
+    /// The GPUs of the host, assigned to its workers in turn, or the CPU if there is none.
     Auto,
 }
 
-/// Where one worker computes.
+/// Processor on which one worker computes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
-    /// On the CPU. If a GPU would have been taken, the text says why none was.
+    /// The CPU. The text says why no GPU is used, if the worker would have used one.
     Cpu(Option<String>),
-    /// On the GPU with this index.
+    /// The GPU with this index.
     Gpu(u32),
 }
 
@@ -33,7 +33,8 @@ impl Processor {
     /// Texts that it reads.
     pub(super) const FORM: &str = "cpu, cuda, cuda:N or auto";
 
-    /// Chooses where the worker with this index computes, on a host with so many GPUs, or with none for the reason given.
+    /// Chooses the processor for the worker with this index. `gpus` is the number of GPUs of its host, or the
+    /// reason why it has none.
     ///
     /// ```
     /// use antdt::job::processor::{Place, Processor};
@@ -43,7 +44,7 @@ impl Processor {
     /// ```
     ///
     /// # Errors
-    /// If the job wants a GPU that the host does not have.
+    /// If the job requires a GPU that the host does not have.
     pub fn place(self, worker: u32, gpus: &Result<u32, String>) -> Result<Place, InvalidValue> {
         let refused = |expected: String| Err(InvalidValue::new(Self::FLAG, self, expected));
         match (self, gpus) {

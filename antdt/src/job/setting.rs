@@ -35,17 +35,18 @@ pub struct JobSetting {
 }
 
 impl JobSetting {
-    /// Returns the flag, such as `--global-batch-size`.
+    /// Returns the flag of the setting, such as `--global-batch-size`.
     pub fn flag(&self) -> String {
         format!("--{}", self.name)
     }
 
-    /// Returns the environment variable, such as `ANTDT_GLOBAL_BATCH_SIZE`; `None` if there is none.
+    /// Returns the environment variable of the setting, such as `ANTDT_GLOBAL_BATCH_SIZE`; `None` if it has
+    /// none.
     pub fn variable(&self) -> Option<String> {
         self.variable.then(|| format!("ANTDT_{}", self.name.replace('-', "_").to_uppercase()))
     }
 
-    /// Returns the form of the setting's texts.
+    /// Returns the form of the setting's values as text.
     pub fn form(&self) -> Form {
         match self.among {
             Some(names) => Form::OneOf(names().into_iter().map(str::to_owned).collect()),
@@ -53,7 +54,7 @@ impl JobSetting {
         }
     }
 
-    /// Returns the word that may stand in place of a value, if there is one.
+    /// Returns a word that may stand in place of a value; `None` if there is none.
     pub const fn word(&self) -> Option<&'static str> {
         self.word
     }
@@ -63,7 +64,8 @@ impl JobSetting {
         self.doc.iter().map(|line| line.trim()).collect::<Vec<_>>().join(" ")
     }
 
-    /// Returns the default value, or what happens if the setting is not given.
+    /// Returns the text of the default value, or of what happens without the setting; `None` if it has no
+    /// default.
     pub fn default_text(&self) -> Option<String> {
         match (self.write)(&JobSpec::default()) {
             Json::Null => self.unset.map(str::to_owned),
@@ -175,7 +177,7 @@ macro_rules! settings {
         }
 
         impl $Spec {
-            /// Every setting that is a flag, in the order of the help text.
+            /// All settings that are flags, in the order of the help text.
             pub const SETTINGS: &[$crate::job::JobSetting] = &[ $( $crate::job::JobSetting {
                 name: $name,
                 unit: $unit,

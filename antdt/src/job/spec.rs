@@ -210,10 +210,10 @@ const PROGRAM: &str = "program";
 const EACH_GPU: &str = "gpu";
 
 impl JobSpec {
-    /// Returns the setting of that name.
+    /// Returns the description of the setting with this name.
     ///
     /// # Errors
-    /// If there is none, with the nearest one.
+    /// If there is no such setting; the error suggests the nearest name.
     pub fn setting(name: &str) -> Result<&'static JobSetting, InvalidValue> {
         Self::SETTINGS.iter().find(|setting| setting.name == name).ok_or_else(|| {
             let names: Vec<&str> = Self::SETTINGS.iter().map(|setting| setting.name).collect();
@@ -230,11 +230,12 @@ impl JobSpec {
         Self::SETTINGS.iter().map(|setting| setting.name).chain([PROGRAM])
     }
 
-    /// Reads one setting from its text form. A value of a list is added to it, any other value replaces the old one.
+    /// Parses one setting from its text form and sets it. For a list, the value is appended; any other value
+    /// is replaced.
     ///
     /// # Errors
-    /// If there is no such setting (with the nearest one), or the text does not read as its value. The error's field
-    /// is the flag.
+    /// If there is no such setting (the error suggests the nearest name), or the text is not a value of it.
+    /// The error's field is the flag.
     pub fn set(&mut self, name: &str, text: &str) -> Result<(), InvalidValue> {
         let setting = Self::setting(name)?;
         setting.check_name(text)?;
@@ -251,7 +252,7 @@ impl JobSpec {
         Ok(())
     }
 
-    /// Gives a setting its default value again.
+    /// Sets a setting to its default value.
     ///
     /// # Errors
     /// If there is no such setting.
@@ -260,7 +261,8 @@ impl JobSpec {
         (setting.read)(self, &(setting.write)(&Self::default()))
     }
 
-    /// Reads one key of a job file. The value replaces the old one; tables add to those that are there.
+    /// Parses one key of a job file and sets it. The value replaces the old one; tables are added to the
+    /// existing ones.
     ///
     /// # Errors
     /// As [`set`](Self::set).
@@ -289,7 +291,7 @@ impl JobSpec {
         Ok(())
     }
 
-    /// Returns all settings as a job file says them; what is not set is null.
+    /// Returns all settings with the keys of a job file; settings without a value are null.
     pub fn to_json(&self) -> Map<String, Json> {
         let mut json: Map<String, Json> =
             Self::SETTINGS.iter().map(|setting| (setting.name.to_owned(), (setting.write)(self))).collect();
@@ -307,8 +309,8 @@ impl JobSpec {
         json
     }
 
-    /// Returns the settings in text form, for people; what is not set is left out. Settings of a part are called
-    /// `policy.nd.window`.
+    /// Returns the settings as texts by name, for people; settings without a value are left out. A setting of
+    /// a part has a name such as `policy.nd.window`.
     pub fn texts(&self) -> BTreeMap<String, String> {
         let text = |value: Json| match value {
             Json::Null => None,
@@ -331,10 +333,10 @@ impl JobSpec {
         json.into_iter().filter_map(|(name, value)| Some((name, text(value)?))).collect()
     }
 
-    /// Checks that what must be one of some names is one.
+    /// Checks the settings whose value must be one of a few names.
     ///
     /// # Errors
-    /// With the first name that is unknown, and the nearest known one.
+    /// The first unknown name, and the nearest known one.
     pub fn check_names(&self) -> Result<(), InvalidValue> {
         for setting in Self::SETTINGS {
             if let Json::String(text) = (setting.write)(self) {
@@ -351,10 +353,10 @@ impl JobSpec {
         Ok(())
     }
 
-    /// Makes the policy with the settings that the job has for it.
+    /// Builds the job's policy with its settings.
     ///
     /// # Errors
-    /// If there is no such policy or setting, or a value cannot be; the error names the table and the key.
+    /// If there is no such policy or setting, or a value is invalid; the error names the table and the key.
     pub fn built_policy(&self) -> Result<Box<dyn Policy>, BuildError> {
         if !self.policy.contains('+') {
             return policy::build(&self.policy, &self.tables.texts("policy", &self.policy)?);
@@ -367,7 +369,7 @@ impl JobSpec {
         policy::build(&self.policy, &settings)
     }
 
-    /// Makes the pace rule with the settings that the job has for it.
+    /// Builds the job's pace rule with its settings.
     ///
     /// # Errors
     /// As [`built_policy`](Self::built_policy).
@@ -375,11 +377,12 @@ impl JobSpec {
         Rule::named(&self.pace_rule, &self.tables.texts("pace-rule", &self.pace_rule)?)
     }
 
-    /// Makes the rule by which gradients change the parameters. `optimizer`, `rate` and the weight `decay` are what the program
-    /// takes where the job does not say it.
+    /// Returns the rule by which gradients change the parameters. `optimizer`, `rate` and the weight `decay`
+    /// are the program's defaults, for jobs that do not set them.
     ///
     /// # Errors
-    /// If there is no such optimizer or setting, or a value cannot be; the error names the flag, or the table and the key.
+    /// If there is no such optimizer or setting, or a value is invalid; the error names the flag, or the
+    /// table and the key.
     ///
     /// ```
     /// use antdt::job::JobSpec;
@@ -411,10 +414,10 @@ impl JobSpec {
         Ok(rule)
     }
 
-    /// Checks the settings against each other.
+    /// Checks that the settings are valid together.
     ///
     /// # Errors
-    /// With the first setting that cannot be, naming the flag and what would be accepted.
+    /// The first invalid setting; the error names the flag and what would be accepted.
     pub fn validate(&self) -> Result<(), InvalidValue> {
         if self.sync.choice().is_none() {
             return self.validate_in_mode();
@@ -552,7 +555,7 @@ impl JobSpec {
         Ok(())
     }
 
-    /// Returns the limits of the monitor, with the default pace rule.
+    /// Returns the settings of the monitor that follow from those of the job, with the default pace rule.
     pub fn limits(&self) -> MonitorConfig {
         MonitorConfig {
             liveness: match self.silence_limit {
@@ -565,7 +568,7 @@ impl JobSpec {
         }
     }
 
-    /// Returns the deadlines of the job while its steps take so long; `None` before the first one.
+    /// Returns the deadlines of the job while its steps take `step`; `None` before the first step.
     pub fn deadlines(&self, step: Option<Duration>) -> Deadlines {
         Deadlines::derive(&self.limits(), step)
     }
@@ -737,7 +740,7 @@ impl JobSpec {
         Ok(())
     }
 
-    /// Returns the device that the settings give to a worker; `None` if they name none.
+    /// Returns the device settings of a worker; `None` if the job has none for it.
     pub fn device(&self, worker: u32) -> Option<&DeviceSpec> {
         self.device_specs().find(|device| device.workers().contains(&worker))
     }
@@ -756,12 +759,12 @@ impl JobSpec {
         })
     }
 
-    /// What the workers compute on.
+    /// Returns the processor on which the workers compute.
     pub fn processor(&self) -> Processor {
         self.processors().next().unwrap_or_default()
     }
 
-    /// Returns the same job whose workers compute on `processor`.
+    /// Returns the same settings with workers that compute on `processor`.
     #[must_use]
     pub fn on(mut self, processor: Processor) -> Self {
         self.devices.retain(|setting| matches!(setting, DeviceSetting::Of(_)));
@@ -769,15 +772,17 @@ impl JobSpec {
         self
     }
 
-    /// Emulated speed of a worker, in samples per second; `None` if it computes at the machine's speed.
+    /// Returns the emulated speed of a worker, in samples per second; `None` if it computes at the machine's
+    /// speed.
     pub fn speed(&self, worker: u32) -> Option<f64> {
         self.device(worker).and_then(|device| device.speed).or(self.emulate_speed)
     }
 
-    /// How much longer than normal a worker takes at a moment of the job: 1 is normal speed.
+    /// Returns the factor by which an emulated straggler's computation takes longer at a time of the job; 1
+    /// is normal speed.
     ///
-    /// `restarts` is the number of lives the worker had before; `at` is the time since the job's start. Several
-    /// entries for one worker multiply.
+    /// `restarts` is the number of earlier incarnations of the worker; `at` is the time since the job's
+    /// start. Several entries for one worker multiply.
     pub fn slowdown(&self, worker: u32, restarts: u32, at: Duration) -> f64 {
         self.stragglers
             .iter()

@@ -7,13 +7,13 @@ use std::time::Duration;
 use antdt_core::InvalidValue;
 use antdt_core::text::{format_duration, named_duration, nearest};
 
-/// Effect of a restart on an emulated straggler.
+/// Whether a restart ends the slowness of an emulated straggler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum AfterRestart {
-    /// The new process is as slow: the cause is its place.
+    /// The restarted worker is as slow as before, as if the cause were its host.
     #[default]
     Keeps,
-    /// The new process is not slow: the cause ended with the old one.
+    /// The restarted worker is not slow, as if the cause were the old process.
     Cures,
 }
 
@@ -23,13 +23,13 @@ pub enum AfterRestart {
 pub struct StragglerSpec {
     /// Index of the worker.
     pub worker: u32,
-    /// Factor by which its computation takes longer; at least 1.
+    /// Factor by which the worker's computation takes longer; at least 1.
     pub slow: f64,
-    /// Time since the job's start at which it becomes slow.
+    /// Time since the job's start at which the worker becomes slow.
     pub from: Duration,
-    /// Time since the job's start at which it stops being slow; `None` for the end of the job.
+    /// Time since the job's start at which the worker stops being slow; `None` for the end of the job.
     pub to: Option<Duration>,
-    /// Effect of a restart.
+    /// Whether a restart ends the slowness.
     pub restart: AfterRestart,
 }
 

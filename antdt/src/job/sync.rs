@@ -1,4 +1,5 @@
-//! [`SyncSpec`]: the sync mode of a job, or several of which one is chosen when its first steps are measured.
+//! [`SyncSpec`]: the sync mode of a job, or several modes of which the master chooses one when it has measured the
+//! first steps.
 
 use std::fmt;
 use std::ops::Deref;
@@ -11,9 +12,10 @@ use antdt_job::mode::{Entry, REGISTRY};
 /// What stands for a choice.
 const AUTO: &str = "auto";
 
-/// The sync mode of a job. Text form: that of a mode; `auto`, for modes with the mathematics of one process; or `auto=MODE,MODE`.
+/// The sync mode of a job. Text form: that of a mode; `auto`, to choose among modes that compute the same as
+/// one process would; or `auto=MODE,MODE`.
 ///
-/// It stands for the first of its modes, in which the job begins.
+/// With several modes it dereferences to the first one, in which the job begins.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SyncSpec {
     modes: Vec<SyncMode>,
@@ -22,7 +24,8 @@ pub struct SyncSpec {
 }
 
 impl SyncSpec {
-    /// Returns the modes to choose from if the job leaves the choice to its master, and whether it names them.
+    /// Returns the modes to choose from if the master chooses the mode, and whether the user named them;
+    /// `None` if the job has one mode.
     pub fn choice(&self) -> Option<(&[SyncMode], bool)> {
         self.choice.map(|named| (&self.modes[..], named))
     }

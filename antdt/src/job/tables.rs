@@ -11,11 +11,11 @@ use serde_json::{Map, Value as Json};
 
 use crate::workload;
 
-/// Settings of one part, by name. Only the part knows what they mean.
+/// Settings of one part as JSON values by name. Only the part itself knows their meaning.
 pub type PartSettings = Map<String, Json>;
 
 /// A kind of replaceable part of a job, such as the policy, whose settings are tables of the job file. The
-/// setting that chooses the part has the same name.
+/// setting that selects the part has the name of the kind.
 #[derive(Debug)]
 pub struct PartKind {
     /// Name of the kind, such as `policy`.
@@ -25,7 +25,7 @@ pub struct PartKind {
 }
 
 impl PartKind {
-    /// All kinds of tables.
+    /// All kinds of parts that have tables.
     pub const ALL: [Self; 4] = [
         Self { name: "policy", check: |name, texts| policy::REGISTRY.build(name, texts).map(drop) },
         Self { name: "pace-rule", check: |name, texts| rule::REGISTRY.build(name, texts).map(drop) },
@@ -33,10 +33,10 @@ impl PartKind {
         Self { name: "workload", check: |name, texts| workload::REGISTRY.build(name, texts).map(drop) },
     ];
 
-    /// Key of the chosen part's name where tables stand beside it: `[policy] name = "nd"`.
+    /// Key of the selected part's name in a table that also has tables of settings: `[policy] name = "nd"`.
     pub const PART: &'static str = "name";
 
-    /// Returns the kind of that name, if there is one.
+    /// Returns the kind of this name; `None` if there is none.
     pub fn of(name: &str) -> Option<&'static Self> {
         const ALL: &[PartKind] = &PartKind::ALL;
         ALL.iter().find(|kind| kind.name == name)
@@ -48,12 +48,13 @@ impl PartKind {
 pub struct Tables(BTreeMap<&'static str, BTreeMap<String, PartSettings>>);
 
 impl Tables {
-    /// Returns the tables of a kind, by the part's name.
+    /// Returns the tables of a kind, by the names of its parts.
     pub fn of(&self, kind: &str) -> impl Iterator<Item = (&String, &PartSettings)> {
         self.0.get(kind).into_iter().flatten()
     }
 
-    /// Adds the entry of a job file for a kind. Returns the name of the chosen part, if the entry has one.
+    /// Adds the entry of a job file for a kind of part. Returns the name of the selected part, if the entry
+    /// has one.
     ///
     /// # Errors
     /// If the entry is neither a name nor a table.
@@ -83,7 +84,7 @@ impl Tables {
     /// Returns the settings of a part as texts.
     ///
     /// # Errors
-    /// If a setting is no text, number or truth value; the error names the table and the key.
+    /// If a setting is not a text, number or truth value; the error names the table and the key.
     pub fn texts(&self, kind: &str, part: &str) -> Result<BTreeMap<String, String>, InvalidValue> {
         let settings = self.0.get(kind).and_then(|tables| tables.get(part));
         let texts = settings.into_iter().flatten().map(|(name, value)| match value {
@@ -97,7 +98,8 @@ impl Tables {
         texts.collect()
     }
 
-    /// Checks every table, also of parts that the job does not use, so that mistakes show at once.
+    /// Checks all tables, including those of parts that the job does not use, so that mistakes are found at
+    /// once.
     ///
     /// # Errors
     /// The first setting that is unknown or has an invalid value.

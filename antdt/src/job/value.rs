@@ -21,12 +21,12 @@ use super::network::NetworkSpec;
 use super::straggler::StragglerSpec;
 use super::sync::SyncSpec;
 
-/// Form of a setting's texts, for the help, the list of settings and the schema of the job file.
+/// Form of a setting's values as text, for the help, the list of settings and the schema of the job file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Form {
     /// A whole number below 2 to the power of `bits`.
     Whole {
-        /// Bits of the number.
+        /// Number of bits of the number.
         bits: u32,
     },
     /// A finite decimal number.
@@ -37,17 +37,18 @@ pub enum Form {
     Text,
     /// A length of time with its unit.
     Duration,
-    /// One of these names.
+    /// One of these words.
     OneOf(Vec<String>),
-    /// One of these names with settings after it, such as `name=STEPS`, where `STEPS` stands for the value of
-    /// a setting; `name[=STEPS]` may have none.
+    /// One of these usages: a word, or a word with a setting as in `name=STEPS`, where `STEPS` stands for the
+    /// setting's value; in `name[=STEPS]` the setting may be left out.
     Usage(Vec<String>),
-    /// Several values: a flag that may be repeated, an array in a job file, separated by `;` in a variable.
+    /// Several values of this form: a flag that may be repeated, an array in a job file, or a variable with
+    /// `;` between the values.
     List(Box<Form>),
 }
 
 impl Form {
-    /// Returns the JSON schema of the values.
+    /// Returns the JSON schema of values of this form.
     pub fn schema(&self) -> Json {
         match self {
             Self::Whole { bits } => {
@@ -90,13 +91,13 @@ pub trait SettingValue: Sized {
     /// Returns the form of the texts.
     fn form() -> Form;
 
-    /// Parses a text.
+    /// Parses a value from its text.
     ///
     /// # Errors
-    /// If the text is not a value of this type; the error says what would be.
+    /// If the text is not a value of this type; the error says what would be accepted.
     fn parse(flag: &str, text: &str) -> Result<Self, InvalidValue>;
 
-    /// Parses a text into an existing value: replaces it, or appends to a list.
+    /// Parses a value from its text and stores it in this one: replaces a single value, or appends to a list.
     ///
     /// # Errors
     /// As [`parse`](Self::parse).
@@ -105,7 +106,7 @@ pub trait SettingValue: Sized {
         Ok(())
     }
 
-    /// Reads a value that [`to_json`](Self::to_json) wrote, or that a job file has.
+    /// Parses a value from JSON, as [`to_json`](Self::to_json) or a job file has it.
     ///
     /// # Errors
     /// As [`parse`](Self::parse); also if the JSON is a list or a table where one value is expected.

@@ -83,7 +83,7 @@ const GRACE: Duration = Duration::from_secs(2);
 /// How long the launcher may take to end the nodes that were killed, before the master gives up waiting.
 const KILL_PATIENCE: Duration = Duration::from_secs(30);
 
-/// Programs that the nodes of a job run.
+/// Programs that the nodes of a job run, with their environment.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Programs {
     /// Path of the worker program, and its arguments.
@@ -111,18 +111,18 @@ pub enum JobError {
         "--bind, --master-port = {address}: {source}; choose an address of this machine, and another port or 0 for a free one"
     )]
     Listen {
-        /// Address that was to be listened on.
+        /// Address at which the master was to listen.
         address: String,
         /// Error of the operating system.
         source: std::io::Error,
     },
-    /// The master listens on all addresses and cannot know at which of them other hosts reach it: set
-    /// `--advertise`.
+    /// The master listens on all addresses, so that it cannot know the one at which other hosts reach it:
+    /// `--advertise` must be set.
     #[error(
         "--advertise = (nothing): with --bind {bind} it is needed; say the address or name by which the nodes reach this machine"
     )]
     Advertise {
-        /// Address that it listens on.
+        /// Address that the master listens on.
         bind: String,
     },
     /// The run directory cannot be used.
@@ -137,7 +137,7 @@ pub enum JobError {
     /// The recording cannot be written.
     #[error("--record = {}: {why}", file.display())]
     Record {
-        /// File that was to be recorded to.
+        /// Path of the recording.
         file: PathBuf,
         /// Reason and remedy, in words.
         why: String,
@@ -145,35 +145,36 @@ pub enum JobError {
     /// A part that the program replaces could not be built.
     #[error("the {part} cannot be used: {source}")]
     Part {
-        /// Name of the part.
+        /// Name of the replaced part, such as the launcher.
         part: &'static str,
         /// Error of the program's factory.
         source: PartError,
     },
-    /// A part of the master failed.
+    /// A part of the master failed, with this message.
     #[error("the master failed: {0}")]
     Master(String),
 }
 
-/// What a job trains on, as far as its master has to know it.
+/// The training data of a job, as far as its master must know them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TrainingData {
     /// Number of training samples of one epoch.
     pub samples: u64,
-    /// Digest of the content, by which a resumed job knows its data again; `None` compares the location only.
+    /// Digest of the data's content, by which a resumed job recognises its data; with `None` only the
+    /// location is compared.
     pub fingerprint: Option<String>,
 }
 
 impl TrainingData {
-    /// Returns data of so many training samples, without a digest.
+    /// Returns the description of data with this many training samples, without a digest.
     pub const fn of(samples: u64) -> Self {
         Self { samples, fingerprint: None }
     }
 }
 
-/// Runs a job to its end and returns its report. `data` is what it trains on; `None` if the
-/// worker program has its data from elsewhere. `seams` are the parts that the program may replace. Cancel
-/// `stop` to end the job early: it then counts as failed.
+/// Runs a job to its end and returns its report. `data` describes the training data; it is `None` if the
+/// worker program has its data from elsewhere. `seams` are the parts that the program may replace. Cancelling
+/// `stop` ends the job early; the job then counts as failed.
 ///
 /// When this returns, no node is left that the launcher can reach.
 ///

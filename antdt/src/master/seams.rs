@@ -20,20 +20,20 @@ pub type StoreFactory = Box<dyn FnOnce(&JobSpec, &DatasetSpec) -> Result<BoxStor
 pub type RecorderFactory =
     Box<dyn FnOnce(&JobSpec) -> Result<Option<(Box<dyn TraceSink>, Packing)>, PartError> + Send>;
 
-/// Callback that builds the same parts once more.
+/// Callback that builds the replaced parts once more, for a job that continues in another sync mode.
 pub type PartsAgain = Box<dyn FnOnce() -> Seams + Send>;
 
-/// The parts of a job's master that a program may replace. The defaults are those of `antdt run`.
+/// The parts of a job's master that a program may replace.
 pub struct Seams {
     /// Launcher, which starts and ends the nodes. Default: processes of this machine.
     pub launcher: LauncherFactory,
     /// Store of the ledger's log. Default: a folder in the run directory if the master may have a successor, otherwise the log
     /// is not kept.
     pub store: Option<StoreFactory>,
-    /// Recorder. Default: the file that `--record` names.
+    /// Opens the recording of the job. Default: the file that `--record` names.
     pub recorder: RecorderFactory,
-    /// The same parts once more, for a job that goes on in another sync mode (`--sync auto`). `None`: such a job stays in its first mode.
-    /// Default: the defaults.
+    /// Builds the same parts once more for a job that continues in another sync mode (`--sync auto`). With
+    /// `None` such a job stays in its first mode. Default: builds the default parts.
     pub again: Option<PartsAgain>,
 }
 

@@ -33,7 +33,7 @@ pub struct Report {
     pub version: String,
     /// Name of the job.
     pub job_id: String,
-    /// Whether the job completed, or why not.
+    /// How the job ended, with the reason.
     pub outcome: Outcome,
     /// Time from the start of the job to the commit of its last sample, in seconds.
     pub job_completion_time_s: f64,
@@ -43,11 +43,11 @@ pub struct Report {
     /// ranges.
     #[serde(default)]
     pub missing: Vec<MissingEntry>,
-    /// Number of global steps; under ps-asp and ps-ssp the batches of all workers.
+    /// Number of global steps; in modes without common steps, the number of batches of all workers.
     pub steps: u64,
     /// Name of the policy.
     pub policy: String,
-    /// Sync mode: how gradients were combined, such as `allreduce`, `ps-bsp`, `ps-asp`.
+    /// Text of the sync mode, such as `allreduce`, `ps-bsp` or `ps-asp`.
     pub sync: String,
     /// Seed of the job.
     pub seed: u64,
@@ -66,31 +66,33 @@ pub struct Report {
     pub loss_curve: LossSeries,
     /// Spans of time in which a worker held a shard, in order of `from_s`.
     pub shards: Vec<ShardSpan>,
-    /// The checkpoint that the job continued from, in words; `None` if it did not.
+    /// Description of the checkpoint that the job continued from; `None` if it did not continue from one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resumed: Option<String>,
-    /// Why the job ran in this sync mode, in words, if it was chosen when the first steps were measured.
+    /// Reason, in words, for the sync mode if the master chose it (`--sync auto`); otherwise `None`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chosen: Option<String>,
-    /// What the evaluations after so many epochs found, in order, the last one included; empty if the model was evaluated at the
-    /// end only.
+    /// Evaluations at the ends of epochs, in order, including the last one; empty if the model was evaluated
+    /// at the end only.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub evaluations: Vec<EvaluationEntry>,
-    /// Why the job ended before its last epoch, in words, if its evaluations did not improve.
+    /// Reason, in words, why the job ended before its last epoch because its evaluations did not improve;
+    /// otherwise `None`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stopped_early: Option<String>,
-    /// The newest complete checkpoint.
+    /// The newest complete checkpoint of the job; `None` if there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<CheckpointEntry>,
-    /// How far the workers' models were apart; `None` where there is one model, and before the first average of all.
+    /// Distance between the workers' models at the last average of all; `None` in modes with one model, and
+    /// before the first such average.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model_spread: Option<ModelSpread>,
     /// Settings of the job, in text form.
     pub config: BTreeMap<String, String>,
 }
 
-/// How far the workers' models were apart when all of them were averaged last: the distance of each one's flat parameters to
-/// their mean, in units of the mean's Euclidean norm.
+/// Distance between the workers' models when all of them were averaged last: for each worker, the Euclidean
+/// distance between its flat parameters and their mean, divided by the norm of the mean.
 #[doc(alias = "consensus metric")]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct ModelSpread {
@@ -98,12 +100,13 @@ pub struct ModelSpread {
     pub time_s: f64,
     /// Root mean square of the distances.
     pub rms: f64,
-    /// The distance of each worker, by its name. Workers that were not in the average have none.
+    /// Distance of each worker's model from the mean, by the worker's name. Workers that did not take part in
+    /// the average have none.
     pub workers: BTreeMap<String, f64>,
 }
 
 impl ModelSpread {
-    /// Returns the spread of models at these distances from their mean; `None` if there are none.
+    /// Returns the spread of models with these distances from their mean; `None` if there are none.
     pub fn of(time_s: f64, distances: &BTreeMap<NodeId, f64>) -> Option<Self> {
         if distances.is_empty() {
             return None;
@@ -115,44 +118,45 @@ impl ModelSpread {
         Some(Self { time_s, rms, workers })
     }
 
-    /// Returns the worker whose model was furthest away, and its distance.
+    /// Returns the worker whose model was furthest from the mean, and its distance.
     pub fn furthest(&self) -> Option<(&str, f64)> {
         let furthest = self.workers.iter().max_by(|a, b| a.1.total_cmp(b.1))?;
         Some((furthest.0, *furthest.1))
     }
 }
 
-/// An evaluation of the model after so many epochs.
+/// An evaluation of the model at the end of an epoch.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct EvaluationEntry {
-    /// Number of epochs that the model is trained on.
+    /// Number of epochs that the model was trained for.
     pub epoch: u32,
-    /// Number of the checkpoint that holds the model; it may be deleted since.
+    /// Number of the checkpoint with the evaluated model, which may have been deleted since; `None` if there
+    /// is none.
     pub checkpoint: Option<u64>,
-    /// Number of samples that it was evaluated on.
+    /// Number of samples that the model was evaluated on.
     pub samples: u64,
     /// All metrics by name.
     pub metrics: BTreeMap<String, f64>,
-    /// Whether larger or smaller is better, for the metrics that judge the model.
+    /// Whether larger or smaller values are better, for each metric that judges the model.
     pub better: BTreeMap<String, Better>,
 }
 
-/// A checkpoint that a job has kept.
+/// The newest checkpoint of a job, in its report.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckpointEntry {
     /// Number of the checkpoint.
     pub id: u64,
-    /// Samples that are in the model.
+    /// Number of samples that the model was trained on.
     pub samples: u64,
-    /// Folder of the job's checkpoints, as `--resume` takes it.
+    /// Folder of the job's checkpoints, which `--resume` accepts.
     pub folder: PathBuf,
 }
 
 impl Report {
-    /// Most ranges of missing samples that a report lists.
+    /// Largest number of ranges of missing samples in a report.
     pub const MISSING_MAX: usize = 1_000;
 
-    /// Returns the missing samples in words, the first few ranges of them; empty if there are none.
+    /// Returns the first few ranges of missing samples as text; empty if there are none.
     pub fn missing_text(&self) -> String {
         const SHOWN: usize = 8;
         let ranges = self.missing.iter().take(SHOWN).map(ToString::to_string).collect::<Vec<_>>().join(", ");
@@ -169,13 +173,14 @@ impl Report {
 /// A range of consecutive samples that were not committed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MissingEntry {
-    /// The epoch.
+    /// Epoch of the samples.
     pub epoch: u32,
-    /// Number of the first sample.
+    /// Number of the first sample of the range.
     pub first: u64,
-    /// Number of the last sample.
+    /// Number of the last sample of the range.
     pub last: u64,
-    /// `waiting` (no worker held it), `leased` (a worker held it) or `quarantined` (it could not be read).
+    /// Why the samples are missing: `waiting` (no worker held them), `leased` (a worker held them) or
+    /// `quarantined` (they could not be read).
     pub why: String,
 }
 
@@ -194,42 +199,44 @@ pub enum Outcome {
     Completed,
     /// The job came to its end, and samples are missing, given up as unreadable, or were committed twice.
     Incomplete {
-        /// The missing samples, in words.
+        /// Description of the samples that are missing or were committed twice.
         why: String,
     },
     /// The job ended early.
     Failed {
-        /// Reason, in words.
+        /// Reason why the job ended early, in words.
         why: String,
     },
 }
 
-/// Numbers of samples by what became of them. Exact when `committed + quarantined + remaining == expected`
-/// and no sample was lost or repeated.
+/// Numbers of samples by their final state. Exact when `committed + quarantined + remaining == expected` and
+/// no sample was lost or repeated.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SampleBalance {
-    /// Number of rows times number of epochs.
+    /// Number of samples of the data set times number of epochs.
     pub expected: u64,
-    /// Samples that were trained and whose update was committed.
+    /// Number of samples that were trained and whose update was committed.
     pub committed: u64,
-    /// Samples that were not trained yet when the job ended early. A job that continues from a checkpoint
-    /// trains them.
+    /// Number of samples that were not trained because the job ended early. A job that continues from a
+    /// checkpoint trains them.
     #[serde(default)]
     pub remaining: u64,
-    /// Samples that were neither committed nor quarantined though the job came to its end.
+    /// Number of samples that were neither committed nor quarantined though the job came to its end.
     pub lost: u64,
-    /// Samples that were committed a second time, as counted by an observer apart from the ledger.
+    /// Number of samples that were committed a second time, as an observer independent of the ledger counts
+    /// them.
     pub duplicated: u64,
-    /// Only under ps-asp and ps-ssp: samples that a worker may have pushed right before it died, without a commit. They were
-    /// trained again, so their update may be in the model twice. At most one batch for each lost worker.
+    /// In asynchronous modes with servers: number of samples that a worker may have pushed right before it
+    /// died, without a commit. They were trained again, so that their update may be in the model twice. At
+    /// most one batch for each lost worker.
     #[serde(default)]
     pub repeated_at_most: u64,
-    /// Samples that were given up because they could not be read.
+    /// Number of samples that were given up because they could not be read.
     pub quarantined: u64,
 }
 
 impl SampleBalance {
-    /// Returns the balance from a ledger's final counts, and from counts that observers apart from it made.
+    /// Returns the balance from the ledger's final counts and the counts of independent observers.
     pub const fn of(counts: &Counts, ended_early: bool, duplicated: u64, repeated_at_most: u64) -> Self {
         let missing = counts.total.saturating_sub(counts.acked + counts.quarantined);
         let (remaining, lost) = if ended_early { (missing, 0) } else { (0, missing) };
@@ -258,11 +265,12 @@ impl SampleBalance {
 pub struct ActionEntry {
     /// Time of the decision, in seconds since the start of the job.
     pub time_s: f64,
-    /// Kind of action: `ADJUST_BS`, `BACKUP_WORKERS`, `KILL_RESTART`, or `RESTART` (of a node that ended by itself).
+    /// Name of the action: `ADJUST_BS`, `BACKUP_WORKERS`, `KILL_RESTART`, or `RESTART` (of a node that ended
+    /// by itself).
     pub kind: String,
     /// Name of the node that the action concerns, or `all` for a plan.
     pub target: String,
-    /// Reason, in words.
+    /// Reason for the action, in words.
     pub reason: String,
 }
 
@@ -271,12 +279,12 @@ pub struct ActionEntry {
 pub struct EventEntry {
     /// Time since the start of the job, in seconds.
     pub time_s: f64,
-    /// Name of the node; empty for the whole job.
+    /// Name of the node that the event concerns; empty for the whole job.
     pub node: String,
-    /// Kind of event, in one word: `joined`, `lost`, `straggler`, `recovered`, `plan`, `membership`,
+    /// Kind of the event, in one word: `joined`, `lost`, `straggler`, `recovered`, `plan`, `membership`,
     /// `finished`.
     pub kind: String,
-    /// Description in one sentence.
+    /// Description of the event in one sentence.
     pub text: String,
 }
 
@@ -287,21 +295,21 @@ pub struct WorkerEntry {
     pub id: String,
     /// Number of samples that the worker committed.
     pub samples: u64,
-    /// Batch sizes of the worker, in order; each differs from the one before.
+    /// Batch sizes of the worker in samples, in order of time; each differs from the one before.
     pub batch_sizes: Vec<u32>,
-    /// Number of its incarnations after the first.
+    /// Number of incarnations of the worker after the first.
     pub restarts: u32,
     /// Batches of the worker over time.
     pub series: BatchSeries,
 }
 
 impl WorkerEntry {
-    /// Returns the entry of a worker that has trained nothing yet.
+    /// Returns the entry of a worker that has not trained yet.
     pub fn new(node: NodeId) -> Self {
         Self { id: node.to_string(), ..Self::default() }
     }
 
-    /// Records the batch size in force, if it is a new one.
+    /// Records the batch size in force, in samples, if it has changed.
     pub fn note_batch_size(&mut self, samples: u32) {
         if self.batch_sizes.last() != Some(&samples) {
             self.batch_sizes.push(samples);
@@ -312,16 +320,16 @@ impl WorkerEntry {
 /// Quality of the model at the end of the job.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct FinalQuality {
-    /// The metric `loss`; the last training loss if the model was not evaluated or the trainer has no such
-    /// metric.
+    /// Value of the metric `loss`; the last training loss if the model was not evaluated or the trainer has
+    /// no such metric.
     pub loss: Option<f64>,
     /// All metrics by name, as the trainer returned them; empty if the model was not evaluated.
     #[serde(default)]
     pub metrics: BTreeMap<String, f64>,
-    /// Whether larger or smaller is better, for the metrics that judge the model.
+    /// Whether larger or smaller values are better, for each metric that judges the model.
     #[serde(default)]
     pub better: BTreeMap<String, Better>,
-    /// Number of samples that it was measured on; 0 if the model was not evaluated.
+    /// Number of samples that the model was evaluated on; 0 if it was not evaluated.
     pub samples: u64,
     /// Whether these samples were held out of the training.
     #[serde(default)]
@@ -329,7 +337,7 @@ pub struct FinalQuality {
 }
 
 impl FinalQuality {
-    /// Returns the quality that an evaluation on `samples` samples found.
+    /// Returns the quality of a model that an evaluation on `samples` samples gave these metrics.
     pub fn of(samples: u64, metrics: &Metrics) -> Self {
         let judges = metrics.iter().filter(|metric| metric.better != Better::Neither);
         Self {
@@ -348,20 +356,20 @@ impl FinalQuality {
     }
 }
 
-/// Which samples a model was evaluated on.
+/// The samples on which a model was evaluated.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MeasuredOn {
-    /// Samples that it was trained on, since none were held out: the metrics say how well they were learnt,
-    /// not how good the model is.
+    /// Samples that the model was trained on, because none were held out: the metrics say how well they were
+    /// learnt, not how good the model is.
     #[default]
     Training,
-    /// Samples that it was never trained on.
+    /// Samples that the model was never trained on.
     HeldOut,
 }
 
 impl MeasuredOn {
-    /// Returns its name for reports.
+    /// Returns the name of these samples in reports.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Training => "training",
@@ -377,13 +385,13 @@ pub struct ShardSpan {
     pub worker: String,
     /// Epoch of the shard.
     pub epoch: u32,
-    /// Index of the shard.
+    /// Index of the shard in the data set.
     pub index: u64,
-    /// Time of the grant, in seconds since the start of the job.
+    /// Time at which the lease was granted, in seconds since the start of the job.
     pub from_s: f64,
-    /// Time of its end, in seconds since the start of the job.
+    /// Time at which the lease ended, in seconds since the start of the job.
     pub to_s: f64,
-    /// Outcome of the lease.
+    /// How the lease ended.
     pub outcome: ShardOutcome,
 }
 
@@ -399,9 +407,9 @@ impl ShardSpan {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ShardOutcome {
-    /// All samples of the shard are committed.
+    /// All samples of the shard were committed.
     Done,
-    /// The worker gave the shard back in part.
+    /// The worker gave the shard back before all of it was trained.
     Released,
     /// The worker was lost.
     Lost,

@@ -1,16 +1,16 @@
-//! The live line on the terminal while a job runs.
+//! The progress line on the terminal while a job runs.
 
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
 
-/// State of a job, for the live line.
+/// State of a running job, for the progress line on the terminal.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct LiveProgress {
-    /// Number of the global step; under ps-asp and ps-ssp the batches of all workers.
+    /// Number of the global step; in modes without common steps, the number of batches of all workers.
     pub step: u64,
-    /// Samples per second, recently.
+    /// Samples per second of all workers, over recent batches.
     pub samples_per_second: f64,
-    /// Mean training loss, recently; `None` before the first step.
+    /// Mean training loss of recent batches; `None` before the first step.
     pub loss: Option<f64>,
     /// Number of workers that take part.
     pub members: usize,
@@ -18,9 +18,9 @@ pub struct LiveProgress {
     pub workers: usize,
     /// Number of workers that are slower than their peers.
     pub stragglers: usize,
-    /// Samples committed.
+    /// Number of committed samples.
     pub committed: u64,
-    /// Samples to commit.
+    /// Number of samples to commit in all.
     pub expected: u64,
     /// Estimated seconds to the end at the present rate; `None` while the rate is unknown.
     pub remaining_s: Option<f64>,
@@ -62,7 +62,8 @@ fn clock(seconds: f64) -> String {
     }
 }
 
-/// Rewrites one line of a terminal. Silent when the output is no terminal, or when told to be.
+/// The progress line: one line on a terminal that is rewritten again and again. It writes nothing if the
+/// output is not a terminal, or if the user asked for quiet.
 #[derive(Debug)]
 pub struct ProgressLine<W: Write> {
     out: Option<W>,
@@ -70,7 +71,8 @@ pub struct ProgressLine<W: Write> {
 }
 
 impl ProgressLine<io::Stderr> {
-    /// Returns a line on standard error; silent with `quiet` or when standard error is not a terminal.
+    /// Returns a progress line on standard error, which writes nothing with `quiet` or if standard error is
+    /// not a terminal.
     pub fn stderr(quiet: bool) -> Self {
         let stderr = io::stderr();
         let visible = !quiet && stderr.is_terminal();
@@ -79,13 +81,13 @@ impl ProgressLine<io::Stderr> {
 }
 
 impl<W: Write> ProgressLine<W> {
-    /// Returns a line on `out`; `None` is silent.
+    /// Returns a progress line on `out`; with `None` it writes nothing.
     pub const fn new(out: Option<W>) -> Self {
         Self { out, shown: false }
     }
 
-    /// Shows the new state in place of the old one. After an error of the terminal it writes nothing more,
-    /// and the job goes on.
+    /// Shows `progress` in place of the previous state. After an error of the terminal it writes nothing
+    /// more, and the job goes on.
     pub fn show(&mut self, progress: &LiveProgress) {
         if let Some(out) = &mut self.out {
             // Return, text, erase the rest of the line: no flicker.
@@ -96,7 +98,7 @@ impl<W: Write> ProgressLine<W> {
         }
     }
 
-    /// Erases the line, so that something else can be written.
+    /// Erases the line, so that other output can be written.
     pub fn clear(&mut self) {
         if let Some(out) = &mut self.out
             && self.shown

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// JSON per worker.
 pub const POINTS_MAX: usize = 1000;
 
-/// The batches of one worker over time, in at most [`POINTS_MAX`] points.
+/// Batches of one worker over time, in at most [`POINTS_MAX`] points.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct BatchSeries {
@@ -18,7 +18,7 @@ pub struct BatchSeries {
     grain: Grain,
 }
 
-/// One batch, or the mean of several neighbouring ones.
+/// A point of a worker's series: one batch, or the mean of several consecutive ones.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct BatchPoint {
     /// Time at which the first of the batches ended, in seconds since the job began.
@@ -31,7 +31,7 @@ pub struct BatchPoint {
     pub batch_s: f64,
     /// Batch size in force at the last of the batches, in samples.
     pub batch_size: u32,
-    /// Samples in all of the batches.
+    /// Number of samples in all of the batches.
     pub samples: u64,
 }
 
@@ -44,14 +44,14 @@ pub struct LossSeries {
     grain: Grain,
 }
 
-/// Mean loss of one step, or of several neighbouring ones.
+/// A point of a loss series: one step, or the mean of several consecutive ones.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct LossPoint {
     /// Time at which the first of the steps ended, in seconds since the job began.
     pub time_s: f64,
     /// Number of steps that the point stands for.
     pub steps: u64,
-    /// Samples in all of the steps.
+    /// Number of samples in all of the steps.
     pub samples: u64,
     /// Mean loss over those samples.
     pub loss: f64,

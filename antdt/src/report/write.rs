@@ -1,4 +1,4 @@
-//! The report folder: both files appear whole or not at all.
+//! Writes the report folder: `report.json` and `report.html` appear complete or not at all.
 
 use std::fs;
 use std::io::{self, Write};
@@ -13,7 +13,7 @@ pub enum WriteError {
     /// The folder cannot be created.
     #[error("cannot create the report folder {}: {source}; choose another --report-dir", folder.display())]
     Folder {
-        /// Path of the folder.
+        /// Path of the report folder.
         folder: PathBuf,
         /// Error of the operating system.
         source: io::Error,
@@ -21,7 +21,7 @@ pub enum WriteError {
     /// A file cannot be written: the disk is full, or the folder is read-only.
     #[error("cannot write {}: {source}; free some space or choose another --report-dir", file.display())]
     File {
-        /// Path of the file.
+        /// Path of the file that could not be written.
         file: PathBuf,
         /// Error of the operating system.
         source: io::Error,
@@ -49,8 +49,8 @@ pub fn prepare(folder: &Path) -> Result<(), WriteError> {
 
 /// Writes `report.json` and `report.html` into `folder`, which is created if needed.
 ///
-/// Each file is written beside its place, flushed to the disk, then renamed: a reader never sees half a report, and an
-/// older report survives a failure.
+/// Each file is written under a temporary name, flushed to the disk, then renamed: a reader never sees half a
+/// report, and an older report survives a failure.
 ///
 /// # Errors
 /// If the folder or a file cannot be written.

@@ -15,7 +15,7 @@ use crate::worker::{WorkerError, fabric, write_part};
 /// How often a server looks at its orders and reports its service time.
 const BEAT: Duration = Duration::from_millis(100);
 
-/// Runs the parameter server that `env` names, until all workers are done.
+/// Runs the parameter server whose environment is `env`, until all workers are done.
 ///
 /// # Errors
 /// If the server cannot start, or loses its master.

@@ -1,4 +1,4 @@
-//! `antdt whatif` and `antdt sim`: jobs on a virtual clock.
+//! `antdt whatif` and `antdt sim`: commands that simulate jobs on a virtual clock.
 
 use std::io;
 use std::path::Path;
@@ -15,16 +15,16 @@ pub mod whatif;
 #[cfg(test)]
 mod tests;
 
-/// The output of a simulation command.
+/// The output of a command that runs no job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CommandOutput {
     /// Text for standard output; ends with a newline.
     pub text: String,
-    /// Whether it is what one hopes for; else the exit code is 1.
+    /// Whether the command found nothing wrong; otherwise the exit code is 1.
     pub good: bool,
 }
 
-/// `antdt sim diff`.
+/// Runs `antdt sim diff`: compares two traces.
 ///
 /// # Errors
 /// If one of the files cannot be read.

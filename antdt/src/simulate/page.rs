@@ -1,4 +1,4 @@
-//! The page of `antdt whatif`: every policy over the same time axis. It needs nothing but itself.
+//! The HTML page of `antdt whatif`: all policies over the same time axis, in one self-contained file.
 
 use std::time::Duration;
 
@@ -17,11 +17,11 @@ const MARKS_MAX: usize = 300;
 /// Rows in a table of actions at most.
 const ROWS_MAX: usize = 500;
 
-/// The page of these runs of one world, which `trace` names. `notes` are the lines that belong beside the figures:
-/// [`WhatIf::beyond`](antdt_sim::WhatIf::beyond) and [`Calibration::line`](antdt_sim::Calibration::line). Everything that is
-/// text is escaped.
+/// Returns the HTML page of `antdt whatif` for these runs, which all simulate the job in the file `trace`.
+/// `notes` are lines to show beside the figures: [`WhatIf::beyond`](antdt_sim::WhatIf::beyond) and
+/// [`Calibration::line`](antdt_sim::Calibration::line). All text is escaped.
 ///
-/// A policy of one's own has its page too: run it with [`antdt_sim::WhatIf`] and write the page of the runs.
+/// A program can also use it for a policy of its own, whose runs come from [`antdt_sim::WhatIf`].
 pub fn render(trace: &str, setup: &Setup, runs: &[Run], notes: &[&str]) -> String {
     let end_s = runs.iter().map(|run| run.completed.as_secs_f64()).fold(0.0, f64::max);
     let mut page = format!(

@@ -1,4 +1,4 @@
-//! `antdt sim`: a scenario from many seeds, under all invariants.
+//! `antdt sim`: simulates a scenario with many seeds, and checks all invariants.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -29,10 +29,10 @@ struct Run {
     wrong: Vec<String>,
 }
 
-/// Runs the scenario.
+/// Runs `antdt sim`: simulates a scenario from several seeds and checks all invariants.
 ///
 /// # Errors
-/// If the scenario cannot be used, or the trace cannot be written.
+/// If the scenario is invalid, or the trace cannot be written.
 pub fn run(asked: &Sim) -> Result<CommandOutput, CliError> {
     let calibration = Calibration::line().map_err(|error| CliError::new(error.to_string()))?;
     let scenario =

@@ -1,4 +1,4 @@
-//! `antdt whatif`: one world, several policies, side by side.
+//! `antdt whatif`: simulates one job under several policies and compares them.
 
 use std::collections::BTreeMap;
 
@@ -15,10 +15,10 @@ use crate::report::{self, table::push_columns};
 /// Actions of each policy that are printed; the files have all.
 const SHOWN: usize = 12;
 
-/// Answers the question, and writes the files that are asked for.
+/// Runs `antdt whatif`: simulates a job under several policies, and writes the files that the user asked for.
 ///
 /// # Errors
-/// If the trace cannot be used, the job cannot be, or a file cannot be written.
+/// If the trace or the settings of its job are invalid, or a file cannot be written.
 pub fn run(asked: &WhatIfCommand) -> Result<CommandOutput, CliError> {
     let calibration = Calibration::line().map_err(|error| CliError::new(error.to_string()))?;
     let refused = |error: &WhatIfError| match error {

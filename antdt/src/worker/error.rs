@@ -20,10 +20,10 @@ pub enum WorkerError {
     /// The process that launched this one has died.
     #[error("the process that launched this node has ended")]
     Orphan,
-    /// An address is unknown, or cannot be reached.
+    /// An address is unknown or cannot be reached, with this message.
     #[error("{0}")]
     Address(String),
-    /// A setting or the data set cannot be used.
+    /// A setting is invalid or the data set cannot be used, with this message.
     #[error("{0}")]
     Input(String),
     /// The checkpoint that the job continues from cannot be loaded.
@@ -47,7 +47,7 @@ pub enum WorkerError {
     /// This parameter server could not start.
     #[error(transparent)]
     Serve(#[from] PsServerError),
-    /// The training loop reached an impossible state: a defect.
+    /// The training loop reached an impossible state, which is a defect.
     #[error("the training loop cannot go on: {0}")]
     Loop(String),
     /// Received parameters do not fit the model.

@@ -51,13 +51,14 @@ use reduce::Ring;
 
 pub use error::WorkerError;
 
-/// Name of the data set that a job trains on, in the shard service.
+/// Name, in the shard service, of the data set that a job trains on.
 pub const TRAIN_DATASET: &str = "train";
 
 /// No master is away for longer, however long the job's steps are.
 const MASTER_LONGEST: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// Trains as the worker that `env` names, until the end of the data or until the master orders it to leave.
+/// Runs the worker whose environment is `env`, until the end of the data or until the master orders it to
+/// leave.
 ///
 /// The initial parameters are those of `trainer` for the job's seed; `rule` must be the same on every node.
 ///

@@ -1,4 +1,5 @@
-//! Control groups that take processor time or memory from a process: version 1 or 2, whichever the machine has and this user may write.
+//! Control groups that take processor time or memory away from a process. Version 1 or 2 is used, whichever
+//! the machine has and this user may write.
 
 use std::fs;
 use std::io;

@@ -1,5 +1,5 @@
-//! Disks that are full or can only be read: two file systems in memory, one for the run directory and one for the checkpoints below it.
-//! Needs root.
+//! Disks that are full or read-only: two file systems in memory, one for the run directory and one for the
+//! checkpoints below it. Needs root.
 
 use std::fs;
 use std::io;

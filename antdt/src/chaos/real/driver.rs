@@ -1,4 +1,4 @@
-//! Carries a schedule out on a real job, and sees it to its end.
+//! Carries out a schedule of faults on a real job, and waits until the job ends.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! A thread that stands still while the other threads of its process go on: a debugger would stop it the same way (`ptrace`).
+//! Stops the main thread of a process while its other threads go on, with `ptrace`, as a debugger would.
 
 use std::thread::JoinHandle;
 use std::time::Duration;

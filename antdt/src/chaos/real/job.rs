@@ -1,4 +1,4 @@
-//! A real job, as processes that can be hurt.
+//! A real job under chaos: its processes, which faults kill, stop or slow down.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};

@@ -27,34 +27,34 @@ use tools::Tools;
 /// Name of the workload whose model counts what was trained, and of its optimizer.
 const COUNTING: (&str, &str) = ("counting", "sums");
 
-/// A job, and the faults that are injected into it.
+/// A job to run, and the faults to inject into it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ChaosRun {
-    /// What goes wrong.
+    /// Plan from which the schedule of faults is drawn.
     pub plan: ChaosPlan,
-    /// How long the job may train nothing.
+    /// Longest time for which the job may train nothing.
     pub patience: Duration,
-    /// The program that runs the job.
+    /// Path of the program that runs the job.
     pub program: PathBuf,
-    /// Its arguments after `run`.
+    /// Arguments of the program after `run`.
     pub arguments: Vec<String>,
-    /// The settings that these come to.
+    /// Settings of the job that result from the arguments.
     pub spec: JobSpec,
-    /// Names of the settings that were given.
+    /// Names of the settings that the arguments give.
     pub given: BTreeSet<&'static str>,
 }
 
-/// Why a job could not be put to the test.
+/// Reason why `antdt chaos` could not run a job with faults.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ChaosError {
-    /// The folder has what another job left.
+    /// The folder contains files of another job.
     #[error("--report-dir = {}: an earlier job's files are there; name another folder", .0.display())]
     Used(PathBuf),
     /// A file or folder cannot be used.
     #[error("{}: {source}", path.display())]
     File {
-        /// Its path.
+        /// Path of the file or folder.
         path: PathBuf,
         /// Error of the operating system.
         source: io::Error,
@@ -62,28 +62,29 @@ pub enum ChaosError {
     /// The job cannot be started.
     #[error("`{}` cannot be started: {source}", program.display())]
     Start {
-        /// The program.
+        /// Path of the program that could not be started.
         program: PathBuf,
         /// Error of the operating system.
         source: io::Error,
     },
-    /// The job never trained.
+    /// The job did not train a single step.
     #[error("the job did not begin to train: {why}; see {}", log.display())]
     NotBegun {
-        /// What it said last.
+        /// Last message of the job.
         why: String,
-        /// What its masters said.
+        /// Path of the log of the job's masters.
         log: PathBuf,
     },
-    /// The user interrupted it.
+    /// The user interrupted the run.
     #[error("interrupted; all processes of the job were ended")]
     Interrupted,
 }
 
-/// Runs a job while things go wrong. What happens is said with `say`, a line at a time.
+/// Runs a job, injects faults into it, and returns the report. `say` gets one line of text for each event;
+/// `stop` ends the run early.
 ///
 /// # Errors
-/// If the job could not be put to the test. What it did wrong is in the report.
+/// If the job could not be run with faults. What the job did wrong is in the report.
 pub async fn run(
     chaos: &ChaosRun,
     say: &mut (dyn FnMut(String) + Send),

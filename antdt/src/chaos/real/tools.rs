@@ -1,4 +1,4 @@
-//! What this machine and this job let go wrong, and how.
+//! The means to inject faults that this machine and this job have.
 
 use std::collections::BTreeMap;
 use std::fs;
