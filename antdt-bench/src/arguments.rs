@@ -15,7 +15,7 @@ use clap::{Parser, ValueEnum};
 /// Name of a benchmark. A new one is added here, and in the crate's table of the functions that run them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Name {
-    /// whole jobs of four workers, with and without a straggler, against their oracles
+    /// whole jobs of four workers, with and without a straggler, compared with their ideal times
     Job,
     /// all-reduces beside gloo, Open MPI and the machine's bounds
     Collective,
@@ -23,7 +23,7 @@ pub enum Name {
     Shard,
     /// the simulator: events a second, large jobs, memory
     Sim,
-    /// real jobs beside their simulation: the gate of every simulated figure
+    /// real jobs compared with their simulation: simulated figures count only if it passes
     Calibrate,
     /// every policy on every kind of straggler, beside doing nothing and an oracle with perfect foresight
     Policies,

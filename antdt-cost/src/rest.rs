@@ -1,6 +1,8 @@
-//! [`Rest`]: what an action saves of the rest of a job, with its costs and its error.
+//! [`Rest`]: predicts how much job time an action saves in the rest of a job, less its costs, with the standard
+//! error.
 //!
-//! A slowness goes on for a time `X`, exponential with the mean `L`; the job has `R` to go. Then
+//! The model: the present slowness lasts for another time `X`, which is exponentially distributed with the
+//! mean `L`; the job lasts for another time `R`. The saved time is then
 //!
 //! ```text
 //! T(d) = E[(min(X, R) - d)+] = L (exp(-d / L) - exp(-R / L))          time from d on in which it is slow
@@ -9,8 +11,9 @@
 //! a restart     cured T(delay) (1 - after / now)  -  delay (away / now - 1)  -  2 pause
 //! ```
 //!
-//! A plan comes into force after `delay`. When the slowness ends, the plan does harm until the next one: `healthy` of a step's time for
-//! `lag`. A restart takes a worker away for `delay`, in which the others do its work, and pauses all of them twice; only some restarts cure.
+//! A plan comes into force after `delay`. When the slowness ends, the plan makes each step longer by the
+//! share `healthy`, for `lag`, until the next plan. A restart takes a worker away for `delay`, in which the
+//! others do its work, and pauses all workers twice; only the share `cured` of restarts ends the slowness.
 //!
 //! Source: our design.
 

@@ -41,8 +41,9 @@ pub struct UpdateRule {
     /// at their share of the rate, so that no sample moves the model more than others do. `None` takes every
     /// step at the whole rate.
     ///
-    /// Near the end a slow worker may go on for several steps after the others have run out of data. At the whole rate the noise of
-    /// its few samples would be most of what the last steps do. PyTorch divides by the workers there were at first in this case (`Join`, recalled).
+    /// Near the end of the data a slow worker may take several steps after the others have no data left. At
+    /// the whole rate the noise of its few samples would dominate these steps. In this case PyTorch divides
+    /// by the number of workers at the beginning (`Join`, recalled).
     pub full_batch: Option<u64>,
 }
 

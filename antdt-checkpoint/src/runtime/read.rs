@@ -43,7 +43,7 @@ pub enum CheckpointReadError {
     Manifest {
         /// Path of the manifest.
         path: PathBuf,
-        /// Reason why it cannot be used.
+        /// Reason why the manifest cannot be used.
         error: ManifestError,
     },
     /// A file that the manifest lists does not exist.
@@ -82,7 +82,7 @@ pub enum CheckpointReadError {
     Ledger {
         /// Path of the cut.
         path: PathBuf,
-        /// Reason why it cannot be read.
+        /// Reason why the cut cannot be read.
         error: DecodeError,
     },
     /// The ledger's cut and the model do not come from the same checkpoint.

@@ -83,9 +83,10 @@ pub struct Push {
     /// Number of samples that the gradient is the sum of. A push with 0 samples changes nothing, but the
     /// worker counts as present.
     pub samples: u64,
-    /// Share of the learning rate at which the gradient changes the parameters. Where a push takes effect at
-    /// once, a gradient with a share counts as the mean of its samples, one without as the sum over a nominal
-    /// batch. In synchronous training all pushes of a step have the same share.
+    /// Share of the learning rate at which the gradient changes the parameters; `None` is the whole rate. In
+    /// asynchronous training the server divides the gradient by the push's own number of samples if there is
+    /// a share, otherwise by the nominal batch size. In synchronous training all pushes of a step have the
+    /// same share.
     #[doc(alias = "ADJUST_LR")]
     pub rate_share: Option<f32>,
     /// Gradient sums for the server's piece of the flat vector.

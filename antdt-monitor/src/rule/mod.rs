@@ -18,12 +18,12 @@ pub use ratio::RatioRule;
 /// role and device class, at the same moment; above 1 is slower.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Evidence {
-    /// Ratio over the short window.
+    /// Slowness ratio over the short window: the node's time per sample over the median of its peers.
     pub ratio_short: f64,
     /// Short-window ratio that noise alone may give a healthy node, with a chance of at most
     /// [`ERROR_RATE`](crate::ERROR_RATE); above 1.
     pub ratio_by_chance: f64,
-    /// Median of the ratio over the long window.
+    /// Median of the slowness ratio over the long window.
     pub ratio_long: f64,
     /// Share of the long window in which the node was slow, 0 to 1.
     pub slow_fraction_long: f64,

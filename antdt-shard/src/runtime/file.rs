@@ -87,7 +87,7 @@ pub enum FileStoreError {
     Segment {
         /// File of the segment.
         path: PathBuf,
-        /// Reason why it cannot be read.
+        /// Reason why the segment cannot be read.
         #[source]
         source: JournalError,
     },

@@ -126,7 +126,7 @@ pub enum ObjectError {
     Piece {
         /// Path of the piece.
         path: String,
-        /// Reason why it cannot be read.
+        /// Reason why the piece cannot be read.
         #[source]
         source: PieceError,
     },
@@ -172,7 +172,8 @@ const GATHERED_MAX: usize = 8 << 20;
 /// Acks that the first one had answered and not written are trained again; nothing is lost, and the two never
 /// both write.
 ///
-/// Dropping it writes the gathered records and waits for that, at most as long as its [`ObjectTimeouts`].
+/// Dropping the log writes the records gathered for the next piece, and waits for that at most as long as its
+/// [`ObjectTimeouts`] say.
 ///
 /// ```
 /// use std::sync::Arc;

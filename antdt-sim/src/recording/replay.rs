@@ -39,9 +39,11 @@ pub struct Parting {
     pub at: JobTime,
     /// Name of the state machine that differs.
     pub machine: String,
-    /// Entry of the recording; `None` if the recording has no entry where the machine does something.
+    /// The recording's entry at this place; `None` if the replayed machine does something for which the
+    /// recording has no entry.
     pub recorded: Option<String>,
-    /// Answer or effect of the replayed machine; `None` if it does nothing where the recording has an entry.
+    /// Answer or effect of the replayed machine at this place; `None` if it does nothing where the recording
+    /// has an entry.
     pub replayed: Option<String>,
 }
 

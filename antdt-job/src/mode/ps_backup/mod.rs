@@ -1,12 +1,14 @@
 //! The sync mode `ps-backup=WORKERS`: parameter servers with common steps that do not wait for the slowest
 //! workers.
 //!
-//! As in `ps-bsp` the servers buffer the pushes of a step, and the master's coordinator commits it. It does so when all workers that have
-//! samples are ready but for `WORKERS` of them, at least one. A push that comes later is in no step: no server applies it and its
-//! samples are not acknowledged. Its worker takes them again in the step that is open then. When they came too late four times in a
-//! row it gives its shards back, and takes steps without samples until another worker has asked for a shard.
+//! As in `ps-bsp` the servers buffer the pushes of a step, and the master's coordinator commits the step.
+//! It waits until all workers that have samples are ready except `WORKERS` of them, and at least one is. No
+//! server applies a push that comes later, and its samples are not acknowledged: the worker trains them again
+//! in the step that is open then. A worker whose pushes came too late four times in a row gives its shards
+//! back, and takes steps without samples until another worker has asked for a shard.
 //!
-//! A step in which a plan may come into force takes every worker, and so does one in which a worker stands still for a checkpoint.
+//! The coordinator waits for every worker in a step in which a plan may come into force, or in which a worker
+//! has paused for a checkpoint.
 //!
 //! A step of a worker: `Exchange`, `Load`, `Pull`, `Compute`, `Push`, `Ready`.
 //!
