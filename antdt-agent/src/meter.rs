@@ -31,7 +31,7 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// Returns a meter for one life of a node. Its first batch starts at `now`, waiting for data.
+    /// Returns a meter for one incarnation of a node. Its first batch starts at `now`, waiting for data.
     pub const fn new(holder: Holder, now: JobTime) -> Self {
         Self { holder, sequence: 0, since: now, part: Part::DataWait, spent: [0; 4] }
     }

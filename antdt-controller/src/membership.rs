@@ -69,7 +69,7 @@ pub enum Arrival {
     /// The worker is a member of the group in force but names an older one: it was not told of the new group, or its
     /// request is old.
     Member,
-    /// The sender is not the newest life of a live worker; the request has no effect.
+    /// The sender is not the newest incarnation of a live worker; the request has no effect.
     NotLive,
 }
 

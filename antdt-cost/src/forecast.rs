@@ -8,8 +8,9 @@
 //! = L + integral from L of (1 - product of F_i(t)) dt`, where no batch is done before `L`. It is integrated
 //! over `POINTS` points: O(workers).
 //!
-//! A step that need not wait for its `b` slowest workers ends when all but `b` of them are done. The chance that at most `b` are late at
-//! a time is a sum over how many are, one worker after the other: O(workers * b) for each point.
+//! A step that need not wait for its `b` slowest workers ends when all but `b` workers are done. The
+//! probability that at most `b` workers are not done at a time is computed by adding one worker after the
+//! other to the distribution of their number: O(workers * b) for each point.
 
 use std::sync::LazyLock;
 use std::time::Duration;

@@ -367,7 +367,8 @@ pub enum Note {
     Died(NodeId, PlanVersion),
     /// Reports of one heartbeat, oldest first, each with the sum of its samples' losses.
     Batches(Vec<(BatchReport, f64)>),
-    /// A worker averaged its model with all others; its distance from the average before.
+    /// A worker averaged its model with all others. The value is the distance between its model before the
+    /// average and the average.
     Averaged(NodeId, ModelDistance),
     /// Every sample of the job is committed.
     Completed,

@@ -1,8 +1,9 @@
 //! The policy `predictive`: takes the actions that make the rest of the job shortest, as far as that can be
 //! predicted.
 //!
-//! At every tick it predicts what each action would save of the rest of the job ([`Rest`]), with the error of that, and takes
-//! the first that saves time for sure: a restart, new batch sizes, or other backups.
+//! At every tick the policy predicts how much of the remaining time of the job each action would save
+//! ([`Rest`]), with the standard error. It takes the first action that surely saves time, given this error:
+//! a restart, new batch sizes, or another number of backups.
 //!
 //! | | `nd` | `predictive` |
 //! |---|---|---|
@@ -11,8 +12,9 @@
 //! | small differences | nothing, as far as noise may explain them | followed once they are known: the error of a median falls with its batches |
 //! | restart | after a whole long window | also before, when what it saves outweighs it; not any more once restarts of this job did not cure and it does not |
 //!
-//! What it learns from the job itself: how long slownesses last, how long a plan takes until it is in force, how often a restart cures, how long a
-//! node takes to start, and which share of its promises came true.
+//! The policy measures in the job itself how long slownesses last, how long a plan takes until it is in
+//! force, how often a restart cures, how long a node takes to start, and which share of its promises came
+//! true.
 //!
 //! Source: our design.
 

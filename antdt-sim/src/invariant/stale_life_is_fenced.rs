@@ -13,7 +13,7 @@ use super::Invariant;
 use super::leases::{Leases, Move};
 use crate::happening::Happening;
 
-/// Checks that a life that was declared dead has no effect any more; see the [module](self).
+/// Checks that an incarnation which was declared dead has no effect any more; see the [module](self).
 #[derive(Debug, Default)]
 pub struct StaleLifeIsFenced {
     leases: Leases,
