@@ -40,6 +40,6 @@ pub(crate) fn follow(
 /// Checks that both agree to single precision.
 pub(crate) fn close(values: &[(f32, f64)]) {
     for (value, model) in values {
-        assert!((f64::from(*value) - model).abs() < 2e-5, "{value} {model}");
+        assert!((f64::from(*value) - model).abs() < 1e-5, "{value} {model}");
     }
 }
