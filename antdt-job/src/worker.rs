@@ -151,6 +151,14 @@ impl Peers {
         }
     }
 
+    /// Returns whether members of a group of size `world` make the mean of their models in parts: each member makes the mean of
+    /// one part and gives it to all, which moves `2(n-1)/n` of a model. Otherwise each gives its whole model to its `n-1` peers.
+    /// Two members move as much either way, with half the messages; members that average with different peers
+    /// have no part in common.
+    pub const fn average_in_parts(&self, world: u32) -> bool {
+        matches!(self, Self::All | Self::Apart { .. }) && world > 2
+    }
+
     /// Returns whether the member with this rank is included.
     pub fn contains(&self, rank: Rank) -> bool {
         match self {

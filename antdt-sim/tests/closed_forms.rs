@@ -219,6 +219,58 @@ fn a_step_with_a_ring_takes_its_latency_its_bytes_and_its_folding() {
     }
 }
 
+/// Messages take no time, and models that of the bytes which each member sends.
+#[derive(Debug)]
+struct OnlyModels {
+    bandwidth: f64,
+}
+
+impl Network for OnlyModels {
+    fn message(&mut self, at: JobTime, _: Site, _: Site, _: u64, _: &mut DetRng) -> Option<JobTime> {
+        Some(at)
+    }
+    fn collective(&mut self, _: JobTime, operation: Collective, world: u32, _: &mut DetRng) -> Duration {
+        let others = f64::from(world - 1) / f64::from(world);
+        #[allow(clippy::cast_precision_loss)]
+        let sent = match operation {
+            Collective::AllGather(bytes) if bytes > 1024 => others * bytes as f64,
+            Collective::AllReduce(bytes) if bytes > 1024 => 2.0 * others * bytes as f64,
+            _ => 0.0,
+        };
+        Duration::from_secs_f64(sent / self.bandwidth)
+    }
+}
+
+/// `T = steps * (s * t * b + c)` where all workers are one group in each step: `c` is the time of `2 (n-1)/n` of a model, of a whole
+/// one for two, who swap theirs. Members wait for the slowest of their group alone, so this is the most that a group costs.
+/// Source: our formula; `docs/modes.md` has the bytes.
+#[test]
+fn an_average_of_a_group_takes_what_its_slowest_member_and_the_bytes_of_the_models_do() {
+    let (bytes, bandwidth, steps) = (8_u32 << 20, 1e8, 50_u32);
+    for (workers, sync) in [
+        (2, "ripples=division:2"),
+        (3, "ripples=division:3"),
+        (4, "ripples=division:4"),
+        (4, "ripples=buffer:4"),
+        (4, "ripples=arrival:4"),
+        (6, "ripples=division:6"),
+    ] {
+        for slow in [1, 2, 5] {
+            let pace = Pace { per_sample: Duration::from_millis(1), slow };
+            let done = |steps| {
+                let job = Setup { gradient_bytes: bytes.into(), ..setup(sync, workers, steps) };
+                run(job, "none", pace, OnlyModels { bandwidth }).completed
+            };
+            let took = done(steps.into()).since(done(1));
+            let n = f64::from(workers);
+            let models = if workers == 2 { 1.0 } else { 2.0 * (n - 1.0) / n };
+            let average = Duration::from_secs_f64(models * f64::from(bytes) / bandwidth);
+            let off = took.abs_diff((pace.per_sample * slow * 60 + average) * (steps - 1));
+            assert!(off <= Duration::from_nanos(2) * (steps - 1), "{sync}, {slow}: {took:?}, {off:?} off");
+        }
+    }
+}
+
 /// Worker 1 is slow until it is started again.
 #[derive(Debug, Clone, Copy)]
 struct Cured {

@@ -110,6 +110,20 @@ fn who_forms_groups_decides_who_waits_for_a_slow_worker() {
 }
 
 #[test]
+fn equal_workers_mostly_train_however_their_groups_are_formed() {
+    for sync in ["ripples=smart:4", "ripples=division:4", "ripples=buffer:4", "ripples=arrival:4", "ad-psgd"]
+    {
+        let mut scenario = shipped("groups_even");
+        (scenario.setup.workers, scenario.setup.global_batch_size) = (8, 512);
+        (scenario.setup.samples, scenario.setup.gradient_bytes) = (512 * 60, 1 << 20);
+        scenario.setup.sync = sync.parse().unwrap();
+        let trained = 1.0 - outcome(&scenario, 0).idle_share();
+        println!("{sync}: trained {trained:.3} of the time");
+        assert!(trained > 0.4, "{sync}: {trained}");
+    }
+}
+
+#[test]
 fn who_has_its_share_of_the_data_from_the_start_keeps_it() {
     let mut scenario = shipped("static_sharding");
     let dealt = outcome(&scenario, 0).completed.as_secs_f64();

@@ -26,8 +26,9 @@ pub(super) enum Part {
 pub(super) enum Sum {
     /// Whether a member lacks the model.
     Entered { lacking: bool },
-    /// The step, the acks for it, and how many members average with each other, at most.
-    Combined { step: u64, acks: u64, peers: u32 },
+    /// The step, the acks for it, how many members average with each other, at most, and whether they make a mean of models in
+    /// parts.
+    Combined { step: u64, acks: u64, peers: u32, in_parts: bool },
     /// The totals of the control values.
     Agreed([f64; Lanes::LEN]),
 }
@@ -116,13 +117,15 @@ impl SimGroup {
                 totals.iter_mut().zip(lanes.encode()).for_each(|(total, lane)| *total += lane);
             }
             (sum @ (None | Some(Sum::Combined { .. })), Part::Combine { step, acks, peers }) => {
+                let world = u32::try_from(self.members.len()).unwrap_or(u32::MAX);
+                let in_parts = peers.average_in_parts(world);
                 let Sum::Combined { acks: count, peers: most, .. } =
-                    sum.get_or_insert(Sum::Combined { step, acks: 0, peers: 0 })
+                    sum.get_or_insert(Sum::Combined { step, acks: 0, peers: 0, in_parts })
                 else {
                     return;
                 };
                 *count += acks.len() as u64;
-                *most = peers.count(u32::try_from(self.members.len()).unwrap_or(u32::MAX)).max(*most);
+                *most = peers.count(world).max(*most);
                 self.contribution(rank).acks = acks;
             }
             (Some(_), _) => {}

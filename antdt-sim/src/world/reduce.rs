@@ -146,23 +146,30 @@ impl<O: Observer> World<O> {
     fn time_of(&mut self, version: MembershipVersion, begin: JobTime) -> Duration {
         let group = &self.groups[&version];
         let world = u32::try_from(group.members.len()).unwrap_or(u32::MAX);
-        let operations: [Option<(Collective, u32)>; 2] = match group.sum {
+        let model_bytes = self.setup.gradient_bytes;
+        let operations: [Option<(Collective, u32)>; 3] = match group.sum {
             Some(Sum::Entered { lacking }) => {
                 let model = (lacking && group.source.is_some())
-                    .then_some((Collective::Broadcast(self.setup.gradient_bytes), world));
-                [Some((Collective::AllReduce(1), world)), model]
+                    .then_some((Collective::Broadcast(model_bytes), world));
+                [Some((Collective::AllReduce(1), world)), model, None]
             }
-            Some(Sum::Combined { acks, peers, .. }) => {
+            Some(Sum::Combined { acks, peers, in_parts, .. }) => {
                 let bytes = ACK_BYTES * (u64::from(world) + acks);
-                let combine = match self.setup.sync.capabilities().mixes() {
+                let shares = Some((Collective::AllGather(bytes), world));
+                let (combine, means) = match (self.setup.sync.capabilities().mixes(), in_parts) {
+                    (false, _) => ((Collective::AllReduce(model_bytes), world), None),
+                    // Each is given its part of all models, in as many bytes as a gather has, and gives the mean of it to all.
+                    (true, true) => {
+                        let gather = (Collective::AllGather(model_bytes), world);
+                        (gather, Some(gather))
+                    }
                     // Each sends its whole model to each of its peers.
-                    true => (Collective::AllGather(self.setup.gradient_bytes * u64::from(peers)), peers),
-                    false => (Collective::AllReduce(self.setup.gradient_bytes), world),
+                    (true, false) => ((Collective::AllGather(model_bytes * u64::from(peers)), peers), None),
                 };
-                [Some(combine), Some((Collective::AllGather(bytes), world))]
+                [Some(combine), means, shares]
             }
-            Some(Sum::Agreed(_)) => [Some((Collective::AllReduce(8 * Lanes::LEN as u64), world)), None],
-            None => [None, None],
+            Some(Sum::Agreed(_)) => [Some((Collective::AllReduce(8 * Lanes::LEN as u64), world)), None, None],
+            None => [None; 3],
         };
         let mut time = match group.sum {
             Some(Sum::Entered { .. }) => self.models.network.form(begin, world, &mut self.network_rng),

@@ -7,10 +7,6 @@ use antdt_model::{Given, LocalReplica};
 
 use super::error::WorkerError;
 
-/// Members from which on each makes one part of the mean. Two send each other a model either way, and whole ones with half the
-/// messages.
-const PARTS_FROM: u32 = 3;
-
 /// The uniform mean of the models of `peers`, beside this worker's model `own`. Peers that name the same members get the same bits.
 pub(super) fn uniform(
     comm: &mut (impl Communicator + ?Sized),
@@ -18,9 +14,10 @@ pub(super) fn uniform(
     layout: &ParamLayout,
     peers: &Peers,
 ) -> Result<Given, WorkerError> {
-    match peers {
-        Peers::All if comm.group().world() >= PARTS_FROM => in_parts(comm, own, layout),
-        _ => of_whole_models(comm, own, layout, peers),
+    if peers.average_in_parts(comm.group().world()) {
+        in_parts(comm, own, layout)
+    } else {
+        of_whole_models(comm, own, layout, peers)
     }
 }
 
