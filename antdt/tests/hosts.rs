@@ -1,5 +1,5 @@
-//! Jobs on several hosts: three network namespaces with addresses of their own and two workers each, started by a launcher
-//! of the test's own. The master is in a fourth namespace.
+//! Jobs on several hosts: three network namespaces with addresses of their own and two workers each, started by the launcher
+//! of the example `own_launcher`. The master is in a fourth namespace.
 //!
 //! Namespaces need root and `ip`; without them the tests say that they are skipped.
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a failure here is the test's")]
@@ -25,10 +25,10 @@ use antdt_core::{ClusterView, Holder, InvalidValue, JobTime, NodeActionKind, Nod
 use antdt_rt::CancellationToken;
 use serde::{Deserialize, Serialize};
 
-use launcher::{HostPlace, NetnsLauncher, Pids};
+use launcher::{HostPlace, Pids, Plan, ShellLauncher};
 use network::Network;
 
-#[path = "hosts/launcher.rs"]
+#[path = "../examples/own_launcher/launcher.rs"]
 mod launcher;
 #[allow(dead_code, reason = "shared with a test that also cuts the network")]
 #[path = "../../antdt-collective/tests/netns/network.rs"]
@@ -96,6 +96,12 @@ fn network() -> Option<Network> {
 
 fn hosts() -> Vec<HostPlace> {
     (0..HOSTS).map(|host| (Network::name(host), Network::address(host))).collect()
+}
+
+/// Two workers on each of these hosts.
+fn plan(hosts: Vec<HostPlace>) -> Plan {
+    let shell = ["ip", "netns", "exec", "{host}", "sh", "-s"].map(str::to_owned).to_vec();
+    Plan { hosts, per_host: 2, shell }
 }
 
 fn spec(folder: &Path, sync: &str, servers: u32) -> JobSpec {
@@ -217,7 +223,7 @@ fn a_master() {
     let pids = Pids::default();
     let (hosts, theirs) = (order.hosts.clone(), Arc::clone(&pids));
     let launcher = Box::new(move |outlets| -> Box<dyn antdt_controller::Launcher> {
-        Box::new(NetnsLauncher::new(hosts, outlets, theirs))
+        Box::new(ShellLauncher::new(plan(hosts), outlets, theirs))
     });
     let seams = Seams { launcher, ..Seams::default() };
     let shared = Arc::new(Mutex::new(BTreeSet::new()));
@@ -413,7 +419,7 @@ fn nodes_on_other_hosts_end_by_themselves_when_their_master_is_gone() {
 fn the_launcher_of_these_tests_is_what_a_launcher_should_be() {
     let Some(_network) = network() else { return };
     let make = |outlets| -> Box<dyn antdt_controller::Launcher> {
-        Box::new(NetnsLauncher::new(hosts(), outlets, Pids::default()))
+        Box::new(ShellLauncher::new(plan(hosts()), outlets, Pids::default()))
     };
     check_launcher(make, LIMIT).unwrap_or_else(|violation| panic!("{violation}"));
 }
