@@ -85,6 +85,26 @@ pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or_default()
 }
 
+/// The value in the middle of `values`, which are drawn alike, and the 95 % interval of the median that they were drawn from: the
+/// innermost pair of them between which it lies with that probability, whatever their distribution is. Of fewer than six there is no
+/// such pair, and the interval is no number.
+pub(crate) fn median_interval(values: &[f64]) -> (f64, [f64; 2]) {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    // The median lies below the value at index `cut` with the probability of at most `cut` heads in as many tosses as there are values.
+    let (mut below, mut tosses) = (0.0, 0.5_f64.powi(sorted.len() as i32));
+    let mut pair = None;
+    for cut in 0..sorted.len() / 2 {
+        below += tosses;
+        if below > 0.025 {
+            break;
+        }
+        pair = Some([sorted[cut], sorted[sorted.len() - 1 - cut]]);
+        tosses *= (sorted.len() - cut) as f64 / (cut + 1) as f64;
+    }
+    (median(sorted), pair.unwrap_or([f64::NAN; 2]))
+}
+
 /// The least of some values; infinite of none.
 pub(crate) fn least(values: impl IntoIterator<Item = f64>) -> f64 {
     values.into_iter().fold(f64::INFINITY, f64::min)
@@ -207,6 +227,20 @@ mod tests {
         assert_eq!(interval(&[5.0; 4]), (5.0, [5.0, 5.0]));
         assert!(interval(&[5.0]).1[0].is_nan());
         assert!(interval(&(0..90).map(f64::from).collect::<Vec<_>>()).1[0] > 0.0);
+    }
+
+    #[test]
+    fn the_interval_of_a_median_is_the_innermost_pair_that_holds_it_in_95_of_100_draws() {
+        let of = |count: u32| {
+            let values: Vec<f64> = (0..count).rev().map(f64::from).collect();
+            median_interval(&values)
+        };
+        // 1 in 32 of six are all on one side of the median; of nine, 1 + 9 in 256; of thirty, 0.0428 have nine or fewer on one side.
+        assert_eq!(of(6), (3.0, [0.0, 5.0]));
+        assert_eq!(of(9), (4.0, [1.0, 7.0]));
+        assert_eq!(of(30), (15.0, [9.0, 20.0]));
+        assert!(of(5).1.iter().all(|end| end.is_nan()) && of(0).1[0].is_nan());
+        assert_eq!(median_interval(&[2.0; 7]), (2.0, [2.0, 2.0]));
     }
 
     #[test]

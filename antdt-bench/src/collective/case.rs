@@ -130,8 +130,8 @@ impl Plan {
     pub(super) const fn of(bytes: usize, quick: bool) -> Self {
         let rounds = match (quick, bytes) {
             (false, _) => 30,
-            (true, bytes) if bytes > 64 * MIB => 3,
-            (true, bytes) if bytes > 16 * MIB => 5,
+            // The fewest that have an interval.
+            (true, bytes) if bytes > 64 * MIB => 6,
             (true, _) => 9,
         };
         match bytes {
@@ -159,9 +159,10 @@ pub(super) fn entries(path: Path, world: u32, bytes: usize, series: &[Series], s
     let beside = |other: &Series| format!("{} {} {unit}", other.column, digits(other.median() * units));
     let mut compare = |column: Column, least: f64| {
         if let Some(peer) = of(column) {
+            let (ratio, within) = peer.over(ours);
             entries.push(
-                Entry::shown(format!("{title}: {column} / ours"), peer.median() / ours.median(), "x")
-                    .at_least(least / slack)
+                Entry::shown(format!("{title}: {column} / ours"), ratio, "x")
+                    .interval_at_least(within, least / slack)
                     .beside(beside(peer)),
             );
         }
@@ -232,9 +233,10 @@ pub(super) fn entries(path: Path, world: u32, bytes: usize, series: &[Series], s
         }
         if let Some(gloo) = of(GLOO) {
             let theirs = gloo.cpu_median() / gib;
+            let (ratio, within) = ours.cpu_over(gloo);
             entries.push(
-                Entry::shown(format!("{title}: time on the cores, ours / {}", Peer::Gloo), cpu / theirs, "x")
-                    .at_most(0.6 * slack)
+                Entry::shown(format!("{title}: time on the cores, ours / {}", Peer::Gloo), ratio, "x")
+                    .interval_at_most(within, 0.6 * slack)
                     .beside(format!("gloo {} s a GiB", digits(theirs))),
             );
         }
@@ -268,7 +270,7 @@ mod tests {
     const TCP: Path = Path { medium: Medium::Tcp, buffer: Buffer::Heap };
 
     fn series(column: Column, seconds: f64, cpu: f64) -> Series {
-        Series { column, seconds: vec![seconds], cpu: vec![cpu] }
+        Series { column, seconds: vec![seconds; 6], cpu: vec![cpu; 6] }
     }
 
     #[test]
@@ -282,7 +284,7 @@ mod tests {
         ];
         let rows = entries(TCP, 2, 64 * MIB, &all, 1.0);
         let row = |end: &str| rows.iter().find(|row| row.name.ends_with(end)).unwrap();
-        assert_eq!(rows[0].name, "tcp, 2 ranks, 64 MiB (1 rounds)");
+        assert_eq!(rows[0].name, "tcp, 2 ranks, 64 MiB (6 rounds)");
         let value = |end: &str| row(end).value.unwrap();
         assert!((rows[0].value.unwrap() - 40.0).abs() < 1e-9);
         assert!(row("gloo / ours").state == State::Ok && (value("gloo / ours") - 1.25).abs() < 1e-9);
@@ -290,6 +292,21 @@ mod tests {
         assert_eq!(row("Open MPI / ours").state, State::Failed, "1.1 is not 1.2");
         assert_eq!(row("ceiling / ours").state, State::Failed, "three quarters of what loopback carries");
         assert!(row("ours / gloo").state == State::Ok && (value("ours / gloo") - 0.5).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_peer_that_varies_by_a_fifth_leaves_a_row_open_that_its_median_alone_would_fail() {
+        let own = Path { medium: Medium::Shm, buffer: Buffer::Own };
+        let of = |gloo: [f64; 6]| {
+            let peer = Series { column: GLOO, seconds: gloo.map(|ms| ms / 1e3).to_vec(), cpu: vec![0.1; 6] };
+            let rows = entries(own, 2, 64 * MIB, &[series(Column::Ours(own), 0.0114, 0.05), peer], 1.5);
+            rows.into_iter().find(|row| row.name.ends_with("gloo / ours")).unwrap()
+        };
+        let varies = of([35.9, 36.3, 36.8, 37.2, 41.0, 44.2]);
+        assert_eq!(varies.state, State::Unresolved, "{varies:?}");
+        assert!(varies.value.unwrap() < 5.0 / 1.5, "{varies:?}");
+        assert_eq!(of([35.9, 36.3, 36.8, 37.2, 37.1, 36.2]).state, State::Failed);
+        assert_eq!(of([43.9, 44.3, 46.8, 39.2, 41.1, 42.2]).state, State::Ok);
     }
 
     #[test]

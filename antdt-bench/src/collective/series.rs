@@ -7,7 +7,7 @@ use super::case::Path;
 use super::order::Medium;
 use super::terms::Terms;
 use crate::arguments::Peer;
-use crate::meter::{median, quantile};
+use crate::meter::{median, median_interval, quantile};
 
 /// Systems that take turns at reducing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -76,4 +76,20 @@ impl Series {
     pub(super) fn cpu_median(&self) -> f64 {
         median(self.cpu.iter().copied())
     }
+
+    /// How many times longer it takes than `other`, and the 95 % interval of that. They took turns, so each round is a pair.
+    pub(super) fn over(&self, other: &Self) -> (f64, [f64; 2]) {
+        ratio(&self.seconds, &other.seconds)
+    }
+
+    /// The same of the time on the cores.
+    pub(super) fn cpu_over(&self, other: &Self) -> (f64, [f64; 2]) {
+        ratio(&self.cpu, &other.cpu)
+    }
+}
+
+/// Median and interval of the ratios of values that belong together.
+fn ratio(above: &[f64], below: &[f64]) -> (f64, [f64; 2]) {
+    let ratios: Vec<f64> = above.iter().zip(below).map(|(above, below)| above / below).collect();
+    median_interval(&ratios)
 }
