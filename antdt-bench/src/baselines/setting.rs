@@ -63,6 +63,13 @@ impl Setting {
         f64::from(self.global_batch_size()) / step
     }
 
+    /// Steps of a worker that is `sigma` times slower over those of another one, if neither waits for anybody: only its gradients
+    /// take longer, not what it sends. `even` is the throughput of all workers when none is slow, in samples per second.
+    pub(super) fn unblocked_share(&self, sigma: f64, even: f64) -> f64 {
+        let step = f64::from(self.workers) * self.speed() / even;
+        step / (step + sigma - 1.0)
+    }
+
     /// The sizes, for the name of a row.
     pub(super) fn name(&self) -> String {
         format!("{} x {} workers, {} steps of {:?}", self.hosts(), self.per_host, self.steps, self.compute)
@@ -84,6 +91,14 @@ mod tests {
         assert!((SETTING.bandwidth(0.1) - 5.0 * SETTING.bandwidth(0.5)).abs() < 1e-6);
         let slower = Setting { compute: Duration::from_millis(200), ..SETTING };
         assert!((slower.bandwidth(0.5) - SETTING.bandwidth(0.5) / 2.0).abs() < 1e-6);
+    }
+
+    #[test]
+    fn a_worker_that_waits_for_nobody_falls_behind_by_its_gradients_alone() {
+        let gradients_alone = 8.0 * SETTING.speed();
+        assert!((SETTING.unblocked_share(5.0, gradients_alone) - 0.2).abs() < 1e-9);
+        assert!((SETTING.unblocked_share(5.0, gradients_alone / 2.0) - 2.0 / 6.0).abs() < 1e-9);
+        assert!((SETTING.unblocked_share(1.0, gradients_alone / 3.0) - 1.0).abs() < 1e-9);
     }
 
     #[test]
