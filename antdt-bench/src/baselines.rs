@@ -18,11 +18,13 @@ use crate::{Entry, Rows, Settings};
 
 mod cell;
 mod hypothesis;
+mod kernel;
 mod loss;
 mod ours;
 pub(crate) mod pacer;
 mod page;
 mod setting;
+mod simulated;
 
 use cell::{Cell, LOAD_MAX, Measured, Scheme, Slow};
 use hypothesis::{CLAIMS, Cells, Verdict};
@@ -78,6 +80,7 @@ pub fn run(settings: &Settings, rows: &mut Rows) -> Result<()> {
     rows.push(pacer::row(setting.bandwidth(0.5), LOAD_MAX)?);
     let job = settings.report_dir.join("job.toml");
     fs::write(&job, setting::WORKLOAD).with_context(|| format!("cannot write {}", job.display()))?;
+    rows.push(kernel::row(settings, &setting, &job)?);
     let mut store = Store::open(&settings.report_dir.join("cells.jsonl"), settings.go_on)?;
     for cell in cells(settings) {
         let measured = match find(store.cells(), &cell) {
@@ -92,6 +95,7 @@ pub fn run(settings: &Settings, rows: &mut Rows) -> Result<()> {
         rows.extend(of_cell(&setting, &measured));
     }
     rows.extend(ours::rows(store.cells()));
+    rows.extend(simulated::rows(&setting, store.cells(), &settings.report_dir)?);
     let mut lines = Vec::new();
     let mut ratios: Vec<f64> = store.cells().iter().map(|it| it.cell.ratio).collect();
     ratios.sort_by(f64::total_cmp);

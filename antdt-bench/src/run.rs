@@ -21,8 +21,25 @@ pub(crate) const LOG: &str = "log.txt";
 /// If the job cannot be started, is not done within `limit` (it is killed then), fails, or leaves no readable
 /// report.
 pub fn run(antdt: &Path, arguments: &[String], folder: &Path, limit: Duration) -> Result<Report> {
+    finished(start(antdt, arguments, folder)?, arguments, folder, limit)
+}
+
+/// [`run`] by a command whose first `words` make it `antdt`, such as `ip` and `netns exec NAME antdt`.
+///
+/// # Errors
+/// As there.
+pub(crate) fn run_by(
+    command: &str,
+    words: &[String],
+    arguments: &[String],
+    folder: &Path,
+    limit: Duration,
+) -> Result<Report> {
+    finished(start_by(Path::new(command), words, arguments, folder)?, arguments, folder, limit)
+}
+
+fn finished(child: Child, arguments: &[String], folder: &Path, limit: Duration) -> Result<Report> {
     let log = folder.join(LOG);
-    let child = start(antdt, arguments, folder)?;
     let status = wait(child, limit)
         .with_context(|| format!("antdt run {}; see {}", arguments.join(" "), log.display()))?;
     if !status.success() {
@@ -36,11 +53,15 @@ pub fn run(antdt: &Path, arguments: &[String], folder: &Path, limit: Duration) -
 /// # Errors
 /// If the folder cannot be written, or the program cannot be started.
 pub(crate) fn start(program: &Path, arguments: &[String], folder: &Path) -> Result<Child> {
+    start_by(program, &[], arguments, folder)
+}
+
+fn start_by(program: &Path, words: &[String], arguments: &[String], folder: &Path) -> Result<Child> {
     fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
     let log = folder.join(LOG);
     let out = File::create(&log).with_context(|| format!("cannot create {}", log.display()))?;
     let report = ["--report-dir".to_owned(), folder.display().to_string()];
-    program_with(program, &[&["run".to_owned()], arguments, &report].concat(), out)
+    program_with(program, &[words, &["run".to_owned()], arguments, &report].concat(), out)
 }
 
 /// Starts a program that says all to a file.

@@ -38,6 +38,8 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> Result<ExitCode> {
         "--bins",
         "--example",
         "counting",
+        "--example",
+        "own_launcher",
         "--features",
         "antdt/cli",
     ];

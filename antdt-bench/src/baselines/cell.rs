@@ -78,7 +78,7 @@ impl Scheme {
         }
     }
 
-    fn sync(self, setting: &Setting) -> String {
+    pub(super) fn sync(self, setting: &Setting) -> String {
         match self {
             Self::AllReduce | Self::AllReduceNd => "allreduce".to_owned(),
             Self::PsBspOne | Self::PsBspFair => "ps-bsp".to_owned(),
@@ -98,7 +98,7 @@ impl Scheme {
         }
     }
 
-    const fn policy(self) -> &'static str {
+    pub(super) const fn policy(self) -> &'static str {
         match self {
             Self::AllReduceNd => "nd",
             // Each worker steps alone: a batch that was made small must move its model less.
@@ -108,7 +108,7 @@ impl Scheme {
     }
 
     /// Servers, and whether they share the cards of the workers.
-    fn servers(self, setting: &Setting) -> Option<(u32, bool)> {
+    pub(super) fn servers(self, setting: &Setting) -> Option<(u32, bool)> {
         match self {
             Self::PsBspOne | Self::PsAspOne => Some((1, false)),
             Self::PsBspFair | Self::PsAspFair => Some((setting.hosts(), true)),
@@ -167,7 +167,7 @@ impl Cell {
         }
     }
 
-    fn slow_workers(&self, setting: &Setting) -> Vec<u32> {
+    pub(super) fn slow_workers(&self, setting: &Setting) -> Vec<u32> {
         match self.slow {
             _ if self.is_one_slow(1.0) => Vec::new(),
             Slow::One | Slow::Transient => vec![1],
