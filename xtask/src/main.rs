@@ -3,6 +3,7 @@
 //! The same commands run here and in continuous integration; a failing step prints the command that repeats it.
 #![forbid(unsafe_code)]
 
+use std::env;
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
@@ -46,7 +47,7 @@ cargo xtask bench [NAME] [FLAGS]      builds and runs a benchmark (default: job)
 
 fn main() -> ExitCode {
     let arguments: Result<Vec<String>, OsString> =
-        std::env::args_os().skip(1).map(OsString::into_string).collect();
+        env::args_os().skip(1).map(OsString::into_string).collect();
     let arguments = match arguments {
         Ok(arguments) => arguments,
         Err(argument) => {
@@ -64,7 +65,9 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &[String]) -> Result<ExitCode> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace");
+    // As cargo says now: a target folder that several checkouts share holds the program that one of them built.
+    let folder = env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
+    let root = Path::new(&folder).parent().expect("xtask lies in the workspace");
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     if let ["bench", rest @ ..] = words.as_slice() {
         return bench::run(root, rest);
