@@ -46,6 +46,25 @@ impl Context {
         Ok(10 * major + part(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?)
     }
 
+    /// Whether the address is in the memory of this GPU, whoever in this process allocated it.
+    pub(in crate::runtime) fn holds(&self, address: u64) -> Result<bool, BulkError> {
+        self.make_current()?;
+        let ask = |which: sys::CUpointer_attribute| {
+            let mut answer = 0_u32;
+            // SAFETY: both attributes that are asked for are numbers of 32 bits, and any address may be asked about.
+            match unsafe { sys::cuPointerGetAttribute((&raw mut answer).cast(), which, address) } {
+                sys::CUresult::CUDA_SUCCESS => Ok(Some(answer)),
+                // Memory that the driver does not know.
+                sys::CUresult::CUDA_ERROR_INVALID_VALUE => Ok(None),
+                code => Err(refused("where an address is")(DriverError(code))),
+            }
+        };
+        let kind = ask(sys::CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE)?;
+        let gpu = ask(sys::CUpointer_attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL)?;
+        let device = sys::CUmemorytype::CU_MEMORYTYPE_DEVICE as u32;
+        Ok((kind, gpu) == (Some(device), Some(self.device.cast_unsigned())))
+    }
+
     pub(in crate::runtime) fn make_current(&self) -> Result<(), BulkError> {
         // SAFETY: the context is retained as long as this lives.
         unsafe { result::ctx::set_current(self.context) }.map_err(refused("a context"))

@@ -22,6 +22,12 @@ pub(super) trait Card: Send {
     /// Starts a kernel.
     fn start(&mut self, kernel: RowKernel, work: &Work) -> Result<(), RowsError>;
 
+    /// Whether the address is in its memory, whoever allocated it.
+    fn holds(&mut self, address: u64) -> Result<bool, RowsError>;
+
+    /// Copies within its memory.
+    fn copy(&mut self, from: u64, to: u64, len_bytes: usize) -> Result<(), RowsError>;
+
     /// Copies to the host, and waits for it.
     fn down(&mut self, address: u64, into: &mut [u8]) -> Result<(), RowsError>;
 

@@ -147,6 +147,18 @@ impl Card for CudaCard {
         launch(function, work, &self.lane).map_err(failed)
     }
 
+    fn holds(&mut self, address: u64) -> Result<bool, RowsError> {
+        self.lane.gpu.holds(address).map_err(failed)
+    }
+
+    fn copy(&mut self, from: u64, to: u64, len_bytes: usize) -> Result<(), RowsError> {
+        self.make_current()?;
+        // SAFETY: so many bytes are a batch of the store. Those that are written are memory of the GPU, as the store has asked, so that
+        // nothing of the host's can change; that it is so long is said by whoever gave the address.
+        unsafe { result::memcpy_dtod_async(to, from, len_bytes, self.lane.stream) }
+            .map_err(|error| failed(refused("a copy within the GPU")(error)))
+    }
+
     fn down(&mut self, address: u64, into: &mut [u8]) -> Result<(), RowsError> {
         self.make_current()?;
         for (part, into) in (0_u64..).zip(into.chunks_mut(STAGE)) {

@@ -44,6 +44,9 @@ int main() {
             free((void *)first);
         } else if (command == 'w') {
             take((void *)first, number());
+        } else if (command == 'c') {
+            void *to = (void *)number();
+            memcpy(to, (void *)first, number());
         } else if (command == 'r') {
             give((void *)first, number());
         } else if (command == 'k') {

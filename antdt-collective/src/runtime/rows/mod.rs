@@ -72,6 +72,12 @@ pub enum RowsError {
         /// Number of the slot that is listed twice.
         slot: u32,
     },
+    /// A batch is to be copied to memory that is not this GPU's.
+    #[error("the address {address:#x} is not in the memory of the GPU that has the rows")]
+    Elsewhere {
+        /// The address.
+        address: u64,
+    },
     /// The number of values does not fit the number of rows.
     #[error("{values} values came for {rows} rows, which have {due}")]
     Length {
@@ -136,6 +142,14 @@ pub trait RowMemory: Debug + Send {
     /// # Errors
     /// If the GPU fails.
     fn gathered(&mut self, into: &mut Vec<f32>) -> Result<(), RowsError>;
+
+    /// Copies the values of the last batch, `[places, dim]`, to other memory of the same GPU, such as a tensor of a training
+    /// framework, and returns when they are there. Whoever gives the address has so much memory there, which nothing that is
+    /// under way reads or writes.
+    ///
+    /// # Errors
+    /// If the address is not in the memory of this GPU, or the GPU fails.
+    fn gathered_at(&mut self, address: u64) -> Result<(), RowsError>;
 }
 
 #[cfg(test)]

@@ -215,6 +215,15 @@ impl<C: Card> RowMemory for Store<C> {
         into.resize(begin + len, 0.0);
         self.card.down(address, bytemuck::cast_slice_mut(&mut into[begin..]))
     }
+
+    fn gathered_at(&mut self, address: u64) -> Result<(), RowsError> {
+        let Some(batch) = self.batch.filter(|batch| batch.len > 0) else { return Ok(()) };
+        if !self.card.holds(address)? {
+            return Err(RowsError::Elsewhere { address });
+        }
+        self.card.copy(batch.address, address, 4 * batch.len)?;
+        self.card.finish()
+    }
 }
 
 impl<C: Card> fmt::Debug for Store<C> {
@@ -223,5 +232,31 @@ impl<C: Card> fmt::Debug for Store<C> {
             .field("shape", &self.shape)
             .field("slots", &self.slots)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::HostKernels;
+    use super::*;
+
+    #[test]
+    fn a_batch_is_copied_to_other_memory_of_the_card_and_nowhere_else() {
+        let kernels = match HostKernels::build() {
+            Ok(kernels) => kernels,
+            Err(why) => return println!("skipped, not here: {why}"),
+        };
+        let mut rows = kernels.store(RowShape { dim: 2, state_per_value: 0 }, 3).unwrap();
+        let tensor = rows.card.allocate(5 * 4).unwrap();
+        rows.gathered_at(tensor).unwrap();
+        rows.write(&[2], &[5.0, 6.0]).unwrap();
+        rows.gather(&[Some(2), None], &[7.0, 8.0]).unwrap();
+        rows.gathered_at(tensor).unwrap();
+        let mut there = [0.0_f32; 5];
+        rows.card.down(tensor, bytemuck::cast_slice_mut(&mut there)).unwrap();
+        assert_eq!(there, [5.0, 6.0, 7.0, 8.0, 0.0]);
+        for address in [0, u64::from(u32::MAX)] {
+            assert_eq!(rows.gathered_at(address), Err(RowsError::Elsewhere { address }));
+        }
     }
 }

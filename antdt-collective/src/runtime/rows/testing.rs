@@ -2,6 +2,7 @@
 //! is built from the source text that a GPU gets, by the C++ compiler, with the compiler's checks of
 //! addresses. Feature `testing`.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io::{BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
@@ -62,7 +63,11 @@ impl HostKernels {
     /// # Errors
     /// If no GPU takes rows of this shape, or the process cannot be started.
     pub fn rows(&self, shape: RowShape, slots: u32) -> Result<Box<dyn RowMemory>, RowsError> {
-        Ok(Box::new(Store::new(HostCard::start(&self.program())?, shape, slots)?))
+        Ok(Box::new(self.store(shape, slots)?))
+    }
+
+    pub(super) fn store(&self, shape: RowShape, slots: u32) -> Result<Store<HostCard>, RowsError> {
+        Store::new(HostCard::start(&self.program())?, shape, slots)
     }
 
     fn program(&self) -> PathBuf {
@@ -76,11 +81,13 @@ impl Drop for HostKernels {
     }
 }
 
-struct HostCard {
+pub(super) struct HostCard {
     process: Child,
     // Closed first, which ends the process.
     commands: Option<BufWriter<ChildStdin>>,
     answers: BufReader<ChildStdout>,
+    /// What was allocated, with its length.
+    held: BTreeMap<u64, u64>,
 }
 
 #[allow(clippy::needless_pass_by_value, reason = "what `map_err` hands over")]
@@ -97,7 +104,12 @@ impl HostCard {
         let mut process = started.map_err(|error| RowsError::None(error.to_string()))?;
         let pipes = process.stdin.take().zip(process.stdout.take());
         let (commands, answers) = pipes.ok_or_else(|| RowsError::None("no pipes".to_owned()))?;
-        Ok(Self { process, commands: Some(BufWriter::new(commands)), answers: BufReader::new(answers) })
+        Ok(Self {
+            process,
+            commands: Some(BufWriter::new(commands)),
+            answers: BufReader::new(answers),
+            held: BTreeMap::new(),
+        })
     }
 
     fn say(&mut self, command: u8, numbers: &[u64], bytes: &[u8]) -> Result<(), RowsError> {
@@ -118,10 +130,13 @@ impl Card for HostCard {
         let mut address = [0; 8];
         self.say(b'a', &[len_bytes as u64], &[])?;
         self.hear(&mut address)?;
-        Ok(u64::from_ne_bytes(address))
+        let address = u64::from_ne_bytes(address);
+        self.held.insert(address, len_bytes as u64);
+        Ok(address)
     }
 
     fn release(&mut self, address: u64) {
+        self.held.remove(&address);
         let _ = self.say(b'f', &[address], &[]);
     }
 
@@ -135,6 +150,15 @@ impl Card for HostCard {
 
     fn start(&mut self, kernel: RowKernel, work: &Work) -> Result<(), RowsError> {
         self.say(b'k', &[kernel as u64, THREADS], &work.bytes())
+    }
+
+    fn holds(&mut self, address: u64) -> Result<bool, RowsError> {
+        let before = self.held.range(..=address).next_back();
+        Ok(before.is_some_and(|(begin, len)| address - begin < *len))
+    }
+
+    fn copy(&mut self, from: u64, to: u64, len_bytes: usize) -> Result<(), RowsError> {
+        self.say(b'c', &[from, to, len_bytes as u64], &[])
     }
 
     fn down(&mut self, address: u64, into: &mut [u8]) -> Result<(), RowsError> {
