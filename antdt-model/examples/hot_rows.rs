@@ -1,14 +1,12 @@
-//! A table whose hot rows lie on the first GPU: `hot_rows check` takes the same steps on one that stays in the host's memory, and
+//! A model whose hot rows lie on the first GPU: `hot_rows check` takes the same steps on one that stays in the host's memory, and
 //! compares all bits; `hot_rows speed` measures the kernels beside the GPU's own copies. Where this host lacks something, the only
 //! line says so.
 
 use std::error::Error;
-use std::sync::Arc;
 
 use antdt_collective::runtime::rows::{self, RowsError};
-use antdt_core::{Seed, TableSpec};
-use antdt_model::optimizer::{Optimizer, REGISTRY, UpdateStep};
-use antdt_model::{HotTable, SparseTable};
+use antdt_core::{ParamLayout, Seed, TableSpec};
+use antdt_model::{HotReplica, Replica, SparseGradient, UpdateRule};
 
 /// Of the table; a batch touches a part of them.
 const ROWS: u64 = 100_000;
@@ -39,11 +37,11 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 fn check(name: &str) -> Result<(), Box<dyn Error>> {
-    let optimizer: Arc<dyn Optimizer> = REGISTRY.by_name(name)?.into();
-    let spec = TableSpec::new("table", ROWS, DIM, 0.05);
-    let mut plain = SparseTable::new(spec, &*optimizer, Seed(3), 0, 1)?;
-    let memory = rows::on_gpu(0, HotTable::shape(DIM, &*optimizer), SLOTS)?;
-    let mut hot = HotTable::new(plain.clone(), Arc::clone(&optimizer), memory)?;
+    let rule = UpdateRule { decay: 0.003, ..UpdateRule::named(name, 0.02)? };
+    let layout = ParamLayout::dense(1).with_table(TableSpec::new("table", ROWS, DIM, 0.05))?;
+    let mut plain = Replica::new(&layout, &rule, Seed(3), vec![0.5])?;
+    let mut hot = HotReplica::from(plain.clone());
+    hot.heat(rows::on_gpu(0, hot.shape()?, SLOTS)?)?;
     let mut rng = Seed(5).rng();
     for number in 1..=STEPS {
         // The use of a row falls as one over its rank.
@@ -51,21 +49,19 @@ fn check(name: &str) -> Result<(), Box<dyn Error>> {
             (0..3_000).map(|_| (rng.unit() * (ROWS as f64).ln()).exp() as u64 % ROWS).collect();
         batch.sort_unstable();
         batch.dedup();
-        hot.batch(&batch)?;
         let (mut ours, mut theirs) = (Vec::new(), Vec::new());
-        hot.gathered(&mut ours)?;
+        hot.load(&batch, &mut Vec::new())?;
+        hot.parameters().1.ok_or("no row is hot")?.read(&mut ours)?;
         plain.gather(&batch, &mut theirs)?;
         same(&ours, &theirs).map_err(|why| format!("{name}: step {number}: {why}"))?;
-        let sums: Vec<f32> = (0..batch.len() * DIM).map(|_| rng.normal() as f32 * 8.0).collect();
-        let step = UpdateStep { number, rate: 0.02, scale: 1.0 / 256.0, decay: 0.003 };
-        hot.apply(&batch, &sums, step)?;
-        plain.apply(&batch, &sums, &optimizer.begin(step))?;
+        let values = (0..batch.len() * DIM).map(|_| rng.normal() as f32 * 8.0).collect();
+        let sums = SparseGradient { rows: batch, values };
+        hot.apply(&[1.0], &sums, 256)?;
+        plain.apply(&[1.0], &sums, 256)?;
     }
-    let all: Vec<u64> = (0..ROWS).collect();
-    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
-    hot.settle()?.gather(&all, &mut ours)?;
-    plain.gather(&all, &mut theirs)?;
-    same(&ours, &theirs).map_err(|why| format!("{name}: at the end: {why}"))?;
+    if hot.settle()?.export() != plain.export() {
+        return Err(format!("{name}: the models differ at the end").into());
+    }
     println!("{name}: {STEPS} steps, {} of {ROWS} rows on the GPU, every bit as on the host", hot.hot_rows());
     Ok(())
 }

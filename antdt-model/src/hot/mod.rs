@@ -183,19 +183,6 @@ impl HotRows {
         changed
     }
 
-    /// Takes away the slots of those of `rows` that are hot. Returns the rows that were changed there; the
-    /// caller must write them back to the table now.
-    pub fn release(&mut self, rows: &[u64]) -> Vec<Hot> {
-        let mut out = Vec::new();
-        for row in rows {
-            if let Some(slot) = self.slot(*row) {
-                out.extend(self.empty(slot));
-                self.free.push(slot);
-            }
-        }
-        out
-    }
-
     /// How often batches touched a row, half for each age that has ended since the last time.
     fn count(&self, row: u64) -> u8 {
         let at = index(row);

@@ -16,8 +16,6 @@ enum Event {
     Read(BTreeSet<u64>),
     /// The host reads all rows.
     ReadAll,
-    /// The host overwrites rows.
-    Overwrite(BTreeSet<u64>),
 }
 
 fn rows() -> impl Strategy<Value = BTreeSet<u64>> {
@@ -31,7 +29,6 @@ fn event() -> impl Strategy<Value = Event> {
         6 => (rows(), rows()).prop_map(|(touched, changed)| Event::Batch(touched, changed)),
         1 => rows().prop_map(Event::Read),
         1 => Just(Event::ReadAll),
-        1 => rows().prop_map(Event::Overwrite),
     ]
 }
 
@@ -111,18 +108,6 @@ proptest! {
                         prop_assert_eq!(world.of_table(row), world.newest(row));
                     }
                     prop_assert_eq!(hot.write_back_all(), []);
-                }
-                Event::Overwrite(rows) => {
-                    let rows: Vec<u64> = rows.into_iter().collect();
-                    let out = hot.release(&rows);
-                    world.back(&out);
-                    for row in rows {
-                        prop_assert_eq!(hot.slot(row), None);
-                        prop_assert_eq!(world.of_table(row), world.newest(row), "what is kept of it is not lost");
-                        world.changes += 1;
-                        world.newest.insert(row, world.changes);
-                        world.table.insert(row, world.changes);
-                    }
                 }
             }
             let taken: BTreeSet<u32> = (0..ROWS).filter_map(|row| hot.slot(row)).collect();

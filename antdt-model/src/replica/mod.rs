@@ -1,13 +1,20 @@
 //! A whole model in one process. Under all-reduce each worker holds one, and sends it to workers that join.
 
+#[cfg(feature = "runtime")]
+use std::sync::Arc;
+
 use antdt_core::{InvalidValue, ParamLayout, Seed};
 use serde::{Deserialize, Serialize};
 
 use crate::dense::{Change, DenseParams};
 use crate::gradient::{SparseGradient, mean_scale};
+#[cfg(feature = "runtime")]
+use crate::optimizer::Optimizer;
 use crate::optimizer::UpdateStep;
 use crate::portion::Portion;
 use crate::rule::{Trained, UpdateRule};
+#[cfg(feature = "runtime")]
+use crate::table::SparseTable;
 use crate::table::TableError;
 use crate::tables::Tables;
 
@@ -139,19 +146,54 @@ impl Replica {
         rows: &SparseGradient,
         samples: u64,
     ) -> Result<(), TableError> {
+        let Some(step) = self.step(dense_sum, rows, samples)? else { return Ok(()) };
+        self.tables.apply(&rows.rows, &rows.values, &self.rule.optimizer.begin(step))?;
+        self.apply_dense(dense_sum, step, samples);
+        Ok(())
+    }
+
+    /// The step that is taken with these sums; `None` without samples, which change nothing.
+    pub(crate) fn step(
+        &self,
+        dense_sum: &[f32],
+        rows: &SparseGradient,
+        samples: u64,
+    ) -> Result<Option<UpdateStep>, TableError> {
         self.check_len(dense_sum)?;
         if samples == 0 {
-            return Ok(());
+            return Ok(None);
         }
         let mean = mean_scale(samples);
         let parts = self.dense.trainable(dense_sum).chain([&rows.values[..]]);
         let step = self.rule.next(self.trained, parts, mean).at(self.share * self.rule.share_of(samples));
+        Ok(Some(step))
+    }
+
+    /// Takes the step on the flat vector, after it was taken on rows. The sums were checked.
+    pub(crate) fn apply_dense(&mut self, dense_sum: &[f32], step: UpdateStep, samples: u64) {
+        let mean = mean_scale(samples);
         let update = &self.rule.optimizer.begin(step);
-        self.tables.apply(&rows.rows, &rows.values, update)?;
         let exempt = &self.rule.optimizer.begin(UpdateStep { decay: 0.0, ..step });
         self.dense.apply(dense_sum, &Change { update, exempt, mean, weight: 1.0 });
         self.trained.steps += 1;
-        Ok(())
+    }
+
+    /// The optimizer of all steps.
+    #[cfg(feature = "runtime")]
+    pub(crate) fn optimizer(&self) -> Arc<dyn Optimizer> {
+        Arc::clone(&self.rule.optimizer)
+    }
+
+    /// The table of a model that has one, and no more.
+    #[cfg(feature = "runtime")]
+    pub(crate) fn only_table(&self) -> Option<&SparseTable> {
+        self.tables.only()
+    }
+
+    /// As [`only_table`](Self::only_table), to be changed.
+    #[cfg(feature = "runtime")]
+    pub(crate) fn only_table_mut(&mut self) -> Option<&mut SparseTable> {
+        self.tables.only_mut()
     }
 
     /// These samples are behind the parameters from now on.

@@ -1,188 +1,235 @@
-//! [`HotTable`]: a table whose hot rows lie in the memory of a GPU, with what the optimizer keeps of them.
+//! [`HotReplica`]: a replica whose table has its hot rows in the memory of a GPU, with what the optimizer keeps of them.
 //!
-//! A batch is gathered where its hot rows lie, and a step changes them there; the other rows stay in the host's memory. The
-//! values, and what is kept of them, are those of a [`SparseTable`] that takes the same steps, to the bit. Which rows are hot,
-//! [`HotRows`] decides. What reads the table as a whole, a checkpoint or a copy for another worker, has the changed rows
-//! [settled](HotTable::settle) first.
+//! A batch is gathered where its hot rows lie, and a step changes them there; the other rows stay in the host's memory. All
+//! parameters, and what is kept of them, are those of a [`Replica`] that takes the same steps, to the bit. Which rows are hot,
+//! [`HotRows`](crate::HotRows) decides. What reads the model as a whole, a checkpoint or a copy for another worker, has the changed
+//! rows [settled](HotReplica::settle) first.
+//!
+//! Without a memory no row is hot, and each call is the replica's own: a worker has one kind of model, whatever it computes on.
+//!
+//! Rejected: hot rows of a model that a worker trains by itself between two averages, because each of its steps first reads the rows
+//! that it changes, as they are to be at the next average.
 
-use std::sync::Arc;
-
-use antdt_collective::runtime::DevicePlace;
 use antdt_collective::runtime::rows::{RowMemory, RowShape, RowsError};
 use antdt_core::InvalidValue;
 
-use crate::hot::{Hot, HotRows};
-use crate::optimizer::{Optimizer, UpdateStep};
-use crate::table::{SparseTable, TableError};
+use crate::gradient::SparseGradient;
+use crate::optimizer::UpdateStep;
+use crate::portion::Portion;
+use crate::replica::Replica;
+use crate::rule::Trained;
+use crate::table::TableError;
 
-/// Reason why the rows of a hot table cannot be read or changed.
+mod tier;
+
+use tier::Tier;
+
+/// Reason why the parameters of a model with hot rows cannot be read or changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HotError {
-    /// The rows or values do not fit the table; nothing has changed.
+    /// The arguments do not fit the model; nothing has changed.
     #[error(transparent)]
     Table(#[from] TableError),
-    /// The GPU memory failed. The values of the hot rows are lost, and the table must not be used any more.
+    /// The GPU memory failed. The values of the hot rows are lost, and the model must not be used any more.
     #[error(transparent)]
     Memory(#[from] RowsError),
 }
 
-/// A table whose most used rows lie in GPU memory, with their optimizer state. See the [module](self).
+/// A whole model whose most used table rows lie in GPU memory, with their optimizer state. See the
+/// [module](self).
 #[derive(Debug)]
-pub struct HotTable {
-    table: SparseTable,
-    optimizer: Arc<dyn Optimizer>,
-    hot: HotRows,
-    memory: Box<dyn RowMemory>,
-    /// Slots, and numbers of rows, of the call that is under way.
-    slots: Vec<u32>,
-    numbers: Vec<f32>,
+pub struct HotReplica {
+    replica: Replica,
+    /// Of the model's only table; `None` if all rows lie in the host's memory.
+    tier: Option<Tier>,
 }
 
-impl HotTable {
-    /// Returns the shape of the slots for rows of `dim` values under this optimizer.
-    pub fn shape(dim: usize, optimizer: &dyn Optimizer) -> RowShape {
-        RowShape { dim, state_per_value: optimizer.state_per_value() }
+impl From<Replica> for HotReplica {
+    /// Wraps a model all of whose rows lie in host memory, until it is given a GPU's by
+    /// [`heat`](Self::heat).
+    fn from(replica: Replica) -> Self {
+        Self { replica, tier: None }
     }
+}
 
-    /// Wraps a table, none of whose rows is hot yet. All steps are taken by `optimizer`; `memory` holds the
-    /// hot rows.
+impl HotReplica {
+    /// Returns the shape of the slots for rows of this model's table under its optimizer.
     ///
     /// # Errors
-    /// If the table is only a partition, the memory has slots of another shape, or there is no kernel for the optimizer.
-    pub fn new(
-        table: SparseTable,
-        optimizer: Arc<dyn Optimizer>,
-        memory: Box<dyn RowMemory>,
-    ) -> Result<Self, InvalidValue> {
-        let rows = usize::try_from(table.spec().rows).ok().filter(|_| table.is_whole());
-        let rows = rows.ok_or_else(|| InvalidValue::new("hot rows of", "a partition", "a whole table"))?;
-        let (shape, due) = (memory.shape(), Self::shape(table.spec().dim, &*optimizer));
-        if shape != due {
-            return Err(InvalidValue::new("shape of slots", format!("{shape:?}"), format!("{due:?}")));
-        }
+    /// If no row can be hot, because the model has no table or several, or there is no kernel for its optimizer.
+    pub fn shape(&self) -> Result<RowShape, InvalidValue> {
+        let tables = self.replica.layout().tables().len();
+        let table = self.replica.only_table().ok_or_else(|| {
+            InvalidValue::new("tables of the model", tables, "1 for rows in the memory of a GPU")
+        })?;
+        let optimizer = self.replica.optimizer();
         let any = UpdateStep { number: 1, rate: 0.0, scale: 0.0, decay: 0.0 };
         if optimizer.row_step(any).is_none() {
             let expected = "one with a kernel, such as adagrad; rows of others stay in the host's memory";
             return Err(InvalidValue::new("optimizer", optimizer.name(), expected));
         }
-        let hot = HotRows::new(rows, memory.slots());
-        Ok(Self { table, optimizer, hot, memory, slots: Vec::new(), numbers: Vec::new() })
+        Ok(RowShape { dim: table.spec().dim, state_per_value: optimizer.state_per_value() })
     }
 
-    /// Returns the number of rows in GPU memory.
-    pub const fn hot_rows(&self) -> usize {
-        self.hot.len()
-    }
-
-    /// Gathers the values of `rows`, `[rows, dim]`, in GPU memory, and returns their place; they stay there
-    /// until the next batch. `rows` ascend, each once.
+    /// Keeps the rows that batches touch often in `memory` from now on.
     ///
     /// # Errors
-    /// If a row does not exist or is out of order, or the memory fails.
-    pub fn batch(&mut self, rows: &[u64]) -> Result<DevicePlace, HotError> {
-        self.table.check(rows)?;
-        let moves = self.hot.touch(rows);
-        self.take_back(&moves.out)?;
-        self.slots.clear();
-        self.numbers.clear();
-        for Hot { row, slot } in moves.into {
-            self.slots.push(slot);
-            self.table.read_kept(row, &mut self.numbers);
+    /// If no row can be hot, as [`shape`](Self::shape) says, or the memory has slots of another shape.
+    pub fn heat(&mut self, memory: Box<dyn RowMemory>) -> Result<(), InvalidValue> {
+        let (shape, due) = (memory.shape(), self.shape()?);
+        if shape != due {
+            return Err(InvalidValue::new("shape of slots", format!("{shape:?}"), format!("{due:?}")));
         }
-        self.memory.write(&self.slots, &self.numbers)?;
-        let guests = rows.iter().zip(&moves.places).filter(|(_, place)| place.is_none());
-        let guests: Vec<u64> = guests.map(|(row, _)| *row).collect();
-        self.numbers.clear();
-        self.table.gather(&guests, &mut self.numbers)?;
-        Ok(self.memory.gather(&moves.places, &self.numbers)?)
-    }
-
-    /// Appends the values of the last [batch](Self::batch), for a trainer that computes on the host.
-    ///
-    /// # Errors
-    /// If the memory fails.
-    pub fn gathered(&mut self, into: &mut Vec<f32>) -> Result<(), HotError> {
-        Ok(self.memory.gathered(into)?)
-    }
-
-    /// Takes one step of the optimizer on `rows` with their sums of gradients, `[rows, dim]`: rows of this
-    /// batch and of other workers' batches. Other rows, and their optimizer state, do not change.
-    ///
-    /// # Errors
-    /// If a row does not exist or is out of order, or the lengths do not fit; nothing is then changed. Or the memory fails.
-    pub fn apply(&mut self, rows: &[u64], sums: &[f32], step: UpdateStep) -> Result<(), HotError> {
-        self.table.check(rows)?;
-        let dim = self.table.spec().dim;
-        let due = rows.len() * dim;
-        if sums.len() != due {
-            return Err(TableError::Length { values: sums.len(), rows: rows.len(), due }.into());
-        }
-        self.slots.clear();
-        self.numbers.clear();
-        let (mut cold, mut cold_sums) = (Vec::new(), Vec::new());
-        for (row, sums) in rows.iter().zip(sums.chunks_exact(dim)) {
-            if let Some(slot) = self.hot.slot(*row) {
-                self.slots.push(slot);
-                self.numbers.extend_from_slice(sums);
-            } else {
-                cold.push(*row);
-                cold_sums.extend_from_slice(sums);
-            }
-        }
-        self.table.apply(&cold, &cold_sums, &self.optimizer.begin(step))?;
-        let step = self.optimizer.row_step(step).expect("the optimizer has a kernel, as was checked");
-        self.memory.update(&self.slots, &self.numbers, &step)?;
-        self.hot.change(rows);
+        self.tier = self.replica.only_table().map(|table| Tier::new(table, memory));
         Ok(())
     }
 
-    /// Appends the values of `rows`, `[rows, dim]`, to `into`, in host memory, for an evaluation or an
-    /// average of models.
+    /// Returns the number of rows in GPU memory.
+    pub fn hot_rows(&self) -> usize {
+        self.tier.as_ref().map_or(0, Tier::hot_rows)
+    }
+
+    /// Returns the flat vector, `[dense_len]`.
+    pub fn dense(&self) -> &[f32] {
+        self.replica.dense()
+    }
+
+    /// Sets the share of the learning rate at which later steps change the model, as [`Replica::set_rate_share`] does.
+    pub const fn set_rate_share(&mut self, share: f32) {
+        self.replica.set_rate_share(share);
+    }
+
+    /// Sets the numbers of steps and samples that the model was trained for, after its portions were
+    /// restored.
+    pub const fn set_trained(&mut self, trained: Trained) {
+        self.replica.set_trained(trained);
+    }
+
+    /// Gathers the values of the rows that a batch touches, `[rows, dim]`. They stay in GPU memory until the next
+    /// batch, and [`parameters`](Self::parameters) returns them; if all rows lie in host memory, they are
+    /// appended to `into` instead. `rows` ascend, each once.
+    ///
+    /// # Errors
+    /// If a row does not exist or is out of order, or the memory fails.
+    pub fn load(&mut self, rows: &[u64], into: &mut Vec<f32>) -> Result<(), HotError> {
+        match (&mut self.tier, self.replica.only_table_mut()) {
+            (Some(tier), Some(table)) => tier.load(table, rows),
+            _ => Ok(self.replica.gather(rows, into)?),
+        }
+    }
+
+    /// Returns the flat vector, `[dense_len]`, and the rows of the batch that was [loaded](Self::load) last, if
+    /// they lie in GPU memory.
+    pub fn parameters(&mut self) -> (&[f32], Option<LoadedRows<'_>>) {
+        (self.replica.dense(), self.tier.as_mut().map(|tier| LoadedRows { tier }))
+    }
+
+    /// Appends the values of `rows`, `[rows, dim]`, to `into`, in host memory, for an evaluation. `rows` ascend,
+    /// each once.
     ///
     /// # Errors
     /// If a row does not exist or is out of order, or the memory fails.
     pub fn gather(&mut self, rows: &[u64], into: &mut Vec<f32>) -> Result<(), HotError> {
-        self.table.check(rows)?;
-        let changed = self.hot.write_back(rows);
-        self.take_back(&changed)?;
-        Ok(self.table.gather(rows, into)?)
+        if let (Some(tier), Some(table)) = (&mut self.tier, self.replica.only_table_mut()) {
+            tier.write_back(table, rows)?;
+        }
+        Ok(self.replica.gather(rows, into)?)
     }
 
-    /// Sets `rows` to `values`, `[rows, dim]`; their optimizer state stays. The rows lose their slots in GPU
-    /// memory.
+    /// Takes one step with the mean of the gradients of this worker's batch and of other workers' batches, as
+    /// [`Replica::apply`] does.
     ///
     /// # Errors
-    /// If a row does not exist or is out of order, or the lengths do not fit; nothing is then changed. Or the memory fails.
-    pub fn set_rows(&mut self, rows: &[u64], values: &[f32]) -> Result<(), HotError> {
-        self.table.check(rows)?;
-        let changed = self.hot.release(rows);
-        self.take_back(&changed)?;
-        Ok(self.table.set_rows(rows, values)?)
+    /// If the lengths do not fit the model, or a row does not exist or is out of order; nothing is then changed. Or the memory
+    /// fails.
+    pub fn apply(&mut self, dense_sum: &[f32], rows: &SparseGradient, samples: u64) -> Result<(), HotError> {
+        let Some(tier) = &mut self.tier else { return Ok(self.replica.apply(dense_sum, rows, samples)?) };
+        let Some(step) = self.replica.step(dense_sum, rows, samples)? else { return Ok(()) };
+        let optimizer = self.replica.optimizer();
+        if let Some(table) = self.replica.only_table_mut() {
+            tier.apply(table, rows, step, &*optimizer)?;
+        }
+        self.replica.apply_dense(dense_sum, step, samples);
+        self.replica.count(samples);
+        Ok(())
     }
 
-    /// Writes all changed rows back, and returns the table with the newest values, for a checkpoint or a copy
+    /// Writes all changed rows back, and returns the model with the newest values, for a checkpoint or a copy
     /// for another worker. Hot rows keep their slots.
     ///
     /// # Errors
     /// If the memory fails.
-    pub fn settle(&mut self) -> Result<&SparseTable, HotError> {
-        let changed = self.hot.write_back_all();
-        self.take_back(&changed)?;
-        Ok(&self.table)
+    pub fn settle(&mut self) -> Result<&Replica, HotError> {
+        if let (Some(tier), Some(table)) = (&mut self.tier, self.replica.only_table_mut()) {
+            tier.write_back_all(table)?;
+        }
+        Ok(&self.replica)
     }
 
-    /// Reads rows from their slots and writes them to the table.
-    fn take_back(&mut self, changed: &[Hot]) -> Result<(), HotError> {
-        let slots: Vec<u32> = changed.iter().map(|hot| hot.slot).collect();
-        let shape = self.memory.shape();
-        self.numbers.clear();
-        self.memory.read(&slots, &mut self.numbers)?;
-        for (hot, numbers) in changed.iter().zip(self.numbers.chunks_exact(shape.width())) {
-            let (values, kept) = numbers.split_at(shape.dim);
-            self.table.overwrite(hot.row, values, kept);
+    /// Writes all changed rows back, and returns the model without the GPU memory.
+    ///
+    /// # Errors
+    /// If the memory fails.
+    pub fn into_settled(mut self) -> Result<Replica, HotError> {
+        self.settle()?;
+        Ok(self.replica)
+    }
+
+    /// Replaces the model by another one of the same layout and optimizer, none of whose rows is hot yet. The GPU
+    /// memory stays for its rows.
+    pub fn replace(&mut self, replica: Replica) {
+        self.replica = replica;
+        if let (Some(tier), Some(table)) = (&mut self.tier, self.replica.only_table()) {
+            tier.forget(table);
         }
-        Ok(())
+    }
+
+    /// Overwrites the parameters that `portion` has and, if `with_state`, their optimizer state, as
+    /// [`Replica::restore`] does. All rows lose their slots in GPU memory.
+    ///
+    /// # Errors
+    /// If the portion does not fit the model, its optimizer keeps other numbers, or the memory fails. Nothing is changed then.
+    pub fn restore(&mut self, portion: &Portion, with_state: bool) -> Result<usize, InvalidValue> {
+        self.settle().map_err(|error| InvalidValue::new("hot rows", error, "readable"))?;
+        if let (Some(tier), Some(table)) = (&mut self.tier, self.replica.only_table()) {
+            tier.forget(table);
+        }
+        self.replica.restore(portion, with_state)
+    }
+}
+
+/// Values of the rows that a batch touches, `[rows, dim]`, in GPU memory.
+#[derive(Debug)]
+pub struct LoadedRows<'a> {
+    tier: &'a mut Tier,
+}
+
+impl LoadedRows<'_> {
+    /// Returns the number of values.
+    pub const fn len(&self) -> usize {
+        self.tier.loaded_len()
+    }
+
+    /// Returns whether the batch has no rows.
+    pub const fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Appends the values to `into`, in host memory, for a trainer that computes on the host.
+    ///
+    /// # Errors
+    /// If the memory fails.
+    pub fn read(&mut self, into: &mut Vec<f32>) -> Result<(), RowsError> {
+        self.tier.read_loaded(into)
+    }
+
+    /// Copies the values to other memory of the same GPU, as [`RowMemory::gathered_at`] does.
+    ///
+    /// # Errors
+    /// If the address is not in the memory of this GPU, or the GPU fails.
+    pub fn copy_to(&mut self, address: u64) -> Result<(), RowsError> {
+        self.tier.copy_loaded(address)
     }
 }
 

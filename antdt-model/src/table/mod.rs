@@ -236,12 +236,6 @@ impl SparseTable {
         })
     }
 
-    /// Whether this is the whole table, not one partition of several.
-    #[cfg(feature = "runtime")]
-    pub(crate) const fn is_whole(&self) -> bool {
-        self.partitions == 1
-    }
-
     /// Appends the values of a row and its state. The row was checked.
     #[cfg(feature = "runtime")]
     pub(crate) fn read_kept(&self, row: u64, into: &mut Vec<f32>) {

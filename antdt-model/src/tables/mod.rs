@@ -53,6 +53,24 @@ impl Tables {
         &self.layout
     }
 
+    /// The table of a model that has one, and no more.
+    #[cfg(feature = "runtime")]
+    pub(crate) const fn only(&self) -> Option<&SparseTable> {
+        match self.tables.as_slice() {
+            [table] => Some(table),
+            _ => None,
+        }
+    }
+
+    /// As [`only`](Self::only), to be changed.
+    #[cfg(feature = "runtime")]
+    pub(crate) const fn only_mut(&mut self) -> Option<&mut SparseTable> {
+        match self.tables.as_mut_slice() {
+            [table] => Some(table),
+            _ => None,
+        }
+    }
+
     /// Rows that a gradient has changed.
     pub(crate) fn stored_rows(&self) -> usize {
         self.tables.iter().map(SparseTable::stored_rows).sum()

@@ -1,30 +1,37 @@
-//! The table beside one that was never hot, over the kernels that are built for this machine.
+//! The model beside one that was never hot, over the kernels that are built for this machine.
 
 use antdt_collective::runtime::rows::testing::HostKernels;
-use antdt_core::{Seed, TableSpec};
+use antdt_core::{ParamLayout, Seed, TableSpec};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
 use super::*;
-use crate::optimizer::{Defaults, REGISTRY, Update};
+use crate::optimizer::{Defaults, Optimizer, REGISTRY, Update};
+use crate::rule::UpdateRule;
 
 const ROWS: u64 = 40;
 const DIM: usize = 5;
+const DENSE: usize = 3;
 
-fn table(optimizer: &dyn Optimizer) -> SparseTable {
-    SparseTable::new(TableSpec::new("table", ROWS, DIM, 0.5), optimizer, Seed(9), 0, 1).unwrap()
+fn layout() -> ParamLayout {
+    ParamLayout::dense(DENSE).with_table(TableSpec::new("table", ROWS, DIM, 0.5)).unwrap()
 }
 
-/// All that a table keeps, to the bit.
-fn bits(table: &SparseTable) -> Vec<(u64, Vec<u32>, Vec<u32>)> {
-    let bits = |numbers: &[f32]| numbers.iter().map(|number| number.to_bits()).collect();
-    table.stored().map(|(row, values, state)| (row, bits(values), bits(state))).collect()
+fn rule(optimizer: Box<dyn Optimizer>) -> UpdateRule {
+    UpdateRule { rate: 0.1, decay: 0.003, clip_norm: Some(40.0), ..UpdateRule::new(optimizer) }
+}
+
+fn replica(rule: &UpdateRule) -> Replica {
+    Replica::new(&layout(), rule, Seed(9), vec![0.25; DENSE]).unwrap()
+}
+
+fn differ(ours: &[f32], theirs: &[f32]) -> bool {
+    ours.len() != theirs.len() || ours.iter().zip(theirs).any(|(a, b)| a.to_bits() != b.to_bits())
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Step {
     seed: u32,
-    number: u64,
     /// What else happens after it.
     then: u8,
 }
@@ -32,25 +39,28 @@ struct Step {
 /// Takes steps on both, and compares them.
 fn follow(kernels: &HostKernels, name: &str, settings: &[(&str, &str)], slots: u32, steps: &[Step]) {
     let settings = settings.iter().map(|(key, text)| ((*key).to_owned(), (*text).to_owned())).collect();
-    let optimizer: Arc<dyn Optimizer> = REGISTRY.build(name, &settings).unwrap().into();
-    let memory = kernels.rows(HotTable::shape(DIM, &*optimizer), slots).unwrap();
-    let mut plain = table(&*optimizer);
-    let mut hot = HotTable::new(plain.clone(), Arc::clone(&optimizer), memory).unwrap();
-    for Step { seed, number, then } in steps.iter().copied() {
+    let rule = rule(REGISTRY.build(name, &settings).unwrap());
+    let mut plain = replica(&rule);
+    let mut hot = HotReplica::from(plain.clone());
+    hot.heat(kernels.rows(hot.shape().unwrap(), slots).unwrap()).unwrap();
+    let (mut kept, first) = (plain.clone(), plain.clone());
+    for Step { seed, then } in steps.iter().copied() {
         let mut rng = Seed(u64::from(seed)).rng();
         let mut some = |one_of: u64| -> Vec<u64> { (0..ROWS).filter(|_| rng.below(one_of) == 0).collect() };
         // Some rows are touched in most steps.
         let mut touched: Vec<u64> = some(6).into_iter().chain(0..5).collect();
         touched.sort_unstable();
         touched.dedup();
-        let (changed, set) = (some(3), some(8));
-        hot.batch(&touched).unwrap();
-        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
-        hot.gathered(&mut ours).unwrap();
+        let (rows, read) = (some(3), some(8));
+        let (mut ours, mut theirs, mut none) = (Vec::new(), Vec::new(), Vec::new());
+        hot.load(&touched, &mut none).unwrap();
         plain.gather(&touched, &mut theirs).unwrap();
-        let differ = |(a, b): (&f32, &f32)| a.to_bits() != b.to_bits();
-        assert_eq!(ours.len(), theirs.len());
-        assert!(!ours.iter().zip(&theirs).any(differ), "{name}: a batch differs");
+        let (dense, batch) = hot.parameters();
+        assert!(!differ(dense, plain.dense()), "{name}: the flat vector differs");
+        let mut batch = batch.unwrap();
+        assert_eq!(batch.len(), touched.len() * DIM);
+        batch.read(&mut ours).unwrap();
+        assert!(none.is_empty() && !differ(&ours, &theirs), "{name}: a batch differs");
         // Sums of all sizes, some 0, some beyond what floats hold.
         let mut number_of = |_| match rng.below(12) {
             0 => 0.0,
@@ -58,32 +68,50 @@ fn follow(kernels: &HostKernels, name: &str, settings: &[(&str, &str)], slots: u
             2 => 1e30,
             _ => rng.normal() as f32 * 16.0,
         };
-        let sums: Vec<f32> = (0..changed.len() * DIM).map(&mut number_of).collect();
-        let step = UpdateStep { number, rate: 0.1, scale: 1.0 / 48.0, decay: 0.003 };
-        hot.apply(&changed, &sums, step).unwrap();
-        plain.apply(&changed, &sums, &optimizer.begin(step)).unwrap();
-        match then % 5 {
-            0 => assert_eq!(bits(hot.settle().unwrap()), bits(&plain), "{name}: the settled table differs"),
-            1 => {
-                let values: Vec<f32> = (0..set.len() * DIM).map(&mut number_of).collect();
-                hot.set_rows(&set, &values).unwrap();
-                plain.set_rows(&set, &values).unwrap();
+        let dense: Vec<f32> = (0..DENSE).map(&mut number_of).collect();
+        let values: Vec<f32> = (0..rows.len() * DIM).map(&mut number_of).collect();
+        let (rows, samples) = (SparseGradient { rows, values }, u64::from(seed % 49));
+        hot.apply(&dense, &rows, samples).unwrap();
+        plain.apply(&dense, &rows, samples).unwrap();
+        match then % 7 {
+            0 => {
+                assert!(
+                    hot.settle().unwrap().export() == plain.export(),
+                    "{name}: the settled model differs"
+                );
             }
-            2 => {
+            1 => {
                 let (mut ours, mut theirs) = (Vec::new(), Vec::new());
-                hot.gather(&set, &mut ours).unwrap();
-                plain.gather(&set, &mut theirs).unwrap();
-                assert!(!ours.iter().zip(&theirs).any(differ), "{name}: rows read on the host differ");
+                hot.gather(&read, &mut ours).unwrap();
+                plain.gather(&read, &mut theirs).unwrap();
+                assert!(!differ(&ours, &theirs), "{name}: rows that the host reads differ");
+            }
+            2 => kept = plain.clone(),
+            // As when a job goes back, or a model comes from another worker.
+            3 => {
+                hot.replace(kept.clone());
+                plain = kept.clone();
+            }
+            // Rows that the portion does not have stay.
+            4 => {
+                let portion = kept.portion();
+                assert_eq!(hot.restore(&portion, true).unwrap(), plain.restore(&portion, true).unwrap());
+            }
+            5 => {
+                let portion = first.portion();
+                assert_eq!(hot.restore(&portion, false).unwrap(), plain.restore(&portion, false).unwrap());
+                hot.set_rate_share(0.5);
+                plain.set_rate_share(0.5);
             }
             _ => {}
         }
     }
-    assert_eq!(bits(hot.settle().unwrap()), bits(&plain), "{name}: the table at the end differs");
     assert!(hot.hot_rows() <= slots as usize);
+    assert!(hot.into_settled().unwrap().export() == plain.export(), "{name}: the model at the end differs");
 }
 
 #[test]
-fn a_table_with_hot_rows_has_the_bits_of_one_without_after_any_steps() {
+fn a_model_with_hot_rows_has_the_bits_of_one_without_after_any_steps() {
     let kernels = match HostKernels::build() {
         Ok(kernels) => kernels,
         Err(why) => return println!("skipped, not here: {why}"),
@@ -96,8 +124,7 @@ fn a_table_with_hot_rows_has_the_bits_of_one_without_after_any_steps() {
         ("adam", &[("beta2", "0.95")]),
         ("adamw", &[]),
     ];
-    let step = (any::<u32>(), 1_u64..1000, any::<u8>());
-    let step = step.prop_map(|(seed, number, then)| Step { seed, number, then });
+    let step = (any::<u32>(), any::<u8>()).prop_map(|(seed, then)| Step { seed, then });
     let steps = (1_u32..ROWS as u32 + 5, proptest::collection::vec(step, 1..16));
     for (name, settings) in optimizers {
         let mut runner =
@@ -116,32 +143,33 @@ fn what_does_not_fit_is_refused_and_changes_nothing() {
         Ok(kernels) => kernels,
         Err(why) => return println!("skipped, not here: {why}"),
     };
-    let adagrad: Arc<dyn Optimizer> = REGISTRY.by_name("adagrad").unwrap().into();
-    let memory = || kernels.rows(HotTable::shape(DIM, &*adagrad), 3).unwrap();
-    let step = UpdateStep { number: 1, rate: 0.1, scale: 1.0, decay: 0.0 };
-    let mut hot = HotTable::new(table(&*adagrad), Arc::clone(&adagrad), memory()).unwrap();
-    hot.batch(&[1, 2]).unwrap();
-    hot.apply(&[1, 9], &[1.0; 2 * DIM], step).unwrap();
-    let before = bits(hot.settle().unwrap());
+    let adagrad = rule(REGISTRY.by_name("adagrad").unwrap());
+    let mut hot = HotReplica::from(replica(&adagrad));
+    let shape = hot.shape().unwrap();
+    hot.heat(kernels.rows(shape, 3).unwrap()).unwrap();
+    hot.load(&[1, 2], &mut Vec::new()).unwrap();
+    let gradient = |rows: &[u64], len| SparseGradient { rows: rows.to_vec(), values: vec![1.0; len] };
+    hot.apply(&[1.0; DENSE], &gradient(&[1, 9], 2 * DIM), 4).unwrap();
+    let before = hot.settle().unwrap().export();
     let refused = [
-        hot.batch(&[1, ROWS]).map(drop),
-        hot.batch(&[2, 1]).map(drop),
-        hot.apply(&[1, 1], &[1.0; 2 * DIM], step),
-        hot.apply(&[1, 2], &[1.0; DIM], step),
+        hot.load(&[1, ROWS], &mut Vec::new()),
+        hot.load(&[2, 1], &mut Vec::new()),
+        hot.apply(&[1.0; DENSE], &gradient(&[1, 1], 2 * DIM), 4),
+        hot.apply(&[1.0; DENSE], &gradient(&[1, 2], DIM), 4),
+        hot.apply(&[1.0; DENSE + 1], &gradient(&[1, 2], 2 * DIM), 4),
         hot.gather(&[ROWS], &mut Vec::new()),
-        hot.set_rows(&[1, 2], &[1.0; DIM]),
     ];
     for refused in refused {
         assert!(matches!(refused, Err(HotError::Table(_))), "{refused:?}");
     }
-    assert_eq!(bits(hot.settle().unwrap()), before);
+    assert!(hot.settle().unwrap().export() == before);
 
-    let part = SparseTable::new(TableSpec::new("table", ROWS, DIM, 0.5), &*adagrad, Seed(9), 0, 2).unwrap();
-    let said = HotTable::new(part, Arc::clone(&adagrad), memory()).unwrap_err().to_string();
-    assert_eq!(said, "hot rows of = a partition: must be a whole table");
-    let adam: Arc<dyn Optimizer> = REGISTRY.by_name("adam").unwrap().into();
-    let said = HotTable::new(table(&*adam), adam, memory()).unwrap_err().to_string();
+    let other = RowShape { dim: DIM + 1, ..shape };
+    let said = hot.heat(kernels.rows(other, 3).unwrap()).unwrap_err().to_string();
     assert!(said.starts_with("shape of slots = "), "{said}");
+    let dense = Replica::new(&ParamLayout::dense(DENSE), &adagrad, Seed(9), vec![0.0; DENSE]).unwrap();
+    let said = HotReplica::from(dense).shape().unwrap_err().to_string();
+    assert_eq!(said, "tables of the model = 0: must be 1 for rows in the memory of a GPU");
 }
 
 /// An optimizer of a user's own, for which there is no kernel.
@@ -168,11 +196,25 @@ impl Optimizer for Own {
 
 #[test]
 fn an_optimizer_without_a_kernel_keeps_its_rows_on_the_host() {
-    let kernels = match HostKernels::build() {
-        Ok(kernels) => kernels,
-        Err(why) => return println!("skipped, not here: {why}"),
-    };
-    let memory = kernels.rows(HotTable::shape(DIM, &Own), 3).unwrap();
-    let said = HotTable::new(table(&Own), Arc::new(Own), memory).unwrap_err().to_string();
+    let said = HotReplica::from(replica(&rule(Box::new(Own)))).shape().unwrap_err().to_string();
     assert!(said.starts_with("optimizer = own: must be one with a kernel"), "{said}");
+}
+
+#[test]
+fn without_a_memory_each_call_is_the_models_own() {
+    let rule = rule(REGISTRY.by_name("adam").unwrap());
+    let (mut plain, mut cold) = (replica(&rule), HotReplica::from(replica(&rule)));
+    let gradient = SparseGradient { rows: vec![3, 7], values: vec![2.0; 2 * DIM] };
+    for samples in [8, 0, 3] {
+        cold.apply(&[1.0; DENSE], &gradient, samples).unwrap();
+        plain.apply(&[1.0; DENSE], &gradient, samples).unwrap();
+    }
+    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    cold.load(&[0, 3], &mut ours).unwrap();
+    plain.gather(&[0, 3], &mut theirs).unwrap();
+    assert_eq!(ours, theirs);
+    let (dense, batch) = cold.parameters();
+    assert!(batch.is_none() && !differ(dense, plain.dense()));
+    assert_eq!(cold.hot_rows(), 0);
+    assert!(cold.into_settled().unwrap().export() == plain.export());
 }
