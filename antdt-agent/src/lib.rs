@@ -19,4 +19,6 @@ pub use meter::{Meter, Part};
 pub use per_sample::{PerSample, SampleLoss};
 pub use session::{AgentSession, Beat, BeatReply, Notice, Reported, SessionState};
 pub use switch::PlanSwitch;
-pub use trainer::{Buffer, Gradient, GradientError, GradientSink, Params, StepStats, TrainError, Trainer};
+pub use trainer::{
+    Buffer, DeviceValues, Gradient, GradientError, GradientSink, Params, StepStats, TrainError, Trainer,
+};

@@ -1,6 +1,7 @@
 //! [`Trainer`], the interface to a training framework: it computes gradients, and knows nothing of peers,
 //! shards or plans.
 
+use std::fmt;
 use std::ops::Range;
 
 use antdt_core::{MetricError, Metrics, ParamLayout, SampleRange, Seed};
@@ -37,6 +38,9 @@ pub enum TrainError {
     /// The framework that computes the model failed, with this message.
     #[error("the model failed: {0}")]
     Model(String),
+    /// The device that has some of the parameters failed. A process that is started again may have it whole.
+    #[error("the device failed: {0}")]
+    Device(String),
     /// The trainer handed over a gradient that does not fit the layout.
     #[error(transparent)]
     Gradient(#[from] GradientError),
@@ -45,16 +49,42 @@ pub enum TrainError {
     Metric(#[from] MetricError),
 }
 
-/// The values of parameters or of a gradient, where the device that computes them keeps them.
+/// Values in the memory of a device, such as a GPU, of which the host gets copies only.
+pub trait DeviceValues: fmt::Debug {
+    /// Returns the number of values.
+    fn len(&self) -> usize;
+
+    /// Returns whether there are no values.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Appends the values to `into`, in host memory.
+    ///
+    /// # Errors
+    /// If the device fails.
+    fn read(&self, into: &mut Vec<f32>) -> Result<(), TrainError>;
+
+    /// Copies the values to other memory of the same device, such as a tensor of the training framework, and returns
+    /// when they are there. The caller has room for them at `address`, and nothing that the device still
+    /// computes may read or write that room.
+    ///
+    /// # Errors
+    /// If the address is not in the memory of this device, or the device fails.
+    fn copy_to(&self, address: u64) -> Result<(), TrainError>;
+}
+
+/// The values of parameters or of a gradient, in host memory or in that of a device.
 ///
-/// Today the values always lie in host memory. Device memory would become another variant: a trainer would
-/// then hand its device buffer to the sink, which reduces it there or copies it to the host. A trainer that
-/// can use host memory only calls [`host`](Self::host), whose error refuses any other place.
-#[derive(Debug, Clone, Copy, PartialEq)]
+/// A trainer that can use host memory only calls [`host`](Self::host), whose error refuses any other place. Values
+/// elsewhere come only to trainers that [take them](Trainer::takes_device_rows).
+#[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub enum Buffer<'a> {
     /// The values lie in this process's memory.
     Host(&'a [f32]),
+    /// The values lie in the memory of a device.
+    Device(&'a dyn DeviceValues),
 }
 
 impl<'a> Buffer<'a> {
@@ -62,22 +92,25 @@ impl<'a> Buffer<'a> {
     ///
     /// # Errors
     /// If the values lie elsewhere.
-    #[allow(clippy::unnecessary_wraps, reason = "there will be other places")]
-    pub const fn host(self) -> Result<&'a [f32], TrainError> {
+    pub fn host(self) -> Result<&'a [f32], TrainError> {
         match self {
             Self::Host(values) => Ok(values),
+            Self::Device(_) => Err(TrainError::Model(
+                "values lie on a device, where the host's memory is expected".to_owned(),
+            )),
         }
     }
 
     /// Returns the number of values.
-    pub const fn len(self) -> usize {
+    pub fn len(self) -> usize {
         match self {
             Self::Host(values) => values.len(),
+            Self::Device(values) => values.len(),
         }
     }
 
     /// Returns whether there are no values.
-    pub const fn is_empty(self) -> bool {
+    pub fn is_empty(self) -> bool {
         self.len() == 0
     }
 }
@@ -95,7 +128,7 @@ impl<'a> From<&'a Vec<f32>> for Buffer<'a> {
 }
 
 /// Parameters that a batch is computed with.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy)]
 pub struct Params<'a> {
     /// Dense parameters: all groups of the layout, one after another.
     pub dense: Buffer<'a>,
@@ -312,6 +345,12 @@ pub trait Trainer: Send {
     /// Returns the layout of the parameters, which never changes.
     fn layout(&self) -> &ParamLayout;
 
+    /// Returns whether [`forward_backward`](Self::forward_backward) accepts rows in the memory of a device, as
+    /// [`Buffer::Device`]. All other trainers get them in host memory.
+    fn takes_device_rows(&self) -> bool {
+        false
+    }
+
     /// Returns the number of training samples; their numbers are `0..train_samples()`.
     fn train_samples(&self) -> u64;
 
@@ -415,6 +454,37 @@ mod tests {
             (&gradient.dense[..], &gradient.rows[..]),
             (&[1.0, 2.0, 3.0, 4.0, 5.0][..], &[6.0, 7.0][..])
         );
+    }
+
+    /// Values on a device, which the host has, too.
+    #[derive(Debug)]
+    struct Card(Vec<f32>);
+
+    impl DeviceValues for Card {
+        fn len(&self) -> usize {
+            self.0.len()
+        }
+
+        fn read(&self, into: &mut Vec<f32>) -> Result<(), TrainError> {
+            into.extend_from_slice(&self.0);
+            Ok(())
+        }
+
+        fn copy_to(&self, _: u64) -> Result<(), TrainError> {
+            Err(TrainError::Device("another address".to_owned()))
+        }
+    }
+
+    #[test]
+    fn values_on_a_device_are_refused_where_the_hosts_are_expected() {
+        let card = Card(vec![1.0, 2.0]);
+        let values = Buffer::Device(&card);
+        assert_eq!((values.len(), values.is_empty()), (2, false));
+        let said = values.host().unwrap_err().to_string();
+        assert_eq!(said, "the model failed: values lie on a device, where the host's memory is expected");
+        let mut gradient = Gradient::new(&layout());
+        gradient.begin(2);
+        gradient.rows(values).unwrap_err();
     }
 
     #[test]

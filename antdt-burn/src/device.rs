@@ -2,6 +2,11 @@
 
 use antdt_core::InvalidValue;
 
+/// The CUDA back end. Named by its parts: burn's own name for it is another type where some crate asks for burn's feature `fusion`,
+/// one whose tensors do not say where they lie.
+#[cfg(feature = "cuda")]
+pub(crate) type Cuda = burn_cubecl::CubeBackend<burn_cubecl::cubecl::cuda::CudaRuntime, f32, i32, u8>;
+
 /// Device that a model computes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
@@ -54,7 +59,7 @@ fn cuda(index: usize) -> Result<Device, String> {
         return Err("no NVIDIA driver is loaded (/dev/nvidiactl is missing)".into());
     }
     let sum = std::panic::catch_unwind(|| {
-        let ones = Tensor::<burn::backend::Cuda, 1>::ones([2], &CudaDevice::new(index));
+        let ones = Tensor::<Cuda, 1>::ones([2], &CudaDevice::new(index));
         ones.sum().try_into_data().ok().and_then(|data| data.as_slice::<f32>().ok().map(|sum| sum[0]))
     });
     match sum {

@@ -7,6 +7,7 @@ use burn::tensor::activation::{log_sigmoid, sigmoid};
 use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::tensor::{Int, Tensor, TensorData};
 
+use crate::adopt::Adopt;
 use crate::click::{ClickModel, ModelShape};
 use crate::device::Device;
 use crate::dropout::Dropout;
@@ -18,7 +19,7 @@ pub(crate) struct Input<'a> {
     /// Parameters, `[dense_len]`.
     pub(crate) dense: &'a [f32],
     /// Touched rows of the table, `[touched, dim]`.
-    pub(crate) rows: &'a [f32],
+    pub(crate) rows: Buffer<'a>,
     /// Which touched row each field of each sample has, `[samples, fields]`.
     pub(crate) index: &'a [i32],
     /// `[samples]`.
@@ -58,12 +59,15 @@ pub(crate) fn build<F: Family>(shape: &ModelShape, device: Device) -> Box<dyn En
         #[cfg(feature = "cuda")]
         Device::Cuda(index) => {
             let device = burn::backend::cuda::CudaDevice::new(index);
-            build_on::<F, Autodiff<burn::backend::Cuda>>(shape, device)
+            build_on::<F, Autodiff<crate::device::Cuda>>(shape, device)
         }
     }
 }
 
-fn build_on<F: Family, B: AutodiffBackend>(shape: &ModelShape, device: B::Device) -> Box<dyn Engine> {
+fn build_on<F: Family, B>(shape: &ModelShape, device: B::Device) -> Box<dyn Engine>
+where
+    B: AutodiffBackend<InnerBackend: Adopt>,
+{
     Box::new(BurnEngine::<B, _>::new(F::build(shape, &device), shape, device))
 }
 
@@ -86,7 +90,7 @@ struct BurnEngine<B: Backend, M> {
 
 impl<B, M> BurnEngine<B, M>
 where
-    B: AutodiffBackend,
+    B: AutodiffBackend<InnerBackend: Adopt>,
     M: ClickModel<B> + AutodiffModule<B, InnerModule: ClickModel<B::InnerBackend>>,
 {
     fn new(model: M, shape: &ModelShape, device: B::Device) -> Self {
@@ -94,22 +98,26 @@ where
         Self { model, layout, fields: shape.fields, row_dim: shape.row_dim(), device }
     }
 
-    /// The table rows `[touched, dim]` as a leaf, and those of each field of each sample `[samples, fields, dim]`.
-    fn gather<C: Backend>(&self, input: &Input<'_>, device: &C::Device) -> (Tensor<C, 2>, Tensor<C, 3>) {
-        let touched = input.rows.len() / self.row_dim;
-        let rows = TensorData::new(input.rows.to_vec(), [touched, self.row_dim]);
-        let rows = Tensor::<C, 2>::from_data(rows, device).require_grad();
+    /// The table rows, `[touched, dim]`.
+    fn rows(&self, input: &Input<'_>) -> Result<Tensor<B::InnerBackend, 2>, TrainError> {
+        let shape = [input.rows.len() / self.row_dim, self.row_dim];
+        match input.rows {
+            Buffer::Device(values) => Ok(B::InnerBackend::adopt(values, &self.device)?.reshape(shape)),
+            rows => Ok(Tensor::from_data(TensorData::new(rows.host()?.to_vec(), shape), &self.device)),
+        }
+    }
+
+    /// The table rows of each field of each sample, `[samples, fields, dim]`.
+    fn gather<C: Backend>(&self, rows: Tensor<C, 2>, input: &Input<'_>, device: &C::Device) -> Tensor<C, 3> {
         let index = TensorData::new(input.index.to_vec(), [input.index.len()]);
         let index = Tensor::<C, 1, Int>::from_data(index, device);
-        let samples = input.labels.len();
-        let gathered = rows.clone().select(0, index).reshape([samples, self.fields, self.row_dim]);
-        (rows, gathered)
+        rows.select(0, index).reshape([input.labels.len(), self.fields, self.row_dim])
     }
 }
 
 impl<B, M> Engine for BurnEngine<B, M>
 where
-    B: AutodiffBackend,
+    B: AutodiffBackend<InnerBackend: Adopt>,
     M: ClickModel<B> + AutodiffModule<B, InnerModule: ClickModel<B::InnerBackend>>,
 {
     fn layout(&self) -> &FlatLayout {
@@ -118,7 +126,8 @@ where
 
     fn forward_backward(&self, input: Input<'_>, sink: &mut dyn GradientSink) -> Result<f64, TrainError> {
         let model = flat::load::<B, M>(self.model.clone(), input.dense, &self.device);
-        let (rows, gathered) = self.gather::<B>(&input, &self.device);
+        let rows = Tensor::<B, 2>::from_inner(self.rows(&input)?).require_grad();
+        let gathered = self.gather(rows.clone(), &input, &self.device);
         let logits = model.logits(gathered, &mut Dropout::of_training(input.draws));
         let labels = TensorData::new(input.labels.to_vec(), [input.labels.len()]);
         let labels = Tensor::<B, 1>::from_data(labels, &self.device);
@@ -142,7 +151,7 @@ where
 
     fn predict(&self, input: Input<'_>, probabilities: &mut Vec<f32>) -> Result<(), TrainError> {
         let model = flat::load::<B, M>(self.model.clone(), input.dense, &self.device).valid();
-        let (_, gathered) = self.gather::<B::InnerBackend>(&input, &self.device);
+        let gathered = self.gather(self.rows(&input)?, &input, &self.device);
         probabilities.extend(flat::values(sigmoid(model.logits(gathered, &mut Dropout::none())))?);
         Ok(())
     }

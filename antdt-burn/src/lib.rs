@@ -19,6 +19,7 @@ pub mod flat;
 
 pub mod workload;
 
+mod adopt;
 mod engine;
 mod size;
 

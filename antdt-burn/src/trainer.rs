@@ -128,7 +128,7 @@ impl ClickTrainer {
     }
 
     fn input<'a>(&'a self, params: Params<'a>) -> Result<Input<'a>, TrainError> {
-        let (dense, rows) = (params.dense.host()?, params.rows.host()?);
+        let (dense, rows) = (params.dense.host()?, params.rows);
         let wanted = (self.layout.dense_len(), self.layout.rows_len(&self.batch.touched));
         if (dense.len(), rows.len()) != wanted {
             return Err(TrainError::Model(format!(
@@ -166,6 +166,10 @@ impl Loaded {
 impl Trainer for ClickTrainer {
     fn layout(&self) -> &ParamLayout {
         &self.layout
+    }
+
+    fn takes_device_rows(&self) -> bool {
+        true
     }
 
     fn train_samples(&self) -> u64 {

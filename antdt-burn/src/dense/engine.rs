@@ -52,7 +52,7 @@ pub(crate) fn build<F: Family>(sizes: &F::Sizes, shape: ExampleShape, device: De
         #[cfg(feature = "cuda")]
         Device::Cuda(index) => {
             let device = burn::backend::cuda::CudaDevice::new(index);
-            build_on::<F, Autodiff<burn::backend::Cuda>>(sizes, shape, device)
+            build_on::<F, Autodiff<crate::device::Cuda>>(sizes, shape, device)
         }
     }
 }

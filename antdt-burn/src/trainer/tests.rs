@@ -1,4 +1,4 @@
-use antdt_agent::Gradient;
+use antdt_agent::{Buffer, DeviceValues, Gradient};
 use antdt_core::Metric;
 
 use super::*;
@@ -156,6 +156,45 @@ fn what_a_step_leaves_out_of_a_sample_depends_on_its_epoch_and_not_on_its_batch(
             trainer.scores().probabilities.clone()
         };
         assert_eq!(scores(&mut trainer), scores(&mut plain), "an evaluation leaves nothing out");
+    }
+}
+
+/// Rows on a device, which a host without one has in its own memory.
+#[derive(Debug)]
+struct Card(Vec<f32>);
+
+impl DeviceValues for Card {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn read(&self, into: &mut Vec<f32>) -> Result<(), TrainError> {
+        into.extend_from_slice(&self.0);
+        Ok(())
+    }
+
+    fn copy_to(&self, address: u64) -> Result<(), TrainError> {
+        Err(TrainError::Device(format!("{address} is not on the device")))
+    }
+}
+
+#[test]
+fn rows_on_a_device_give_the_bits_of_rows_on_the_host() {
+    for model in MODELS.iter().copied() {
+        let mut trainer = small(model);
+        assert!(trainer.takes_device_rows());
+        let (touched, expected, stats) = gradient_of(&mut trainer, &[0, 3, 3, 5]);
+        let (dense, card) = (trainer.initial_dense(Seed(2)), Card(rows_of(&trainer, &touched)));
+        let params = Params { dense: Buffer::Host(&dense), rows: Buffer::Device(&card) };
+        let mut gradient = Gradient::new(trainer.layout());
+        gradient.begin(card.len());
+        assert_eq!(trainer.forward_backward(params, &mut gradient).unwrap(), stats, "{}", model.name);
+        assert_eq!(gradient, expected, "{}", model.name);
+        let short = Card(vec![0.0; 1]);
+        let params = Params { rows: Buffer::Device(&short), ..params };
+        gradient.begin(1);
+        let refused = trainer.forward_backward(params, &mut gradient).unwrap_err().to_string();
+        assert!(refused.contains("1 row values"), "{refused}");
     }
 }
 
