@@ -10,7 +10,8 @@ use antdt_monitor::rule;
 
 use crate::cli::CliError;
 use crate::master::{RecorderFactory, Seams, StoreFactory};
-use crate::{command, workload};
+use crate::worker::RowMemoryFactory;
+use crate::{command, worker, workload};
 
 /// Builds an `antdt` command with additional or replaced parts, and runs it. Every part is optional; the
 /// `antdt` program is the builder without any.
@@ -18,7 +19,7 @@ use crate::{command, workload};
 /// Parts that a job names (policies, actions, pace rules, optimizers, trainers, transports) are added to
 /// those that ship: `--policy`, `--pace-rule` and the other flags find them, and so do `antdt whatif`, `antdt
 /// sim`, recordings and `antdt policies`. A part of which a job has exactly one (launcher, ledger store,
-/// recorder) is replaced.
+/// recorder, memory for hot rows) is replaced.
 ///
 /// The nodes of a job are processes of the same program, so each of them has the same parts.
 ///
@@ -95,6 +96,13 @@ impl JobBuilder {
     pub fn recorder(mut self, recorder: RecorderFactory) -> Self {
         self.seams.recorder = recorder;
         self.seams.again = None;
+        self
+    }
+
+    /// Keeps the hot rows of workers (`--hot-rows N`) in the memory that `memory` makes, on a device of the
+    /// program's own, instead of that of a GPU.
+    pub fn row_memory(self, memory: RowMemoryFactory) -> Self {
+        worker::keep_in(memory);
         self
     }
 

@@ -43,6 +43,14 @@ pub fn count() -> Result<u32, String> {
     Ok(u32::try_from(all()?.len()).unwrap_or(u32::MAX))
 }
 
+/// Returns how many of a job's workers share one GPU of this host at most, if all of them compute here.
+pub fn sharers(processor: Processor, workers: u32) -> u32 {
+    match processor {
+        Processor::Cuda(Some(_)) => workers,
+        Processor::Cuda(None) | Processor::Auto | Processor::Cpu => workers.div_ceil(count().unwrap_or(1)),
+    }
+}
+
 /// Chooses the processor on which a worker of this host computes, and looks for GPUs only if the job may use
 /// one. Also returns the GPU, if it is one.
 ///
@@ -78,6 +86,12 @@ mod tests {
     fn a_class_is_the_name_of_the_device_as_one_word() {
         assert_eq!(class("NVIDIA H100 80GB HBM3").to_string(), "nvidia-h100-80gb-hbm3");
         assert_eq!(class(" Tesla V100-SXM2 (32 GB)").to_string(), "tesla-v100-sxm2-32-gb");
+    }
+
+    #[test]
+    fn workers_share_the_gpu_that_all_are_sent_to_or_all_gpus() {
+        assert_eq!(sharers(Processor::Cuda(Some(1)), 5), 5);
+        assert_eq!(sharers(Processor::Cuda(None), 5), 5_u32.div_ceil(count().unwrap_or(1)));
     }
 
     #[test]

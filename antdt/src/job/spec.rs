@@ -32,6 +32,7 @@ use super::data_spec::DataSpec;
 use super::device::{DeviceSetting, DeviceSpec};
 use super::elect::EtcdSpec;
 use super::evaluation::{EarlyStopping, EvalEvery};
+use super::hot_rows::HotRowsSpec;
 use super::network::NetworkSpec;
 use super::processor::Processor;
 use super::setting::{JobSetting, settings};
@@ -124,6 +125,10 @@ settings! {
     /// that fits, memory=SAMPLES, an emulated memory that the job has to find out, and speed=SAMPLES_PER_S and fixed=20ms, an emulated time of samples / speed and of each micro-batch.
     // Without a variable: ANTDT_DEVICE is the class of the node's own device.
     devices: Vec<DeviceSetting> = Vec::new(), "device", "SPEC", no variable;
+    /// Rows of the model's table that each worker on a GPU keeps there, with what the optimizer keeps of them: a number, auto (as many as fit
+    /// into a quarter of the GPU's memory) or off. Only for --sync allreduce; where none can lie there, all lie in the host's memory, and a
+    /// warning says why.
+    hot_rows: HotRowsSpec = HotRowsSpec::Auto, "hot-rows", "ROWS";
     /// An emulated straggler: worker=N,slow=FACTOR, then any of from=10s, to=60s and restart=keeps or restart=cures.
     stragglers: Vec<StragglerSpec> = Vec::new(), "straggler", "SPEC";
     /// Emulated links between workers, and between workers and servers, whose processes all run on this machine:

@@ -17,6 +17,7 @@ use super::data_spec::DataSpec;
 use super::device::DeviceSetting;
 use super::elect::EtcdSpec;
 use super::evaluation::{EarlyStopping, EvalEvery};
+use super::hot_rows::HotRowsSpec;
 use super::network::NetworkSpec;
 use super::straggler::StragglerSpec;
 use super::sync::SyncSpec;
@@ -347,6 +348,7 @@ texts!(
     EarlyStopping,
     EtcdSpec,
     EvalEvery,
+    HotRowsSpec,
     NetworkSpec,
     RateSchedule,
     StragglerSpec

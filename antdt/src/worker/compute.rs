@@ -189,12 +189,11 @@ impl Compute {
     /// The same with the whole gradient in one place.
     pub(super) fn gradient(
         &mut self,
-        dense: &[f32],
-        rows: &[f32],
+        params: Params<'_>,
         gradient: &mut Gradient,
     ) -> Result<StepStats, TrainError> {
-        gradient.begin(rows.len());
-        let stats = self.run(Params::host(dense, rows), gradient)?;
+        gradient.begin(params.rows.len());
+        let stats = self.run(params, gradient)?;
         gradient.finish()?;
         Ok(stats)
     }

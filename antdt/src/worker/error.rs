@@ -73,6 +73,7 @@ impl WorkerError {
                 SourceError::DataLost(_) | SourceError::Rejected(_) => Exit::CODE_NEVER,
                 _ => Exit::CODE_RETRY,
             },
+            Self::Train(TrainError::Device(_)) => Exit::CODE_RETRY,
             Self::Train(TrainError::OutOfMemory { .. }) => Exit::CODE_MEMORY,
             // A model that diverges or a request that is wrong does so again.
             Self::Agent(_) | Self::Train(_) | Self::Loop(_) | Self::Parameters(_) => Exit::CODE_NEVER,

@@ -23,13 +23,13 @@ pub(super) trait Model {
 
 impl Model for Weights {
     fn read(&mut self, rows: &[u64], dense: &mut [f32], values: &mut Vec<f32>) -> Result<(), WorkerError> {
-        dense.copy_from_slice(self.model().dense());
+        dense.copy_from_slice(self.dense());
         values.clear();
-        self.model().gather(rows, values).map_err(|e| WorkerError::Parameters(e.to_string()))
+        self.gather(rows, values)
     }
 
     fn copy(&mut self, _checkpoint: CheckpointId) -> Result<ModelCopy, WorkerError> {
-        Ok(Self::copy(self))
+        Self::copy(self)
     }
 }
 

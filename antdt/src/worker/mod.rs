@@ -6,6 +6,7 @@ mod control;
 mod drive;
 mod error;
 mod evaluate;
+mod hot;
 mod interrupt;
 mod keep;
 mod mean;
@@ -44,12 +45,16 @@ use crate::node::NodeEnv;
 use compute::{Compute, Pacing};
 use drive::Finished;
 use evaluate::{Model, evaluate};
+use hot::Heating;
 use interrupt::Interrupt;
 use keep::Keep;
 pub(crate) use keep::write as write_part;
 use reduce::Ring;
 
 pub use error::WorkerError;
+pub use hot::RowMemoryFactory;
+#[cfg(feature = "cli")]
+pub(crate) use hot::keep_in;
 
 /// Name, in the shard service, of the data set that a job trains on.
 pub const TRAIN_DATASET: &str = "train";
@@ -85,6 +90,7 @@ pub fn run(env: &NodeEnv, trainer: Box<dyn Trainer>, rule: &UpdateRule) -> Resul
     let mut compute = Compute::new(trainer, pacing, agent.pulse());
     let sync = &env.spec.sync;
     let keep = Keep::new(&agent, &env.spec, compute.layout().clone(), weights::kept_optimizer(sync, rule))?;
+    let heating = Heating { spec: &env.spec, holder: env.holder };
     match sync.capabilities().model {
         ModelPlace::Replicas | ModelPlace::PerWorker | ModelPlace::Mixed => {
             let (timeout, first_wait) = (env.spec.meeting_wait(), env.spec.deadlines(None).peer);
@@ -102,12 +108,14 @@ pub fn run(env: &NodeEnv, trainer: Box<dyn Trainer>, rule: &UpdateRule) -> Resul
                 seed: seed.derive("model"),
                 keep: &keep,
                 resume: env.spec.resume.as_deref(),
+                heating,
             };
             let backend = backend(env)?;
             let (finished, replica) = reduce::train(&ring, backend, &source, &mut compute)?;
             finish(&agent, &keep, &mut compute, finished, Some(replica))
         }
         ModelPlace::Servers => {
+            heating.leave_on_servers(compute.trainer());
             // Servers that add up gradients clip what they add up.
             let clip_norm = rule.clip_norm.filter(|_| !sync.capabilities().servers_sum_gradients());
             let mut client = PsClientConfig::new(env.holder, token, compute.layout().clone());

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use antdt_agent::runtime::Agent;
-use antdt_agent::{Batch, Gradient, MicroBatch, TrainError};
+use antdt_agent::{Batch, Gradient, MicroBatch, Params, TrainError};
 use antdt_collective::runtime::transport::Fabric;
 use antdt_controller::action::ActionValues;
 use antdt_core::port::ShardSource;
@@ -233,7 +233,7 @@ impl Pusher<'_, '_> {
 
     fn compute(&mut self) -> Result<Reply, WorkerError> {
         let Pulled { dense, rows } = &self.pulled;
-        let stats = self.compute.gradient(dense, rows, &mut self.gradient)?;
+        let stats = self.compute.gradient(Params::host(dense, rows), &mut self.gradient)?;
         let layout = self.compute.layout();
         if self.accumulator.micro().is_last() {
             self.accumulator.complete(layout, &mut self.touched, &mut self.gradient);

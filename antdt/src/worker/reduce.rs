@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use antdt_agent::runtime::Agent;
-use antdt_agent::{Batch, Gradient, MicroBatch, Params, StepStats, TrainError};
+use antdt_agent::{Batch, Buffer, Gradient, MicroBatch, Params, StepStats, TrainError};
 use antdt_collective::bucket::Buckets;
 use antdt_collective::lanes::Lanes;
 use antdt_collective::runtime::{
@@ -29,6 +29,7 @@ use super::accumulate::Accumulator;
 use super::compute::Compute;
 use super::drive::{Combiner, Finished, drive, foreign};
 use super::error::WorkerError;
+use super::hot::{Heating, OnDevice};
 use super::interrupt::Interrupt;
 use super::keep::Keep;
 use super::mean;
@@ -58,6 +59,7 @@ pub(super) struct Ring<'a> {
     pub(super) keep: &'a Keep<'a>,
     /// The checkpoint that the job goes on from.
     pub(super) resume: Option<&'a Path>,
+    pub(super) heating: Heating<'a>,
 }
 
 impl Ring<'_> {
@@ -95,7 +97,8 @@ where
     WorkerError: From<S::Error>,
 {
     let layout = compute.layout().clone();
-    let weights = ring.model(compute, ring.resume)?;
+    let mut weights = ring.model(compute, ring.resume)?;
+    ring.heating.heat(&mut weights, compute.trainer());
     let plan = match &weights {
         Weights::Shared(_) => stream::plan(&layout, ring.bucket_bytes),
         // Gradients stay in the worker.
@@ -287,7 +290,7 @@ impl Combiner for Reducer<'_, '_> {
                 Ok(Reply::Advanced)
             }
             Call::Rest(checkpoint) => {
-                self.ring.keep.rest(checkpoint, || Ok(self.weights.copy()))?;
+                self.ring.keep.rest(checkpoint, || self.weights.copy())?;
                 Ok(Reply::Rested)
             }
             call => Err(foreign(&call)),
@@ -414,7 +417,8 @@ impl Reducer<'_, '_> {
         self.trained = false;
         self.prepared = None;
         if joined.source.is_none() {
-            self.weights = self.ring.model(self.compute, joined.checkpoint.as_deref().map(Path::new))?;
+            let model = self.ring.model(self.compute, joined.checkpoint.as_deref().map(Path::new))?;
+            self.weights.replace(model)?;
             self.compressors = self.ring.compressors(self.compressors.len());
         }
         Ok(())
@@ -428,7 +432,7 @@ impl Reducer<'_, '_> {
             return Ok(());
         }
         let began = Instant::now();
-        let mut model = if comm.group().me() == source { self.weights.export() } else { Vec::new() };
+        let mut model = if comm.group().me() == source { self.weights.export()? } else { Vec::new() };
         comm.broadcast(source, &mut model)?;
         if !self.trained {
             let layout = self.compute.layout().clone();
@@ -452,36 +456,39 @@ impl Reducer<'_, '_> {
             Err(error) => return Err(error.into()),
         }
         self.values.clear();
-        self.weights
-            .model()
-            .gather(&self.touched, &mut self.values)
-            .map_err(|e| WorkerError::Parameters(e.to_string()))?;
+        self.weights.load(&self.touched, &mut self.values)?;
         Ok(Reply::Loaded)
     }
 
     /// Computes the gradient of the loaded micro-batch. With a plan, that of the batch travels while the last of them is
     /// computed.
     fn compute(&mut self) -> Result<StepStats, WorkerError> {
-        let dense = self.weights.model().dense();
+        let (dense, loaded) = self.weights.parameters();
+        let loaded = loaded.map(OnDevice::new);
+        let rows = match &loaded {
+            Some(rows) => Buffer::Device(rows),
+            None => Buffer::Host(&self.values),
+        };
+        let params = Params { dense: Buffer::Host(dense), rows };
         self.accumulator.computed(self.compute.samples());
         if !self.accumulator.micro().is_last() {
-            let stats = self.compute.gradient(dense, &self.values, &mut self.gradient)?;
+            let stats = self.compute.gradient(params, &mut self.gradient)?;
             self.accumulator.add(self.compute.layout(), &self.touched, &self.gradient);
             return Ok(stats);
         }
         // A worker that is alone has nothing to send.
         let comm = self.comm.take_if(|comm| self.plan.is_some() && comm.group().world() > 1);
         let (Some(plan), Some(abort), Some(comm)) = (&self.plan, &self.abort, comm) else {
-            let stats = self.compute.gradient(dense, &self.values, &mut self.gradient)?;
+            let stats = self.compute.gradient(params, &mut self.gradient)?;
             self.accumulator.complete(self.compute.layout(), &mut self.touched, &mut self.gradient);
             return Ok(stats);
         };
         let (compressors, spare) = (std::mem::take(&mut self.compressors), std::mem::take(&mut self.spare));
-        let stream = GradientStream::begin(comm, plan, compressors, abort.clone(), spare, self.values.len())?;
+        let stream = GradientStream::begin(comm, plan, compressors, abort.clone(), spare, rows.len())?;
         let stream = self.stream.insert(stream);
         let layout = self.compute.layout().clone();
         let mut sums = self.accumulator.onto(&layout, stream);
-        Ok(self.compute.run(Params::host(dense, &self.values), &mut sums)?)
+        Ok(self.compute.run(params, &mut sums)?)
     }
 
     /// The sums over all members of the dense gradient, and what this worker brings for rows.

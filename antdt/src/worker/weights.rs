@@ -1,11 +1,14 @@
 //! [`Weights`]: the model in a worker, either the same on all workers or one of its own.
 
-use antdt_agent::Gradient;
+use antdt_agent::{Gradient, TrainError};
 use antdt_core::{InvalidValue, ModelPlace, ParamLayout, Seed};
 use antdt_job::SyncMode;
 use antdt_job::mode::OuterStep;
 use antdt_model::optimizer::Momentum;
-use antdt_model::{Given, LocalReplica, Portion, Replica, SparseGradient, Trained, UpdateRule};
+use antdt_model::{
+    Given, HotError, HotReplica, LoadedRows, LocalReplica, Portion, Replica, SparseGradient, Trained,
+    UpdateRule,
+};
 
 use super::error::WorkerError;
 use super::keep::ModelCopy;
@@ -13,7 +16,7 @@ use super::keep::ModelCopy;
 /// See the [module](self).
 pub(super) enum Weights {
     /// The same model as on all other workers; members add up gradients.
-    Shared(Replica),
+    Shared(HotReplica),
     /// A model of this worker's own; members average models.
     Own(LocalReplica),
 }
@@ -33,6 +36,14 @@ fn unfit(error: impl std::fmt::Display) -> WorkerError {
     WorkerError::Parameters(error.to_string())
 }
 
+/// A GPU that failed may do for the next process.
+fn lost(error: HotError) -> WorkerError {
+    match error {
+        HotError::Memory(error) => TrainError::Device(error.to_string()).into(),
+        error => unfit(error),
+    }
+}
+
 impl Weights {
     /// The model that a job begins with, for a sync mode that keeps it in the workers.
     pub(super) fn new(sync: &SyncMode, replica: Replica, seed: Seed) -> Result<Self, WorkerError> {
@@ -41,7 +52,7 @@ impl Weights {
             (ModelPlace::PerWorker | ModelPlace::Mixed, Some(rule)) => {
                 Self::Own(LocalReplica::with_outer(replica, &rule, seed).map_err(unfit)?)
             }
-            (ModelPlace::Replicas | ModelPlace::Servers, _) => Self::Shared(replica),
+            (ModelPlace::Replicas | ModelPlace::Servers, _) => Self::Shared(replica.into()),
         })
     }
 
@@ -69,28 +80,66 @@ impl Weights {
         }
     }
 
-    /// The parameters to compute with.
-    pub(super) const fn model(&self) -> &Replica {
+    /// Goes on with another model, whose rows are in the host's memory; hot ones will lie where those of this one do.
+    pub(super) fn replace(&mut self, other: Self) -> Result<(), WorkerError> {
+        match (self, other) {
+            (Self::Shared(replica), Self::Shared(other)) => {
+                replica.replace(other.into_settled().map_err(lost)?);
+            }
+            (own, other) => *own = other,
+        }
+        Ok(())
+    }
+
+    /// The flat vector to compute with.
+    pub(super) fn dense(&self) -> &[f32] {
         match self {
-            Self::Shared(replica) => replica,
-            Self::Own(local) => local.model(),
+            Self::Shared(replica) => replica.dense(),
+            Self::Own(local) => local.model().dense(),
+        }
+    }
+
+    /// Gathers the rows of a batch: on a device, for [`parameters`](Self::parameters), or appended to `into`.
+    pub(super) fn load(&mut self, rows: &[u64], into: &mut Vec<f32>) -> Result<(), WorkerError> {
+        match self {
+            Self::Shared(replica) => replica.load(rows, into).map_err(lost),
+            Self::Own(local) => local.model().gather(rows, into).map_err(unfit),
+        }
+    }
+
+    /// The flat vector to compute with, and the rows of the batch that was loaded, if they are on a device.
+    pub(super) fn parameters(&mut self) -> (&[f32], Option<LoadedRows<'_>>) {
+        match self {
+            Self::Shared(replica) => replica.parameters(),
+            Self::Own(local) => (local.model().dense(), None),
+        }
+    }
+
+    /// Appends rows to `into`, wherever they lie.
+    pub(super) fn gather(&mut self, rows: &[u64], into: &mut Vec<f32>) -> Result<(), WorkerError> {
+        match self {
+            Self::Shared(replica) => replica.gather(rows, into).map_err(lost),
+            Self::Own(local) => local.model().gather(rows, into).map_err(unfit),
         }
     }
 
     /// The model that all agree on, for a checkpoint.
-    pub(super) fn copy(&self) -> ModelCopy {
+    pub(super) fn copy(&mut self) -> Result<ModelCopy, WorkerError> {
         let (trained, portion) = match self {
-            Self::Shared(replica) => (replica.trained(), replica.portion()),
+            Self::Shared(replica) => {
+                let replica = replica.settle().map_err(lost)?;
+                (replica.trained(), replica.portion())
+            }
             Self::Own(local) => (local.model().trained(), local.portion()),
         };
-        ModelCopy { trained, portion: Some(portion) }
+        Ok(ModelCopy { trained, portion: Some(portion) })
     }
 
     /// The model that all agree on, for a worker that comes.
-    pub(super) fn export(&self) -> Vec<u8> {
+    pub(super) fn export(&mut self) -> Result<Vec<u8>, WorkerError> {
         match self {
-            Self::Shared(replica) => replica.export(),
-            Self::Own(local) => local.export(),
+            Self::Shared(replica) => Ok(replica.settle().map_err(lost)?.export()),
+            Self::Own(local) => Ok(local.export()),
         }
     }
 
@@ -104,7 +153,9 @@ impl Weights {
         seed: Seed,
     ) -> Result<(), WorkerError> {
         match self {
-            Self::Shared(shared) => *shared = Replica::import(bytes, layout, rule, seed).map_err(unfit)?,
+            Self::Shared(shared) => {
+                shared.replace(Replica::import(bytes, layout, rule, seed).map_err(unfit)?);
+            }
             Self::Own(local) => {
                 let outer = outer_rule(sync);
                 *local = LocalReplica::import(bytes, layout, rule, outer.as_ref(), seed).map_err(unfit)?;
@@ -189,9 +240,8 @@ impl Weights {
         samples: u64,
     ) -> Result<Option<f64>, WorkerError> {
         match self {
-            Self::Shared(replica) => replica.apply(dense, rows, samples).map(|()| None),
-            Self::Own(local) => local.average(dense, rows, samples),
+            Self::Shared(replica) => replica.apply(dense, rows, samples).map(|()| None).map_err(lost),
+            Self::Own(local) => local.average(dense, rows, samples).map_err(unfit),
         }
-        .map_err(unfit)
     }
 }

@@ -1,0 +1,231 @@
+//! Jobs whose workers keep hot rows in the memory of an emulated device, that of `examples/emulated_rows.rs`.
+#![allow(clippy::unwrap_used, reason = "a failure here is the test's")]
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use antdt::checkpoint::Folder;
+use antdt::report::{Outcome, Report};
+
+/// Bound on any one job here; all take seconds.
+const LIMIT: Duration = Duration::from_secs(240);
+
+/// What the example needs, besides what the tests are built with.
+fn has_compiler() -> bool {
+    let asked = Command::new("g++").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+    let has = asked.is_ok_and(|status| status.success());
+    if !has {
+        println!("skipped, not here: no g++");
+    }
+    has
+}
+
+/// `run` of the program with the emulated device, or of the one without any.
+fn run(emulated: bool, folder: &Path, args: &[&str]) -> Command {
+    let antdt = PathBuf::from(env!("CARGO_BIN_EXE_antdt"));
+    let mut command = match emulated {
+        true => Command::new(antdt.parent().unwrap().join("examples/emulated_rows")),
+        false => Command::new(antdt),
+    };
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("ANTDT_")) {
+        command.env_remove(name);
+    }
+    command.env("XDG_STATE_HOME", env!("CARGO_TARGET_TMPDIR"));
+    command.args(["run", "--report-dir", folder.to_str().unwrap()]).args(args);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        if let Some(found) = ask() {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "waited in vain for {what}");
+        std::thread::park_timeout(Duration::from_millis(10));
+    }
+}
+
+fn finish(mut child: Child) -> Output {
+    wait_for("the end of a job", || child.try_wait().unwrap());
+    child.wait_with_output().unwrap()
+}
+
+/// The report of a job that trained all of its samples, and what it said.
+fn completed(folder: &Path, output: &Output, samples: u64) -> (Report, String) {
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{said}");
+    let text = std::fs::read_to_string(folder.join("report.json")).unwrap();
+    let report: Report = serde_json::from_str(&text).unwrap();
+    assert_eq!(report.outcome, Outcome::Completed);
+    assert!(report.samples.is_exact() && report.samples.committed == samples, "{:?}", report.samples);
+    (report, said)
+}
+
+/// All numbers of each checkpoint that was kept, to the bit, by the samples behind it.
+fn checkpoints(report_dir: &Path) -> BTreeMap<u64, Vec<u32>> {
+    let folder = Folder::open(report_dir.join("run/checkpoints")).unwrap();
+    let mut all = BTreeMap::new();
+    // One that a worker was writing when its epoch was over has no manifest.
+    for found in folder.list().unwrap().into_iter().filter(|found| found.manifest.is_ok()) {
+        let checkpoint = folder.open_checkpoint(found.checkpoint).unwrap();
+        let mut bits = Vec::new();
+        for portion in checkpoint.portions() {
+            let portion = portion.unwrap();
+            let tables =
+                portion.tables.iter().flat_map(|table| std::iter::once(&table.values).chain(&table.state));
+            let parts = std::iter::once(&portion.dense).chain(&portion.dense_state).chain(tables);
+            bits.extend(parts.flatten().map(|number| number.to_bits()));
+            let rows = portion.tables.iter().flat_map(|table| &table.rows);
+            bits.extend(rows.map(|row| u32::try_from(*row).unwrap()));
+        }
+        all.insert(checkpoint.manifest().ledger.acked, bits);
+    }
+    all
+}
+
+/// Logs what becomes of hot rows, and no more: nobody reads while a job runs.
+const LOG: [&str; 3] = ["--quiet", "--log", "warn,antdt::worker::hot=info"];
+
+/// What a worker logs that has hot rows.
+const IS_HOT: &str = "hot rows of the table lie on the GPU";
+
+/// What one logs that cannot have any.
+const WARNING: &str = "no hot rows: all rows of the table lie in the host's memory";
+
+#[test]
+fn a_job_with_hot_rows_has_the_bits_of_one_without() {
+    if !has_compiler() {
+        return;
+    }
+    // The same samples in the same steps. Workers start again after each epoch, from its checkpoint.
+    let fixed = ["--policy", "none", "--sharding", "static", "--seed", "7", "--data", "synthetic:600"];
+    let evaluated =
+        ["--epochs", "3", "--eval-fraction", "0.25", "--eval-every", "epoch", "--checkpoint-every", "4steps"];
+    for size in [
+        [
+            "--nproc-per-node",
+            "1",
+            "--global-batch-size",
+            "50",
+            "--optimizer",
+            "adagrad",
+            "--checkpoint-keep",
+            "90",
+        ],
+        [
+            "--nproc-per-node",
+            "2",
+            "--global-batch-size",
+            "60",
+            "--optimizer",
+            "adam",
+            "--checkpoint-keep",
+            "90",
+        ],
+    ] {
+        let trained = |hot: &str| {
+            let folder = tempfile::tempdir().unwrap();
+            let flags = ["--hot-rows", hot];
+            let mut job = run(true, folder.path(), &[&fixed[..], &evaluated, &size, &flags, &LOG].concat());
+            let (report, said) = completed(folder.path(), &finish(job.spawn().unwrap()), 1800);
+            (report, said, checkpoints(folder.path()))
+        };
+        let (cold, said, kept) = trained("off");
+        assert!(!said.contains("hot rows"), "{said}");
+        assert!(kept.len() >= 3 && cold.evaluations.len() == 3, "{} {}", kept.len(), cold.evaluations.len());
+        // Fewer than a batch touches, more, and more than are ever touched.
+        for slots in ["100", "1500", "1000000"] {
+            let (hot, said, found) = trained(slots);
+            assert!(said.contains(IS_HOT) && !said.contains(WARNING), "{said}");
+            assert_eq!(hot.final_quality, cold.final_quality, "{size:?} {slots}");
+            assert_eq!(hot.evaluations, cold.evaluations, "{size:?} {slots}");
+            let common: Vec<u64> = found.keys().filter(|acked| kept.contains_key(acked)).copied().collect();
+            assert!(common.len() >= 3, "{size:?} {slots}: {common:?}");
+            for acked in common {
+                assert!(
+                    found[&acked] == kept[&acked],
+                    "{size:?} {slots}: the bits differ after {acked} samples"
+                );
+            }
+        }
+    }
+}
+
+fn children(pid: u32) -> Vec<u32> {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    tasks
+        .filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok())
+        .flat_map(|text| text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>())
+        .collect()
+}
+
+/// The process of a worker in its life of that number.
+fn worker(master: u32, node: &str, life: &str) -> Option<u32> {
+    let is = |pid: u32| {
+        let all = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        let has = |line: String| all.split(|byte| *byte == 0).any(|found| found == line.as_bytes());
+        has(format!("ANTDT_NODE={node}")) && has(format!("ANTDT_INCARNATION={life}"))
+    };
+    children(master).into_iter().find(|pid| is(*pid))
+}
+
+#[test]
+fn a_worker_with_hot_rows_that_is_killed_is_replaced_by_one_that_takes_them_over() {
+    if !has_compiler() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let work =
+        ["--nproc-per-node", "2", "--data", "synthetic:2400", "--global-batch-size", "60", "--seed", "7"];
+    let flags = ["--emulate-speed", "200", "--hot-rows", "300"];
+    let job = run(true, folder.path(), &[&work[..], &flags, &LOG].concat()).spawn().unwrap();
+    let victim = wait_for("a worker", || worker(job.id(), "worker-1", "0"));
+    let survivor = wait_for("another", || worker(job.id(), "worker-0", "0"));
+    // The process with the kernels is there when rows can be hot. Then a second's work.
+    let is_kernels =
+        |pid: u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "rows\n");
+    wait_for("its kernels", || children(victim).into_iter().any(is_kernels).then_some(()));
+    std::thread::park_timeout(Duration::from_secs(1));
+    let killed = Command::new("kill").args(["-KILL", &victim.to_string()]).status().unwrap();
+    assert!(killed.success());
+    wait_for("the replacement", || worker(job.id(), "worker-1", "1"));
+    assert_eq!(worker(job.id(), "worker-0", "0"), Some(survivor), "the survivor was restarted");
+    let (report, said) = completed(folder.path(), &finish(job), 2400);
+    let restarts: Vec<u32> = report.workers.iter().map(|worker| worker.restarts).collect();
+    assert_eq!(restarts, [0, 1]);
+    assert_eq!(said.matches(IS_HOT).count(), 3, "{said}");
+    let loss = report.final_quality.loss.unwrap();
+    assert!(loss < 0.69, "it learns: {loss}");
+}
+
+#[test]
+fn a_job_whose_rows_cannot_be_hot_trains_without_and_says_why() {
+    let work = ["--data", "synthetic:400", "--global-batch-size", "40", "--policy", "none"];
+    let said = |flags: &[&str], emulated: bool, workers: u64| {
+        let folder = tempfile::tempdir().unwrap();
+        let count = workers.to_string();
+        let size = ["--nproc-per-node", count.as_str()];
+        let mut job = run(emulated, folder.path(), &[&work[..], &size, flags, &LOG].concat());
+        let (_, said) = completed(folder.path(), &finish(job.spawn().unwrap()), 400);
+        assert_eq!(
+            said.matches(WARNING).count() as u64,
+            if said.contains(WARNING) { workers } else { 0 },
+            "{said}"
+        );
+        said
+    };
+    let nothing = said(&[], false, 1);
+    assert!(!nothing.contains("hot rows"), "a job on the CPU wants none: {nothing}");
+    let on_cpu = said(&["--hot-rows", "100"], false, 1);
+    assert!(on_cpu.contains("rows cannot lie on a GPU: this worker computes on none (--device)"), "{on_cpu}");
+    let alone = said(&["--hot-rows", "100", "--sync", "local-sgd=2"], true, 2);
+    assert!(alone.contains("with --sync local-sgd=2 each worker has a model of its own"), "{alone}");
+    let servers = said(&["--hot-rows", "100", "--sync", "ps-asp", "--servers", "1"], true, 1);
+    assert!(servers.contains("with --sync ps-asp the servers have them"), "{servers}");
+    let dense = said(&["--hot-rows", "100", "--workload", "mlp"], true, 1);
+    assert!(!dense.contains("hot rows"), "a model without a table has none: {dense}");
+}
