@@ -354,8 +354,8 @@ pub trait Trainer: Send {
     /// Returns the number of training samples; their numbers are `0..train_samples()`.
     fn train_samples(&self) -> u64;
 
-    /// Returns the number of samples held out for evaluation, numbered from 0 in a space of their own; 0 if there are
-    /// none.
+    /// Returns the number of samples held out for evaluation; 0 if there are none. They are numbered from 0, independently of the
+    /// numbers of the training samples.
     fn eval_samples(&self) -> u64;
 
     /// Returns the initial dense parameters, all groups of the layout one after another: a pure function of `seed`, the

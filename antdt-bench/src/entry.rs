@@ -69,7 +69,7 @@ impl Entry {
         Self { value: Some(value), unit: unit.to_owned(), ..Self::without(name, State::Ok, "") }
     }
 
-    /// Returns a row without a value, and the reason for that.
+    /// Returns a row that has no value; `why`, if not empty, is shown as the reason for that.
     pub fn without(name: impl Into<String>, state: State, why: impl Into<String>) -> Self {
         Self {
             name: name.into(),

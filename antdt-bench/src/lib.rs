@@ -49,7 +49,8 @@ pub struct Settings {
     pub quick: bool,
     /// Whether to measure the whole matrix (`baselines`), or everything that the targets name (`survive`).
     pub full: bool,
-    /// Whether to keep the cells that an earlier run of this kind has measured.
+    /// Whether to keep the cells (combinations of settings) that an earlier `--full` run of the same benchmark has measured, and to
+    /// measure only the others (`baselines`, `survive`).
     pub go_on: bool,
     /// Folder for reports and logs.
     pub report_dir: PathBuf,

@@ -94,7 +94,8 @@ impl Plan {
         self
     }
 
-    /// Returns the same plan with these values of other actions, as texts by the action's name.
+    /// Returns the same plan with these values for the actions that have no field of their own in a plan: the text of each value, by
+    /// the action's name.
     #[must_use]
     pub fn with_actions(mut self, values: BTreeMap<String, String>) -> Self {
         self.actions = Arc::new(values);

@@ -46,7 +46,8 @@ impl ParamGroup {
         Self { name: name.into(), len, shape: vec![len], kind: GroupKind::State, decays: false }
     }
 
-    /// Returns the same group as a tensor of these dimensions.
+    /// Returns the same group, whose values form a tensor of the dimensions `shape`, in row-major order. Their product must be the
+    /// group's number of values; [`ParamLayout::new`] checks that.
     #[must_use]
     pub fn with_shape(self, shape: &[usize]) -> Self {
         Self { shape: shape.to_vec(), ..self }

@@ -15,7 +15,7 @@ use crate::rows::Rows;
 /// numbers; it never reads a sample. A worker reads the range of each shard that it is granted, most simply through
 /// [`Reader`](crate::Reader). Both open the same files: the numbers mean the same only if both see the same data.
 pub trait Splitter: Send + Sync {
-    /// Type of the samples of a range in memory.
+    /// Type that holds the samples of a range in memory, as [`read`](Self::read) returns them.
     type Rows: Rows;
 
     /// Returns the number of samples, which are numbered `0..num_samples()`. It never changes.

@@ -27,8 +27,8 @@ impl Candidate {
     }
 }
 
-/// The state of the workers that a policy sees when a worker asks for a group. The policy also passes the
-/// groups that it forms to it.
+/// What a group policy gets when a worker, the initiator, asks for a group: its methods tell the state of the workers, and
+/// [`form`](Self::form) records the groups that the policy forms.
 #[derive(Debug)]
 pub struct Draft<'a> {
     roster: &'a Roster,

@@ -1,4 +1,4 @@
-//! The filter that excludes workers which are too far behind.
+//! [`ProgressFilter`]: keeps workers that have made too few requests out of the groups that a worker with more requests starts.
 
 use std::num::NonZeroU64;
 

@@ -43,8 +43,8 @@ pub struct GeneratorConfig {
     /// Longest time from the start of a group to the last report, unless the members give up before. Default
     /// 60 s: longer than a member waits for its peers, and than it takes to repeat lost messages.
     pub group_limit: Duration,
-    /// Number of times a group may run before its members go on without an average. Default 3: a suspect is
-    /// left out from the second run on, so that only several failures at once need more.
+    /// Number of times a group may run before its members go on without an average. Default 3: a member that
+    /// is suspected to have made a run fail is left out of the next, so that only several failures at once need more runs.
     pub attempts_max: u32,
     /// Whether the generator also forms groups that connect workers whose groups had no member in common for
     /// a while.

@@ -75,7 +75,8 @@ impl SparseGradient {
         parts.into_iter().map(own).collect()
     }
 
-    /// Joins one gradient per table, by the table's own rows, to a gradient of all tables, by joint rows.
+    /// Joins gradients of single tables, in the order of the tables, into one gradient of all tables. In each of `tables` the rows are
+    /// numbered within the table; in the result they are the joint rows of [`ParamLayout`].
     ///
     /// # Panics
     /// If there are more gradients than tables.

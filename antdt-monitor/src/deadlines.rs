@@ -133,7 +133,8 @@ impl Deadlines {
         order
     }
 
-    /// Returns the pairs of deadlines that are in the wrong order, because of limits that the user has set.
+    /// Returns the pairs of deadlines of which the first must be shorter than the second but is not, because of limits that the user
+    /// has set.
     pub fn faults(&self) -> Vec<(Deadline, Deadline)> {
         self.order().into_iter().filter(|(below, above)| below.limit >= above.limit).collect()
     }

@@ -463,7 +463,8 @@ impl StragglerDetector {
         self.roles.get(&Role::Worker).and_then(|role| role.steps.view())
     }
 
-    /// Returns by how much all workers together are slower than they were at their best under the same plan; `None` while they are not.
+    /// Returns the factor by which all workers together are slower than they were at their best under the same plan, such as 2 for
+    /// twice the time per sample; `None` while they are not.
     pub fn global_slowdown(&self) -> Option<f64> {
         self.roles.get(&Role::Worker).and_then(|role| role.slowdown)
     }

@@ -1,4 +1,4 @@
-//! The task that runs one state machine. Only here does a machine meet a clock.
+//! The task that runs one state machine. A machine reads no clock: this task passes the time to it, and calls it at its deadlines.
 
 use std::future::Future;
 

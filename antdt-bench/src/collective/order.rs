@@ -62,15 +62,16 @@ pub struct Hello {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Done {}
 
-/// Memory of a rank around the first reduction of a buffer, in bytes; every value includes the buffer itself.
+/// Resident memory of a rank before, during and after its first reduction of a buffer, in bytes. `before` and `peak` include the
+/// buffer itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Prepared {
     /// Resident bytes before the reduction.
     pub before: u64,
     /// Largest number of resident bytes during the reduction.
     pub peak: u64,
-    /// Number of pages of shared memory that this process has mapped meanwhile, its own and those of other
-    /// processes.
+    /// Number of bytes by which the process's resident shared memory has grown from before the reduction to after it, whichever
+    /// process created that memory; negative if it has shrunk.
     pub shared: i64,
 }
 

@@ -103,11 +103,12 @@ impl Family for Gpts {
     }
 }
 
-/// A decoder-only transformer: embeddings of bytes and of positions, blocks that first normalise, and the embeddings of bytes
-/// again as the output layer. `[samples, context]` to `[samples * context, bytes]`.
+/// A decoder-only transformer over bytes: it adds embeddings of bytes and of positions, applies blocks that normalise their input
+/// first, and uses the embeddings of bytes again as the output layer. It maps bytes, `[samples, context]`, to logits,
+/// `[samples * context, byte values]`: for each position, one for each value of the next byte.
 ///
 /// Source: Radford et al., "Language Models are Unsupervised Multitask Learners", 2019 (recalled); differs: on bytes, and
-/// attention weights are not dropped.
+/// without dropout on the attention weights.
 #[derive(Module, Debug)]
 pub struct Gpt<B: Backend> {
     tokens: Param<Tensor<B, 2>>,

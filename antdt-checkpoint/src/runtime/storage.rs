@@ -38,10 +38,10 @@ pub enum CheckpointWriteError {
     Url {
         /// URL that was given.
         url: String,
-        /// Reason why the URL is not one, in words.
+        /// Reason why the URL does not name a place for checkpoints, in words.
         why: String,
     },
-    /// The portion is not a part of a model of this layout: a defect of the caller.
+    /// The values that were to be written as a part of the model do not fit the layout that the caller gave: a defect of the caller.
     #[error("{}: {error}", path.display())]
     Part {
         /// Path of the file that was to be written.

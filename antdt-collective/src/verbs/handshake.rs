@@ -12,7 +12,7 @@ use antdt_core::Rank;
 pub struct Greeting {
     /// Version of the caller's membership.
     pub membership: u64,
-    /// Rank of the caller.
+    /// Rank of the member that requests the connection.
     pub from: Rank,
     /// Rank of the member that is called.
     pub to: Rank,

@@ -157,7 +157,7 @@ impl Named for &'static dyn Action {
     }
 }
 
-/// Carries out all action values of a plan in a worker.
+/// Carries out in one worker every action that a plan names, each with its value in the plan.
 ///
 /// # Errors
 /// If this program does not know an action, or the worker cannot carry one out.

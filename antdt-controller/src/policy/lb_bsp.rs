@@ -10,8 +10,8 @@
 //! A plan is made whenever `next` differs from the sizes in force, at least `SETTLED_STEPS` steps after the
 //! one before. Unlike `nd`, the policy does not test whether noise explains a difference, does not compare
 //! forecasts with their outcome, and restarts no worker. By default predictions are exponentially weighted
-//! means ([`predict`] has others). Speeds are those of the same monitor, and a plan costs what any plan
-//! costs.
+//! means ([`predict`] has others). For a fair comparison the policy gets measured speeds from the same monitor as
+//! `nd`, and its plans come into force in the same way, at the same cost.
 //!
 //! Source: the abstract of Chen et al., Semi-Dynamic Load Balancing (LB-BSP), 2018, read: batch sizes follow predicted speeds at
 //! iteration boundaries. The paper predicts with a recurrent network (NARX) from speed, processor and memory load; ours are

@@ -1570,7 +1570,7 @@ pub struct CutRequest {
     /// Name of the optimizer with its settings.
     #[prost(string, tag = "6")]
     pub optimizer: ::prost::alloc::string::String,
-    /// Reason why the copies could not be made; empty if they were.
+    /// Reason why the copies of the model could not be made; empty if they were made.
     #[prost(string, tag = "7")]
     pub failed: ::prost::alloc::string::String,
 }
@@ -1663,7 +1663,7 @@ impl Work {
         }
     }
 }
-/// Rule by which values of one metric, each from other samples, are combined.
+/// Rule for combining several values of one metric, each computed from different samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum Combine {

@@ -11,7 +11,7 @@ use crate::model::{Compute, Fault, Faults, Scheduler};
 /// Compute model from a recorded job: a worker takes as long for a sample as it did at the same time of the
 /// recording, and after the end of the recording as its median.
 ///
-/// The times hold for the recorded plans and restarts. The model assumes that the time of a batch is
+/// The times were measured under the recorded plans and restarts. The model assumes that the time of a batch is
 /// proportional to its samples.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RecordedCompute {

@@ -118,7 +118,8 @@ impl ModelSpread {
         Some(Self { time_s, rms, workers })
     }
 
-    /// Returns the worker whose model was furthest from the mean, and its distance.
+    /// Returns the name of the worker whose model was furthest from the mean of the models, and its distance as a fraction of the
+    /// mean's norm; `None` if no worker took part in the average.
     pub fn furthest(&self) -> Option<(&str, f64)> {
         let furthest = self.workers.iter().max_by(|a, b| a.1.total_cmp(b.1))?;
         Some((furthest.0, *furthest.1))

@@ -21,7 +21,8 @@ impl Barrier {
         Self { missing: Mutex::new(members), all_came: Condvar::new() }
     }
 
-    /// Returns the claim of one participant at this barrier.
+    /// Returns the token with which one participant arrives at this barrier: by [`Place::wait`], or by dropping the token, as a panic
+    /// does. Each participant takes exactly one.
     pub const fn place(&self) -> Place<'_> {
         Place(self)
     }

@@ -31,9 +31,12 @@ pub fn all_reduce_sparse<C: Communicator>(
     all_reduce_counted(communicator, &mine, &counts, shape, &mut Overlap::default())
 }
 
-/// All-reduces as [`all_reduce_sparse`] does, for members that already know how many rows each of them
-/// touches, and that call step after step. The rows of `mine` ascend, each once; `counts` is by rank;
-/// `overlap` is that of the previous step; when a member is new, all members pass a new one.
+/// Returns the same sum as [`all_reduce_sparse`], for members that call this once a step and already know how many rows each of them
+/// touches.
+///
+/// `mine` is this member's gradient, whose rows ascend, each once. `counts` holds the number of rows that each member touches, in
+/// order of rank. `overlap` is the value that the call in the previous step updated; when the group has a new member, all members
+/// pass the [default](Overlap::default).
 ///
 /// # Errors
 /// See [`CollectiveError`]; also if the rows of a member do not fit the table.
