@@ -53,8 +53,9 @@ fn script(spec: &NodeSpec, address: &str) -> Vec<u8> {
         [b"'", &inner.join(&b"'\\''"[..])[..], b"'"].concat()
     };
     let mut script = Vec::new();
-    let bind = ("ANTDT_BIND".to_owned(), address.to_owned());
-    for (name, value) in spec.env.iter().chain([&bind]) {
+    // What the master says of itself in the same variables is not true of a node on another host.
+    let own = ["ANTDT_BIND", "ANTDT_ADVERTISE"].map(|name| (name.to_owned(), address.to_owned()));
+    for (name, value) in spec.env.iter().chain(&own) {
         script.extend([b"export ", name.as_bytes(), b"=", &quoted(value.as_bytes()), b"\n"].concat());
     }
     script.extend(b"exec ");
@@ -66,8 +67,8 @@ fn script(spec: &NodeSpec, address: &str) -> Vec<u8> {
     script
 }
 
-/// Starts nodes by commands. Who ends the command ends the node, if they are one process; over a network the node ends by itself once it
-/// hears no more of its master.
+/// Starts nodes by commands. Who ends the command ends the node, if they are one process. Over a network the node is not told: it
+/// gets no grace, and ends by itself once its master fences it or is gone.
 pub(crate) struct ShellLauncher {
     plan: Plan,
     avoided: BTreeSet<String>,
