@@ -46,9 +46,15 @@ pub fn count() -> Result<u32, String> {
 /// Returns how many of a job's workers share one GPU of this host at most, if all of them compute here.
 pub fn sharers(processor: Processor, workers: u32) -> u32 {
     match processor {
-        Processor::Cuda(Some(_)) => workers,
-        Processor::Cuda(None) | Processor::Auto | Processor::Cpu => workers.div_ceil(count().unwrap_or(1)),
+        // Those of the CPU look for no GPU.
+        Processor::Cuda(Some(_)) | Processor::Cpu => workers,
+        Processor::Cuda(None) | Processor::Auto => share(workers, count().unwrap_or(1)),
     }
+}
+
+/// The most of `workers` that are on one of `gpus`; all if there is none.
+const fn share(workers: u32, gpus: u32) -> u32 {
+    if gpus == 0 { workers } else { workers.div_ceil(gpus) }
 }
 
 /// Chooses the processor on which a worker of this host computes, and looks for GPUs only if the job may use
@@ -91,7 +97,8 @@ mod tests {
     #[test]
     fn workers_share_the_gpu_that_all_are_sent_to_or_all_gpus() {
         assert_eq!(sharers(Processor::Cuda(Some(1)), 5), 5);
-        assert_eq!(sharers(Processor::Cuda(None), 5), 5_u32.div_ceil(count().unwrap_or(1)));
+        assert_eq!(sharers(Processor::Cpu, 5), 5);
+        assert_eq!([(5, 1), (5, 2), (4, 2), (5, 8), (5, 0)].map(|(w, g)| share(w, g)), [5, 3, 2, 1, 5]);
     }
 
     #[test]

@@ -142,7 +142,11 @@ fn a_job_with_hot_rows_has_the_bits_of_one_without() {
             let (hot, said, found) = trained(slots);
             assert!(said.contains(IS_HOT) && !said.contains(WARNING), "{said}");
             assert_eq!(hot.final_quality, cold.final_quality, "{size:?} {slots}");
-            assert_eq!(hot.evaluations, cold.evaluations, "{size:?} {slots}");
+            // How many checkpoints were taken before an epoch's last one depends on the time.
+            let of = |report: &Report| -> Vec<_> {
+                report.evaluations.iter().map(|it| (it.epoch, it.samples, it.metrics.clone())).collect()
+            };
+            assert_eq!(of(&hot), of(&cold), "{size:?} {slots}");
             let common: Vec<u64> = found.keys().filter(|acked| kept.contains_key(acked)).copied().collect();
             assert!(common.len() >= 3, "{size:?} {slots}: {common:?}");
             for acked in common {

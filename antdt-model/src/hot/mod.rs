@@ -12,7 +12,7 @@
 //!
 //! The counts of touches are halved after every eight rounds of the hand. So rows that are no longer touched
 //! lose their slots after a while, and the many rows of a click model that occur only once move no other row.
-//! Cost: a few operations for each touched row, six bytes for each row of the table.
+//! Cost: a few operations for each touched row, six bytes for each row of the table, 32 for each hot one.
 //!
 //! Rejected: the least recently used row makes room, because a batch of rows that come once would then empty the memory;
 //! writing every change through to the table, because then each step moves each row twice; deciding by the steps of all
@@ -51,9 +51,10 @@ pub struct HotRows {
     touches: Vec<u8>,
     /// For each row, its age when a batch touched it last.
     ages: Vec<u8>,
+    /// The slots that a row lies in, the first ones: a slot that has had a row always has one.
     slots: Vec<Slot>,
-    /// Slots that no row lies in; the last one is taken first.
-    free: Vec<u32>,
+    /// Number of slots that there are.
+    most: u32,
     hand: usize,
     /// Rounds that the hand has gone of this age.
     round: u8,
@@ -83,8 +84,8 @@ impl HotRows {
             slot_of: vec![0; rows],
             touches: vec![0; rows],
             ages: vec![0; rows],
-            slots: vec![Slot::default(); slots as usize],
-            free: (0..slots).rev().collect(),
+            slots: Vec::new(),
+            most: slots,
             hand: 0,
             round: 0,
             age: 0,
@@ -94,7 +95,7 @@ impl HotRows {
 
     /// Returns the number of hot rows.
     pub const fn len(&self) -> usize {
-        self.slots.len() - self.free.len()
+        self.slots.len()
     }
 
     /// Returns whether no row is hot.
@@ -125,13 +126,16 @@ impl HotRows {
             moves.places.push(slot);
         }
         // The hand goes round once in a batch at most.
-        let mut left = self.slots.len();
+        let mut left = self.most as usize;
         for (row, place) in rows.iter().zip(&mut moves.places) {
             if place.is_some() {
                 continue;
             }
-            let slot = match self.free.pop() {
-                Some(slot) => slot,
+            let slot = match u32::try_from(self.slots.len()).ok().filter(|next| *next < self.most) {
+                Some(slot) => {
+                    self.slots.push(Slot::default());
+                    slot
+                }
                 None => match self.room_for(*row, &mut left) {
                     Some(slot) => {
                         moves.out.extend(self.empty(slot));

@@ -119,8 +119,8 @@ impl<'a> OnDevice<'a> {
 }
 
 #[allow(clippy::needless_pass_by_value, reason = "what `map_err` hands over")]
-fn failed(error: RowsError) -> TrainError {
-    TrainError::Device(error.to_string())
+pub(super) fn failed(error: RowsError) -> TrainError {
+    TrainError::Device(format!("hot rows: {error}; --hot-rows off trains without them"))
 }
 
 impl DeviceValues for OnDevice<'_> {

@@ -1,6 +1,6 @@
 //! [`Weights`]: the model in a worker, either the same on all workers or one of its own.
 
-use antdt_agent::{Gradient, TrainError};
+use antdt_agent::Gradient;
 use antdt_core::{InvalidValue, ModelPlace, ParamLayout, Seed};
 use antdt_job::SyncMode;
 use antdt_job::mode::OuterStep;
@@ -11,6 +11,7 @@ use antdt_model::{
 };
 
 use super::error::WorkerError;
+use super::hot::failed;
 use super::keep::ModelCopy;
 
 /// See the [module](self).
@@ -39,7 +40,7 @@ fn unfit(error: impl std::fmt::Display) -> WorkerError {
 /// A GPU that failed may do for the next process.
 fn lost(error: HotError) -> WorkerError {
     match error {
-        HotError::Memory(error) => TrainError::Device(error.to_string()).into(),
+        HotError::Memory(error) => failed(error).into(),
         error => unfit(error),
     }
 }

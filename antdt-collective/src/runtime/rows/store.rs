@@ -218,10 +218,15 @@ impl<C: Card> RowMemory for Store<C> {
 
     fn gathered_at(&mut self, address: u64) -> Result<(), RowsError> {
         let Some(batch) = self.batch.filter(|batch| batch.len > 0) else { return Ok(()) };
-        if !self.card.holds(address)? {
+        let len_bytes = 4 * batch.len;
+        // The first byte and the last one: a batch that ends behind the memory would be written over what lies there.
+        let Some(last) = address.checked_add(len_bytes as u64 - 1) else {
+            return Err(RowsError::Elsewhere { address });
+        };
+        if !(self.card.holds(address)? && self.card.holds(last)?) {
             return Err(RowsError::Elsewhere { address });
         }
-        self.card.copy(batch.address, address, 4 * batch.len)?;
+        self.card.copy(batch.address, address, len_bytes)?;
         self.card.finish()
     }
 }
@@ -255,7 +260,8 @@ mod tests {
         let mut there = [0.0_f32; 5];
         rows.card.down(tensor, bytemuck::cast_slice_mut(&mut there)).unwrap();
         assert_eq!(there, [5.0, 6.0, 7.0, 8.0, 0.0]);
-        for address in [0, u64::from(u32::MAX)] {
+        // The last one begins in the tensor, and would end 4 bytes behind it.
+        for address in [0, u64::from(u32::MAX), tensor + 8] {
             assert_eq!(rows.gathered_at(address), Err(RowsError::Elsewhere { address }));
         }
     }
