@@ -34,6 +34,12 @@ pub(super) fn row(settings: &Settings, setting: &Setting, job: &Path) -> Result<
     let bandwidth = setting.bandwidth(RATIO);
     let name =
         format!("emulated link: all-reduce of {} over links of the kernel, throughput", setting.name());
+    let programs = settings.antdt.parent().context("the program under test has no folder")?;
+    let launcher = programs.join("examples/own_launcher");
+    if !launcher.is_file() {
+        let why = "the example own_launcher is not beside antdt; `cargo xtask bench` builds it";
+        return Ok(Entry::without(name, State::NotMeasured, why));
+    }
     let hosts = match Hosts::new(bandwidth * FRAMING) {
         Ok(hosts) => hosts,
         Err(why) => return Ok(Entry::without(name, State::NotMeasured, why)),
@@ -49,7 +55,7 @@ pub(super) fn row(settings: &Settings, setting: &Setting, job: &Path) -> Result<
     let emulated = crate::run::run(&settings.antdt, &arguments, &folder("emulated"), LIMIT)?;
     arguments.drain(network..network + 2);
     arguments.extend(["--bind", Hosts::ADDRESSES[0]].map(str::to_owned));
-    let kernel = hosts.run(settings, setting, &arguments, &folder("of-the-kernel"))?;
+    let kernel = hosts.run(&launcher, setting, &arguments, &folder("of-the-kernel"))?;
     let speed = |report: &antdt::report::Report| {
         throughput(report.loss_curve.points()).context("a job reports no losses")
     };
@@ -93,12 +99,11 @@ impl Hosts {
     /// Runs a job whose master is on the first host.
     fn run(
         &self,
-        settings: &Settings,
+        launcher: &Path,
         setting: &Setting,
         arguments: &[String],
         folder: &Path,
     ) -> Result<antdt::report::Report> {
-        let programs = settings.antdt.parent().context("the program under test has no folder")?;
         let places: Vec<String> = self
             .names
             .iter()
@@ -113,7 +118,7 @@ impl Hosts {
             format!("OWN_HOSTS={}", places.join(" ")),
             format!("OWN_PER_HOST={}", setting.per_host),
             "OWN_SHELL=ip netns exec {host} sh -s".to_owned(),
-            programs.join("examples/own_launcher").display().to_string(),
+            launcher.display().to_string(),
         ];
         crate::run::run_by("ip", &before, arguments, folder, LIMIT)
     }

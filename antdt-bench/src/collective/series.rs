@@ -90,6 +90,7 @@ impl Series {
 
 /// Median and interval of the ratios of values that belong together.
 fn ratio(above: &[f64], below: &[f64]) -> (f64, [f64; 2]) {
+    debug_assert_eq!(above.len(), below.len(), "each round is a turn of each");
     let ratios: Vec<f64> = above.iter().zip(below).map(|(above, below)| above / below).collect();
     median_interval(&ratios)
 }
