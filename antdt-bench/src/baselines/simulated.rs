@@ -55,9 +55,9 @@ fn of_cell(setting: &Setting, cell: &Cell, real: f64, folder: &Path) -> Result<V
             cell.ratio
         )
     };
-    let Some(simulated) = throughput(setting, cell, folder)? else {
-        let why = "the simulator changes no sync mode in the middle of a job";
-        return Ok(vec![Entry::without(name(setting.workers), State::Ok, why)]);
+    let simulated = match throughput(setting, cell, folder)? {
+        Ok(simulated) => simulated,
+        Err(why) => return Ok(vec![Entry::without(name(setting.workers), State::Ok, why)]),
     };
     if !is_near(simulated, real) {
         let far = simulated / real;
@@ -67,9 +67,10 @@ fn of_cell(setting: &Setting, cell: &Cell, real: f64, folder: &Path) -> Result<V
     let shown = |workers, value| Entry::shown(name(workers), value, "samples/s");
     let mut rows = vec![shown(setting.workers, simulated).beside(format!("real: {real:.0} samples/s"))];
     for workers in WORLDS.into_iter().filter(|workers| *workers > setting.workers) {
-        if let Some(value) = throughput(&Setting { workers, ..*setting }, cell, folder)? {
-            rows.push(shown(workers, value));
-        }
+        rows.push(match throughput(&Setting { workers, ..*setting }, cell, folder)? {
+            Ok(value) => shown(workers, value),
+            Err(why) => Entry::without(name(workers), State::Ok, why),
+        });
     }
     Ok(rows)
 }
@@ -78,16 +79,18 @@ fn is_near(simulated: f64, real: f64) -> bool {
     (simulated / real - 1.0).abs() <= NEAR
 }
 
-/// Samples per second of the simulated job; `None` if the simulator does not have it.
-fn throughput(setting: &Setting, cell: &Cell, folder: &Path) -> Result<Option<f64>> {
-    let Some(text) = scenario(setting, cell) else { return Ok(None) };
+/// Samples per second of the simulated job; or why there is no such figure. A job may fail: the card of a single server that sends a
+/// model to each of hundreds of workers is so busy that nobody hears of the server in time.
+fn throughput(setting: &Setting, cell: &Cell, folder: &Path) -> Result<Result<f64, String>> {
+    let Some(text) = scenario(setting, cell) else {
+        return Ok(Err("the simulator changes no sync mode in the middle of a job".to_owned()));
+    };
     let file = folder.join("simulated.toml");
     fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
     let world = WhatIf::read(&file)?;
     let run = world.run(policy::build(cell.scheme.policy(), &BTreeMap::new())?)?;
-    let of = || format!("{} with {} workers", cell.name(), setting.workers);
-    run.result.as_ref().map_err(|why| anyhow::anyhow!("{}: {why}", of()))?;
-    Ok(Some(run.goodput()))
+    let goodput = run.goodput();
+    Ok(run.result.map(|()| goodput).map_err(|why| format!("the simulated job fails: {why}")))
 }
 
 /// The job of a cell for the simulator.
@@ -138,10 +141,21 @@ mod tests {
             {
                 let cell = Cell { slow, ..Cell::one_slow(scheme, sigma, 0.5, 1) };
                 let found = throughput(&SETTING, &cell, folder.path()).unwrap();
-                assert_eq!(found.is_some(), scheme != Scheme::Auto, "{}", cell.name());
-                assert!(found.is_none_or(|speed| speed > 100.0), "{}: {found:?}", cell.name());
+                assert_eq!(found.is_ok(), scheme != Scheme::Auto, "{}: {found:?}", cell.name());
+                assert!(found.is_err() || found.is_ok_and(|speed| speed > 100.0), "{}", cell.name());
             }
         }
+    }
+
+    #[test]
+    fn a_simulated_job_that_fails_is_a_row_with_its_reason() {
+        let folder = tempfile::tempdir().unwrap();
+        let cell = Cell::one_slow(Scheme::PsBspOne, 1.0, 0.5, 1);
+        let simulated = throughput(&SETTING, &cell, folder.path()).unwrap().unwrap();
+        let rows = of_cell(&SETTING, &cell, simulated, folder.path()).unwrap();
+        let of_256 = rows.iter().find(|row| row.name.contains(" 256 workers")).unwrap();
+        assert!(of_256.value.is_none() && of_256.peer.as_ref().unwrap().contains("server-0"), "{of_256:?}");
+        assert!(rows[0].value.is_some() && rows.len() == 1 + WORLDS.len(), "{rows:?}");
     }
 
     #[test]
