@@ -1,4 +1,4 @@
-//! Slow hardware: device classes that are slower than the fastest one, all the time.
+//! Slow hardware: device classes that are slower than the fastest one nearly all the time.
 //!
 //! Nodes are compared with their own class only, so a slow class has no stragglers by that measure. Its
 //! slowness is constant and no restart cures it, but a policy for mixed hardware needs to know it.
@@ -40,8 +40,8 @@ impl ClassContention {
         }
     }
 
-    /// Returns whether the device class was slower than the fastest class at every verdict of the long
-    /// window.
+    /// Returns whether the device class was slower than the fastest class at 80 % or more of as many
+    /// verdicts as the comparison remembers. Verdicts that have not come yet count as not slow.
     pub fn is_slow_class(&self, class: &DeviceClass) -> bool {
         self.slow.get(class).is_some_and(|history| {
             history.iter().filter(|slow| **slow).count() * 100 >= self.most * Self::SHARE_PERCENT
