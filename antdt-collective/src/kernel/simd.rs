@@ -24,7 +24,7 @@ use std::arch::x86_64::{
 
 use half::{bf16, f16};
 
-use super::scalar;
+use super::scalar::{self, MAX, MIN, PROD, SUM};
 use crate::element::{Element, ElementType};
 use crate::op::ReduceOp;
 
@@ -160,21 +160,20 @@ macro_rules! stream_lines {
             right: &[E],
         ) {
             match op {
-                ReduceOp::Sum | ReduceOp::Mean => $combined::<E, N, K>(op, into, left, right, E::sum),
-                ReduceOp::Min => $combined::<E, N, K>(op, into, left, right, E::least),
-                ReduceOp::Max => $combined::<E, N, K>(op, into, left, right, E::most),
-                ReduceOp::Prod => $combined::<E, N, K>(op, into, left, right, E::product),
+                ReduceOp::Sum | ReduceOp::Mean => $combined::<E, SUM, N, K>(op, into, left, right),
+                ReduceOp::Min => $combined::<E, MIN, N, K>(op, into, left, right),
+                ReduceOp::Max => $combined::<E, MAX, N, K>(op, into, left, right),
+                ReduceOp::Prod => $combined::<E, PROD, N, K>(op, into, left, right),
             }
         }
 
         #[target_feature(enable = $feature)]
         #[inline]
-        fn $combined<E: Element, const N: usize, const K: usize>(
+        fn $combined<E: Element, const OP: u8, const N: usize, const K: usize>(
             op: ReduceOp,
             into: [&mut [E]; K],
             left: &[E],
             right: &[E],
-            combine: impl Fn(E, E) -> E,
         ) {
             assert_eq!(N * size_of::<E>(), LINE, "the caller picks N by the size of an element");
             let len = into.iter().map(|place| place.len()).fold(left.len().min(right.len()), usize::min);
@@ -184,7 +183,7 @@ macro_rules! stream_lines {
             let (right_head, right) = right[..len].split_at(head);
             let (left, left_rest) = left.as_chunks::<N>();
             let (right, right_rest) = right.as_chunks::<N>();
-            let mut into = into.map(|place| {
+            let into = into.map(|place| {
                 let (place_head, place) = place[..len].split_at_mut(head);
                 let (place, place_rest) = place.as_chunks_mut::<N>();
                 scalar::reduce_into(op, place_head, left_head, right_head);
@@ -193,14 +192,19 @@ macro_rules! stream_lines {
                 assert!(aligned || place.is_empty(), "all places begin alike");
                 &mut place[..left.len()]
             });
-            for (index, (left, right)) in left.iter().zip(right).enumerate() {
-                let line: [E; N] = std::array::from_fn(|i| combine(left[i], right[i]));
-                for place in &mut into {
-                    let ($from, $to) = (line.as_ptr(), place[index].as_mut_ptr());
+            let lines = left.len();
+            let mut index = 0;
+            while index < lines {
+                let line = scalar::line::<E, OP, N>(&left[index], &right[index]);
+                let mut which = 0;
+                while which < K {
+                    let ($from, $to) = (line.as_ptr(), into[which][index].as_mut_ptr());
                     // SAFETY: both are N elements, which are the 64 bytes of a line; loads need no alignment, and the
                     // place is at a multiple of 64, since the head before it was cut to end there.
                     unsafe { $store };
+                    which += 1;
                 }
+                index += 1;
             }
         }
     };
@@ -237,12 +241,6 @@ fn stream_wide(into: &mut [u8], from: &[u8]) {
     // These stores are ordered with no other; a later release would not cover them.
     _mm_sfence();
 }
-
-// The reductions as constants, so that each has its own loop.
-const SUM: u8 = ReduceOp::Sum as u8;
-const MIN: u8 = ReduceOp::Min as u8;
-const MAX: u8 = ReduceOp::Max as u8;
-const PROD: u8 = ReduceOp::Prod as u8;
 
 #[target_feature(enable = "avx2,f16c")]
 fn reduce_f16<const OP: u8>(into: &mut [f16], incoming: &[f16]) {
