@@ -40,7 +40,7 @@ impl fmt::Display for Name {
     }
 }
 
-/// Another system that the benchmarks compare with.
+/// A peer: another project's library of collectives, which the benchmark `collective` measures beside this project's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Peer {
     /// gloo, which PyTorch uses on CPUs.

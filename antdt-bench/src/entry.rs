@@ -35,11 +35,11 @@ pub enum State {
     Failed,
     /// The target lies within the confidence interval: more rounds would decide.
     Unresolved,
-    /// The missed target says nothing, because other processes used too much of the machine.
+    /// There is no value, or the value missed its target while other processes used too much of the machine.
     NotMeasured,
-    /// The other system stalled or died, and was ended.
+    /// The peer, another project's system that is measured for comparison, stalled or died; the benchmark has ended it.
     Stalled,
-    /// The other system is not installed.
+    /// The peer, the data set or the tool that the comparison needs is missing on this machine.
     NotCompared,
 }
 

@@ -38,7 +38,7 @@ pub struct Settings {
     pub antdt: PathBuf,
     /// The program `antdt-bench`, whose processes are the ranks of `collective`.
     pub antdt_bench: PathBuf,
-    /// Other systems that the benchmark `collective` also measures.
+    /// Other projects' libraries of collectives that the benchmark `collective` measures beside this project's.
     pub peers: Vec<Peer>,
     /// Time that a peer may take for one order before its processes are ended.
     pub peer_limit: Duration,

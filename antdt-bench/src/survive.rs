@@ -3,8 +3,8 @@
 //! and checkpoints cost.
 //!
 //! The jobs train the counting model of `antdt/examples/counting.rs`: parameter `n` of the trained model is the number of times that
-//! sample `n` is in it, so that a job is counted apart from its ledger. Times are those of the report, or of this process
-//! where the report cannot know: when a process was stopped.
+//! sample `n` was trained, so that the model itself shows whether the job trained each sample exactly once, whatever the ledger
+//! says. Times come from the job's report. Only the benchmark knows when it stopped a process, and measures that itself.
 
 use std::mem::discriminant;
 

@@ -7,7 +7,7 @@ use crate::action::Plan;
 use crate::data::{Ack, Acks};
 use crate::id::{Holder, MembershipVersion, PlanVersion, Rank, RollbackId};
 
-/// The contribution of one rank to a step.
+/// The samples that one rank trained in a step: the worker, and the acks that count them as trained.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Contribution {

@@ -2,18 +2,20 @@
 //! error.
 //!
 //! The model: the present slowness lasts for another time `X`, which is exponentially distributed with the
-//! mean `L`; the job lasts for another time `R`. The saved time is then
+//! mean `L`; the job lasts for another time `R`. The time saved by a plan ([`PlanOutlook`]) and by a restart
+//! ([`RestartOutlook`], whose fields the formulas name) is then
 //!
 //! ```text
-//! T(d) = E[(min(X, R) - d)+] = L (exp(-d / L) - exp(-R / L))          time from d on in which it is slow
+//! T(d) = E[(min(X, R) - d)+] = L (exp(-d / L) - exp(-R / L))          expected slow time that is left after a delay d
 //!
 //! a plan        T(delay) (1 - with / without)  -  (1 - exp(-R / L)) lag healthy
 //! a restart     cured T(delay) (1 - after / now)  -  delay (away / now - 1)  -  2 pause
 //! ```
 //!
-//! A plan comes into force after `delay`. When the slowness ends, the plan makes each step longer by the
-//! share `healthy`, for `lag`, until the next plan. A restart takes a worker away for `delay`, in which the
-//! others do its work, and pauses all workers twice; only the share `cured` of restarts ends the slowness.
+//! A plan comes into force after `delay`; a step then takes `with` instead of `without`. When the slowness ends, the plan
+//! makes each step longer by the share `healthy`, for `lag`, until the next plan. A restart takes a worker away for `delay`, in
+//! which the others do its work and a step takes `away` instead of `now`; after it, a step takes `after`. It pauses all workers
+//! twice, for `pause`. Only the share `cured` of restarts ends the slowness.
 //!
 //! Source: our design.
 
@@ -45,9 +47,9 @@ pub struct PlanOutlook {
     pub without: f64,
     /// Expected seconds of a step with the plan.
     pub with: f64,
-    /// Standard error of `with / without`.
+    /// Standard error of the ratio `with / without`.
     pub error: f64,
-    /// Time until the plan is in force.
+    /// Time from now until the plan is in force.
     pub delay: Duration,
     /// Time from the end of the slowness until the next plan is in force.
     pub lag: Duration,
@@ -66,7 +68,7 @@ pub struct RestartOutlook {
     pub after: f64,
     /// Probability that the worker is healthy once it is back, from 0 to 1.
     pub cured: f64,
-    /// Standard error of `after / now`.
+    /// Standard error of the ratio `after / now`.
     pub error: f64,
     /// Expected time from the order to restart the worker to its next batch.
     pub delay: Duration,

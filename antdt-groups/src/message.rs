@@ -27,7 +27,7 @@ impl fmt::Display for GroupKey {
 pub enum GroupOrigin {
     /// The members were drawn at random from all workers.
     Random,
-    /// The members are one worker of each of two sides.
+    /// The members are one active and one passive worker, as in AD-PSGD.
     Pair,
     /// The members are the first workers that asked.
     Arrival,
@@ -83,7 +83,7 @@ pub struct Go {
 /// effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GeneratorEvent {
-    /// A worker wants to take part. Older incarnations of its node no longer do.
+    /// A worker begins to take part in averages. It replaces the older incarnations of its node.
     Hello {
         /// Worker and incarnation that sends the message.
         holder: Holder,

@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use antdt_core::InvalidValue;
 
-/// The assignment of parameters to servers: each server has a contiguous piece of the flat vector, of equal
-/// length, and every `servers`-th row.
+/// The assignment of parameters to servers: each server has a contiguous piece of the flat vector and, of each
+/// table, every `servers`-th row. The lengths of the pieces differ by at most one value.
 ///
 /// Rejected: placing whole tensors by hash; one big layer or one hot range of rows would then sit on one server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -126,9 +126,9 @@ pub enum PsRequest<'a> {
     Hello(PsHello),
     /// Sets the initial values of the server's piece of the flat vector.
     Init(#[serde(borrow, with = "bulk")] Cow<'a, [f32]>),
-    /// Reads parameter values, after the commit was carried out.
+    /// Reads parameter values, after the server has committed a step, if one is given.
     Pull {
-        /// Step to commit before.
+        /// Step that the server commits before it reads the values; `None` if there is none to commit.
         commit: Option<Cow<'a, CommitToken>>,
         /// Rows to read, ascending.
         #[serde(borrow, with = "bulk")]
@@ -152,9 +152,9 @@ pub enum PsRequest<'a> {
         #[serde(borrow, with = "bulk")]
         values: Cow<'a, [f32]>,
     },
-    /// Copies the parameters for a checkpoint, after the commit was carried out.
+    /// Copies the parameters for a checkpoint, after the server has committed a step, if one is given.
     Copy {
-        /// Step to commit before.
+        /// Step that the server commits before it copies the parameters; `None` if there is none to commit.
         commit: Option<Cow<'a, CommitToken>>,
         /// Checkpoint that the copy is for.
         checkpoint: CheckpointId,

@@ -35,8 +35,8 @@ const LEAST: Duration = Duration::from_millis(1250);
 const MOST: Duration = Duration::from_secs(10);
 
 impl LivenessConfig {
-    /// Returns limits for nodes that send a heartbeat every `interval`: a node is lost when it is silent for
-    /// `limit` beyond the interval, and late after half of that time.
+    /// Returns limits for nodes that send a heartbeat every `interval`: a node is lost after a silence of
+    /// `interval + limit`, and late after half of that silence.
     pub fn of(interval: Duration, limit: Duration) -> Self {
         let (late_after, lost_after) = (limit / 2 + interval / 2, limit + interval);
         Self { interval, late_after, lost_after, lost_after_least: None }

@@ -273,7 +273,7 @@ impl PartialEq for Ratio {
 
 impl Eq for Ratio {}
 
-/// The long window: a node's time per sample and slowness ratio at each of the last verdicts.
+/// The long window: a node's time per sample and slowness ratio at each of the last verdicts on its pace.
 ///
 /// It remembers the ratio to the peers *of the same moment*, so that a slow-down of the whole job does not
 /// look like a change of one node. Memory is bounded by [`WindowConfig::long_beats`].
@@ -301,7 +301,7 @@ impl LongWindow {
         }
     }
 
-    /// Adds the time per sample, the slowness ratio and the slow mark of one verdict.
+    /// Adds one verdict: the node's time per sample, its slowness ratio, and whether it is slow.
     pub fn push(&mut self, sample_time: SampleTime, slowness_ratio: f64, slow: bool) {
         self.sample_times.push(sample_time);
         self.slowness_ratios.push(Ratio(slowness_ratio));
@@ -319,12 +319,12 @@ impl LongWindow {
         self.slow_count as f64 / self.most as f64
     }
 
-    /// Returns the median time per sample over the long window; `None` before the first verdict.
+    /// Returns the median time per sample over the long window; `None` before the first verdict on the node's pace.
     pub fn sample_time(&self) -> Option<SampleTime> {
         self.sample_times.get()
     }
 
-    /// Returns the median slowness ratio over the long window; `None` before the first verdict.
+    /// Returns the median slowness ratio over the long window; `None` before the first verdict on the node's pace.
     pub fn slowness_ratio(&self) -> Option<f64> {
         self.slowness_ratios.get().map(|ratio| ratio.0)
     }

@@ -21,8 +21,8 @@ pub trait Runner<M: Machine>: Send {
 
 /// Runs `machine` until `shutdown` is cancelled or every mailbox is dropped, then returns it.
 ///
-/// All queued events are handled in one round, and the effects of the round are carried out together, so that
-/// a store flushes once for many events. The answers are sent after that.
+/// A round handles the queued events, 256 at most, and carries out their effects together, so that a store flushes once for
+/// many events. The answers of the round are sent after that.
 pub async fn drive<M, R>(
     machine: M,
     inbox: Inbox<M>,

@@ -85,9 +85,9 @@ pub enum RunDirError {
     Taken {
         /// Path of the directory.
         path: PathBuf,
-        /// Name of the other job.
+        /// Name of the job that runs in the directory.
         job: String,
-        /// Address of the other job's master.
+        /// Address of the master of that job.
         address: String,
     },
     /// Nodes of a job run in the directory without a master.
@@ -119,7 +119,7 @@ pub enum RunDirError {
     /// The masters of the job cannot elect one.
     #[error("--elect: {why}")]
     Election {
-        /// Reason and remedy, in words.
+        /// Why the masters cannot elect one of them, and the remedy.
         why: String,
     },
     /// A file cannot be read or written.

@@ -29,7 +29,7 @@ const fn openmpi_btl(medium: Medium) -> &'static [&'static str] {
     }
 }
 
-/// Another system that is installed here.
+/// A peer, another project's library of collectives, that is installed on this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Installed {
     /// PyTorch with gloo: a Python interpreter that has PyTorch.
@@ -51,10 +51,10 @@ pub enum Installed {
 }
 
 impl Installed {
-    /// Looks for another system on this machine, and builds in `folder` the program that its ranks run.
+    /// Looks for a peer on this machine, and builds in `folder` the program that its ranks run.
     ///
     /// # Errors
-    /// If the system is not installed; the error says what is missing.
+    /// If the peer is not installed; the error says what is missing.
     pub fn find(peer: Peer, folder: &Path) -> Result<Self> {
         match peer {
             Peer::Gloo => {

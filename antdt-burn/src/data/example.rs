@@ -1,4 +1,5 @@
-//! Samples of dense models: a fixed number of values, and the class of each position.
+//! Samples of dense models. A sample has a fixed number of input values, and a class for each position that the model predicts:
+//! one for a picture, one for each byte of a text.
 
 use std::fmt;
 

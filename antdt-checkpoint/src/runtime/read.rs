@@ -54,9 +54,9 @@ pub enum CheckpointReadError {
     Length {
         /// Path of the file.
         path: PathBuf,
-        /// Length of the file in bytes.
+        /// Length that the file has, in bytes.
         bytes: u64,
-        /// Length in the manifest, in bytes.
+        /// Length that the manifest says, in bytes.
         due: u64,
     },
     /// A file does not have the checksum in the manifest: its content has changed.
@@ -64,9 +64,9 @@ pub enum CheckpointReadError {
     Checksum {
         /// Path of the file.
         path: PathBuf,
-        /// Checksum of the file.
+        /// Checksum (CRC-32C) that the file has.
         found: u32,
-        /// Checksum in the manifest.
+        /// Checksum that the manifest says.
         due: u32,
     },
     /// A file is not a part of the model, or the parts together are not the whole model.

@@ -13,7 +13,7 @@ pub struct Window {
 }
 
 impl Window {
-    /// Returns the window of a new connection whose receiver has room for `room` pieces.
+    /// Returns the window of a new connection to a receiver with `room` slots. A slot is a buffer for one piece of a message.
     pub const fn new(room: u32) -> Self {
         Self { room: room as u64, sent: 0, completed: 0, taken: 0 }
     }
@@ -78,7 +78,8 @@ pub struct Owed {
 }
 
 impl Owed {
-    /// Returns the state of a new connection whose receiver has `room` slots.
+    /// Returns the receiver's state at the beginning of a connection. The receiver has `room` slots, each a buffer for one
+    /// piece of a message.
     pub const fn new(room: u32) -> Self {
         Self { room: room as u64, taken: 0, told: 0 }
     }

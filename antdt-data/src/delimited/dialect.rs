@@ -11,9 +11,9 @@ use crate::error::OpenError;
 ///
 /// A row ends with a line feed, before which a carriage return is dropped; the last row needs none. Empty
 /// lines, lines of spaces, and lines that begin with the comment byte are not rows. In a dialect with quotes,
-/// a field that begins with a quote reaches to the next single quote, over delimiters and line ends; two
-/// quotes in a row stand for one. A quote anywhere else in a field is an ordinary byte. There is no escape
-/// character.
+/// a field that begins with the quote byte ends at the next one and may contain delimiters and line ends; inside
+/// it, two quote bytes in a row stand for one and do not end it. A quote byte anywhere else in a field is an
+/// ordinary byte. There is no escape character.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Dialect {
     pub(super) delimiter: u8,

@@ -111,7 +111,7 @@ impl HotReplica {
     /// appended to `into` instead. `rows` ascend, each once.
     ///
     /// # Errors
-    /// If a row does not exist or is out of order, or the memory fails.
+    /// If a row does not exist or is out of order, or the GPU memory fails.
     pub fn load(&mut self, rows: &[u64], into: &mut Vec<f32>) -> Result<(), HotError> {
         match (&mut self.tier, self.replica.only_table_mut()) {
             (Some(tier), Some(table)) => tier.load(table, rows),
@@ -129,7 +129,7 @@ impl HotReplica {
     /// each once.
     ///
     /// # Errors
-    /// If a row does not exist or is out of order, or the memory fails.
+    /// If a row does not exist or is out of order, or the GPU memory fails.
     pub fn gather(&mut self, rows: &[u64], into: &mut Vec<f32>) -> Result<(), HotError> {
         if let (Some(tier), Some(table)) = (&mut self.tier, self.replica.only_table_mut()) {
             tier.write_back(table, rows)?;
@@ -141,8 +141,8 @@ impl HotReplica {
     /// [`Replica::apply`] does.
     ///
     /// # Errors
-    /// If the lengths do not fit the model, or a row does not exist or is out of order; nothing is then changed. Or the memory
-    /// fails.
+    /// If the lengths do not fit the model, or a row does not exist or is out of order; nothing is then changed. Or the GPU
+    /// memory fails.
     pub fn apply(&mut self, dense_sum: &[f32], rows: &SparseGradient, samples: u64) -> Result<(), HotError> {
         let Some(tier) = &mut self.tier else { return Ok(self.replica.apply(dense_sum, rows, samples)?) };
         let Some(step) = self.replica.step(dense_sum, rows, samples)? else { return Ok(()) };
@@ -155,11 +155,11 @@ impl HotReplica {
         Ok(())
     }
 
-    /// Writes all changed rows back, and returns the model with the newest values, for a checkpoint or a copy
-    /// for another worker. Hot rows keep their slots.
+    /// Writes all changed rows from GPU memory to host memory, and returns the model with the newest values, for a checkpoint or a copy
+    /// for another worker. Hot rows stay hot.
     ///
     /// # Errors
-    /// If the memory fails.
+    /// If the GPU memory fails.
     pub fn settle(&mut self) -> Result<&Replica, HotError> {
         if let (Some(tier), Some(table)) = (&mut self.tier, self.replica.only_table_mut()) {
             tier.write_back_all(table)?;
@@ -167,10 +167,10 @@ impl HotReplica {
         Ok(&self.replica)
     }
 
-    /// Writes all changed rows back, and returns the model without the GPU memory.
+    /// Writes all changed rows from GPU memory to host memory, and returns the model without the GPU memory.
     ///
     /// # Errors
-    /// If the memory fails.
+    /// If the GPU memory fails.
     pub fn into_settled(mut self) -> Result<Replica, HotError> {
         self.settle()?;
         Ok(self.replica)
@@ -186,10 +186,11 @@ impl HotReplica {
     }
 
     /// Overwrites the parameters that `portion` has and, if `with_state`, their optimizer state, as
-    /// [`Replica::restore`] does. All rows lose their slots in GPU memory.
+    /// [`Replica::restore`] does. No row is hot afterwards.
     ///
     /// # Errors
-    /// If the portion does not fit the model, its optimizer keeps other numbers, or the memory fails. Nothing is changed then.
+    /// If the portion does not fit the model or its optimizer keeps other numbers: no value is changed then. Or if the GPU memory
+    /// fails: the model must not be used any more.
     pub fn restore(&mut self, portion: &Portion, with_state: bool) -> Result<usize, InvalidValue> {
         self.settle().map_err(|error| InvalidValue::new("hot rows", error, "readable"))?;
         if let (Some(tier), Some(table)) = (&mut self.tier, self.replica.only_table()) {
@@ -219,7 +220,7 @@ impl LoadedRows<'_> {
     /// Appends the values to `into`, in host memory, for a trainer that computes on the host.
     ///
     /// # Errors
-    /// If the memory fails.
+    /// If the GPU memory fails.
     pub fn read(&mut self, into: &mut Vec<f32>) -> Result<(), RowsError> {
         self.tier.read_loaded(into)
     }

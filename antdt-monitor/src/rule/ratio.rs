@@ -17,15 +17,15 @@ use super::{Evidence, PaceRule};
 /// summaries, whose numbers we do not know. For scale: `DLRover` calls a node slow at twice the median of a probe.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RatioRule {
-    /// Ratio over the short window from which a node is slow. Default 1.3: noise of healthy nodes in public
+    /// Slowness ratio over the short window from which a node is slow. Default 1.3: noise of healthy nodes in public
     /// traces stays below 1.25 at the 99th percentile.
     #[doc(alias = "lambda")]
     pub transient: f64,
-    /// Ratio over the long window from which a restart is considered. Default 1.5: below it, even a perfect
-    /// cure hardly pays.
+    /// Slowness ratio over the long window from which a slow node may be a persistent straggler, which a policy may
+    /// restart. Default 1.5: below it, even a restart that cures the node hardly pays.
     pub persistent: f64,
-    /// Share of the long window in which a persistent straggler was slow. Default 0.8: no single burst makes
-    /// a node persistent.
+    /// Smallest share of the long window in which a node was slow, from 0 to 1, for it to be a persistent straggler.
+    /// Default 0.8: no single burst makes a node persistent.
     pub slow_fraction: f64,
     /// Fraction of its threshold below which a verdict ends. Default 0.9: a ratio near the threshold does not
     /// change the verdict back and forth.

@@ -11,10 +11,10 @@ use antdt_core::text::{format_duration, named_duration, nearest};
 
 use super::processor::Processor;
 
-/// Value of `--device`: the processor of all workers, or the properties of some workers' devices.
+/// Value of `--device`: the CPU or GPU on which all workers compute, or properties of the devices of some workers.
 #[derive(Debug, Clone, PartialEq)]
 pub enum DeviceSetting {
-    /// Processor on which all workers compute.
+    /// CPU or GPU on which all workers compute.
     On(Processor),
     /// Properties of the device of some workers.
     Of(DeviceSpec),
@@ -52,7 +52,7 @@ pub struct DeviceSpec {
     /// Largest batch, or micro-batch, in samples that fits the device; `None` leaves it to the host.
     pub batch_max: Option<u32>,
     /// Emulated memory, in samples: a worker runs out of memory with more samples at once. Unlike
-    /// [`batch_max`](Self::batch_max), the job is not told of it.
+    /// [`batch_max`](Self::batch_max), no plan respects it before a worker has run out of memory.
     pub memory: Option<u32>,
     /// Emulated speed, in samples per second; `None` leaves it to `--emulate-speed`.
     pub speed: Option<f64>,

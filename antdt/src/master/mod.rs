@@ -139,7 +139,7 @@ pub enum JobError {
     Record {
         /// Path of the recording.
         file: PathBuf,
-        /// Reason and remedy, in words.
+        /// Why the recording cannot be written, and the remedy.
         why: String,
     },
     /// A part that the program replaces could not be built.

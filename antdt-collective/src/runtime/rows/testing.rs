@@ -1,6 +1,5 @@
-//! A memory of rows without a GPU, for tests: a program runs the kernels on the processor of this machine. It
-//! is built from the source text that a GPU gets, by the C++ compiler, with the compiler's checks of
-//! addresses. Feature `testing`.
+//! Table rows in the memory of a process instead of a GPU, for tests: a program runs the GPU kernels on the CPU of this
+//! machine. The C++ compiler builds it, with checks of addresses, from the source text that a GPU gets. Feature `testing`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,7 +17,7 @@ use crate::runtime::region::DevicePlace;
 /// Threads of the grid: more than a small batch has elements, fewer than a large one has.
 const THREADS: u64 = 100;
 
-/// The GPU kernels of rows, compiled as a program for this machine's processor.
+/// A program for the CPU of this machine, compiled from the GPU kernels that read and update table rows.
 #[derive(Debug)]
 pub struct HostKernels {
     folder: PathBuf,
