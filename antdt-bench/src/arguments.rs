@@ -71,7 +71,7 @@ pub struct Arguments {
     /// Measure the whole matrix, which takes hours (baselines), or all counts of the targets (survive).
     #[arg(long, conflicts_with = "quick")]
     pub full: bool,
-    /// Keep the cells that an earlier `--full` run has measured, and go on with the others (baselines, survive).
+    /// Keep the results of an earlier `--full` run, and measure only the combinations of settings that it lacks (baselines, survive).
     #[arg(long = "continue", requires = "full")]
     pub go_on: bool,
     /// Also write the table as JSON.
@@ -83,10 +83,10 @@ pub struct Arguments {
     /// Name the benchmarks and exit.
     #[arg(long)]
     pub list: bool,
-    /// Also measure another system, if it is installed (collective). May be given several times.
+    /// Also measure this peer, another project's library of collectives, if it is installed (collective). May be given several times.
     #[arg(long, value_name = "NAME")]
     pub peer: Vec<Peer>,
-    /// Do not fail if a peer that was asked for is not installed (collective).
+    /// Do not fail if a peer that `--peer` names is not installed (collective).
     #[arg(long)]
     pub allow_missing: bool,
     /// Seconds that a peer may take for one order; one that takes longer is ended and its row says `stalled` (collective).

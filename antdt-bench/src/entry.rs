@@ -35,7 +35,7 @@ pub enum State {
     Failed,
     /// The target lies within the confidence interval: more rounds would decide.
     Unresolved,
-    /// There is no value, or the value missed its target while other processes used too much of the machine.
+    /// There is no value, or other processes used too much of the machine for a missed or unresolved target to count.
     NotMeasured,
     /// The peer, another project's system that is measured for comparison, stalled or died; the benchmark has ended it.
     Stalled,
@@ -137,8 +137,8 @@ impl Entry {
         Self { state, target: Some(target), ..self }
     }
 
-    /// Marks a missed target as not measured if other processes used a larger share of the cores than `most`;
-    /// `others` is their share.
+    /// Marks a missed or unresolved target as not measured if other processes used a larger share of the cores than
+    /// `most`. `others` is their share, from 0 to 1; `None` if it is unknown, which changes nothing.
     #[must_use]
     pub fn unless_overloaded(self, others: Option<f64>, most: f64) -> Self {
         match (self.state, others) {

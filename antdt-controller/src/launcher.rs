@@ -56,7 +56,7 @@ pub enum LaunchError {
     Refused {
         /// Node and incarnation that was to start.
         holder: Holder,
-        /// Reason and remedy, in words.
+        /// Why the launcher refused, and the remedy.
         why: String,
     },
 }

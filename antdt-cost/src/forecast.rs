@@ -5,8 +5,8 @@
 //! makes another one the slowest.
 //!
 //! With the time of a batch log-normal around its median, and independent of those of other workers, `E[max]
-//! = L + integral from L of (1 - product of F_i(t)) dt`, where no batch is done before `L`. It is integrated
-//! over `POINTS` points: O(workers).
+//! = L + integral from L of (1 - product of F_i(t)) dt`, where `F_i(t)` is the probability that worker `i` is done by `t`, and
+//! the slowest worker is not done before `L`. It is integrated over `POINTS` points, each O(workers).
 //!
 //! A step that need not wait for its `b` slowest workers ends when all but `b` workers are done. The
 //! probability that at most `b` workers are not done at a time is computed by adding one worker after the

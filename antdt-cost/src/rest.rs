@@ -60,9 +60,9 @@ pub struct PlanOutlook {
 /// Expected effects of a worker's restart on the steps of a job.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RestartOutlook {
-    /// Expected seconds of a step at present, with the best batch sizes; above 0.
+    /// Expected seconds of a step before the restart, if batch sizes fit the workers' speeds; above 0.
     pub now: f64,
-    /// Expected seconds of a step while the restarted worker is away.
+    /// Expected seconds of a step while the restarted worker is away and the others have its share of the batch.
     pub away: f64,
     /// Expected seconds of a step once the restarted worker is back and healthy.
     pub after: f64,

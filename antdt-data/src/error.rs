@@ -89,7 +89,7 @@ pub enum OpenError {
     Url {
         /// URL that was given.
         url: String,
-        /// Reason and remedy, in words.
+        /// Why the URL names no such object, and the remedy.
         why: String,
     },
     /// The last record of a file is incomplete.

@@ -21,9 +21,9 @@ const READ_LEN_MAX: u64 = 1 << 16;
 /// Reads samples by number, in any order, with few and large reads of the data set.
 ///
 /// The samples are cut into blocks. The reader finds the blocks of a batch, reads those that it does not
-/// hold, neighbours with one read, and keeps them for later batches. A batch of a permuted shard touches
-/// nearly all of the shard's blocks, so a shard is read with one read at its first batch, whatever the length
-/// of shards.
+/// hold, and keeps them for later batches. Blocks that are close together are read with one read of at most 65,536
+/// samples. A batch of a permuted shard touches nearly all of the shard's blocks, so a shard of that many samples is
+/// read with one read at its first batch.
 ///
 /// Memory: the least recently used blocks are dropped as soon as the reader holds more than its budget. A
 /// batch whose own blocks exceed the budget is read all the same, and its blocks are dropped afterwards.

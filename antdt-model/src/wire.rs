@@ -205,7 +205,7 @@ pub enum PsReply<'a> {
     Refused {
         /// Kind of refusal, for the caller to act on.
         refusal: PsRefusal,
-        /// Reason, in words.
+        /// Reason why the server refused, in words.
         why: &'a str,
     },
 }

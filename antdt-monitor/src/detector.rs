@@ -61,13 +61,13 @@ pub enum DetectorEvent {
 /// Whether the detector used an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReportAnswer {
-    /// The event was used.
+    /// The detector used the event.
     Accepted,
-    /// The event was ignored: the detector does not watch this node, or watches a later incarnation of it.
+    /// The detector ignored the event: it does not watch this node, or watches a later incarnation of it.
     UnknownHolder,
-    /// The report was ignored: this one or a later one was used before.
+    /// The detector ignored the report: it used this one or a later one before.
     Repeated,
-    /// The report was refused because its numbers are impossible; the text names them.
+    /// The detector refused the report because its numbers are impossible; the text names them.
     Malformed(&'static str),
 }
 
@@ -126,7 +126,8 @@ pub struct Observation {
     pub slowness_ratio: Option<f64>,
     /// Share of the long window in which the node was slow, 0 to 1.
     pub slow_fraction_long: f64,
-    /// Time since the newest report of the node, of any phase; `None` before the first report.
+    /// Time since the node's newest report, whether it trained, evaluated or did anything else; `None` before the
+    /// first report.
     pub last_report_age: Option<Duration>,
     /// Whether the node's heartbeats arrive.
     pub liveness: Liveness,

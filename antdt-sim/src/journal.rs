@@ -14,7 +14,7 @@ const EVENTS_MAX: usize = 10_000;
 /// Points of a series at most.
 const POINTS_MAX: usize = 400;
 
-/// An action of the policy in a simulated job, or an action that was refused.
+/// An action of the policy or the master in a simulated job, also one that was refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JournalAction {
     /// Time of the action.
@@ -62,9 +62,9 @@ pub struct Point {
     pub batches: u32,
     /// Number of samples in all of these batches.
     pub samples: u64,
-    /// Time spent computing their gradients.
+    /// Part of `wall` in which the worker computed gradients.
     pub compute: Duration,
-    /// Time that the whole batches took.
+    /// Sum of the batches' wall times: computation and all waits.
     pub wall: Duration,
 }
 
@@ -80,7 +80,7 @@ pub struct SimulatedJob {
     pub steps: u64,
     /// Sample counts of the ledger at the end.
     pub counts: Counts,
-    /// Actions that were taken, in order.
+    /// Actions that were taken or refused, in order.
     pub actions: Vec<JournalAction>,
     /// Events, in order; a job with very many events keeps only the first ones.
     pub events: Vec<JournalEvent>,

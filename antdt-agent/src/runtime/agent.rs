@@ -458,8 +458,11 @@ impl Agent {
         Ok(())
     }
 
-    /// Leaves the job in order. Returns whether this node should evaluate the model, and the checkpoint that
-    /// the node should take before, if any.
+    /// Sends the reports that are left, and tells the master that this node leaves the job. `end_of_data` says whether it
+    /// leaves because there is no more data, `can_evaluate` whether it has the whole model, to evaluate it.
+    ///
+    /// Returns whether the master wants this node to evaluate the model, and the checkpoint that the node must take before
+    /// that, if any.
     ///
     /// # Errors
     /// If the master refuses the call or does not answer in time.

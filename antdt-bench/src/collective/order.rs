@@ -47,14 +47,14 @@ impl fmt::Display for Buffer {
     }
 }
 
-/// The first line that a rank sends, by which it introduces itself.
+/// The first line that a rank sends to the benchmark's main process: its rank, process id and address.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
     /// Rank of the process.
     pub rank: u32,
     /// Process id of the rank.
     pub pid: i32,
-    /// Address at which other ranks reach this one; `None` for ranks of other systems.
+    /// Address at which other ranks reach this one; `None` for the ranks of a peer, another project's library.
     pub address: Option<String>,
 }
 

@@ -296,8 +296,9 @@ impl Folder {
         self.remove_checkpoint(&place)
     }
 
-    /// Removes complete checkpoints beyond the limits, but never the newest, and attempts that are older than
-    /// that. Returns the numbers of the removed ones. A checkpoint that cannot be read is kept.
+    /// Removes the complete checkpoints beyond the limits of `retention`, and the unfinished ones that are older than the
+    /// newest complete one. Returns their numbers, oldest first. The newest complete checkpoint and any that cannot be
+    /// read are kept.
     ///
     /// # Errors
     /// If the folder cannot be read or a checkpoint cannot be removed.

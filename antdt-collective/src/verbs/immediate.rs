@@ -3,9 +3,9 @@
 /// Place at which a one-sided write has put its bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Piece {
-    /// In the slot that belongs to the piece's number, after a header.
+    /// The bytes are in the slot that belongs to the piece's number, after a header.
     Slot,
-    /// In the memory that the receiver named for this message, after the bytes of the piece before.
+    /// The bytes are in the memory that the receiver named for this message, after the bytes of the piece before.
     Placed,
 }
 

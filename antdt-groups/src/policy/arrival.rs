@@ -6,8 +6,8 @@ use super::{GroupPolicy, checked};
 use crate::draft::Draft;
 use crate::message::GroupOrigin;
 
-/// A group policy that forms groups of the workers that ask first: a request waits until as many workers have
-/// asked as a group has members.
+/// A group policy that forms groups of the workers that ask first. The generator holds requests back until as many
+/// workers have asked as a group has members.
 ///
 /// All members of a group wait when it is formed, so no member waits for a worker that computes, and none is
 /// too far behind. A worker that is always slow is in few groups, with workers that ask at the same time.

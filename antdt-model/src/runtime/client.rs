@@ -23,7 +23,7 @@ pub enum PsError {
         server: u32,
         /// Kind of refusal, for the caller to act on.
         refusal: PsRefusal,
-        /// Reason, in words.
+        /// Reason why the server refused, in words.
         why: String,
     },
     /// A server did not answer in time.
@@ -59,7 +59,7 @@ pub enum PsError {
     /// The abort handle ended the call.
     #[error("aborted: {reason}")]
     Aborted {
-        /// Reason, in words.
+        /// Reason for the abort, as the caller of the handle gave it.
         reason: String,
     },
     /// An earlier call failed halfway: the connections are unusable, and the caller must connect again.

@@ -2714,7 +2714,7 @@ pub struct SlowHost {
     /// Indices of the host's workers.
     #[prost(uint32, repeated, tag = "2")]
     pub workers: ::prost::alloc::vec::Vec<u32>,
-    /// Median of these workers' slowness ratios; absent if too little is known.
+    /// Median slowness ratio of the host's workers; absent if too little is known.
     #[prost(double, optional, tag = "3")]
     pub ratio: ::core::option::Option<f64>,
 }

@@ -53,7 +53,7 @@ pub struct Report {
     pub seed: u64,
     /// Whether the workers' speed was emulated: gradients were really computed, then each worker waited.
     pub emulated: bool,
-    /// Actions on stragglers and lost nodes, in order of time.
+    /// Actions of the policy and the master, also refused ones, in order of time.
     pub actions: Vec<ActionEntry>,
     /// Other events, in order of time.
     pub events: Vec<EventEntry>,
@@ -261,13 +261,13 @@ impl SampleBalance {
     }
 }
 
-/// An action on stragglers or lost nodes, with its reason.
+/// An action that the policy or the master took, refused, or would have taken (in a dry run), with its reason.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ActionEntry {
     /// Time of the decision, in seconds since the start of the job.
     pub time_s: f64,
-    /// Name of the action: `ADJUST_BS`, `BACKUP_WORKERS`, `KILL_RESTART`, or `RESTART` (of a node that ended
-    /// by itself).
+    /// Name of the action, such as `ADJUST_BS`, `KILL_RESTART`, `RESTART` (of a node that ended by itself) or `SCALE`; `REFUSED`
+    /// for a decision that was refused because it would break the job.
     pub kind: String,
     /// Name of the node that the action concerns, or `all` for a plan.
     pub target: String,
@@ -282,14 +282,14 @@ pub struct EventEntry {
     pub time_s: f64,
     /// Name of the node that the event concerns; empty for the whole job.
     pub node: String,
-    /// Kind of the event, in one word: `joined`, `lost`, `straggler`, `recovered`, `plan`, `membership`,
+    /// Kind of the event, in one word, such as `joined`, `lost`, `straggler`, `recovered`, `plan`, `membership` or
     /// `finished`.
     pub kind: String,
     /// Description of the event in one sentence.
     pub text: String,
 }
 
-/// One worker's part in a job, over all its incarnations.
+/// The report's figures on one worker, over all its incarnations.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct WorkerEntry {
     /// Name of the worker, such as `worker-1`.
