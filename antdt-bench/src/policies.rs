@@ -4,9 +4,10 @@
 //! some run once with real processes.
 //!
 //! Where the ceiling, the time of doing nothing over that of the oracle, is at least `CEILING`, a policy is judged by its saved
-//! share, `(t_none - t) / (t_none - t_oracle)`; elsewhere it must cost next to nothing. The oracle is the best of several ways to
-//! use what it knows, none of which is proven to be the optimum; so there is a second bound that holds for anybody, all workers
-//! computing all the time. A figure beyond either is an error of measuring, and fails.
+//! share, `(t_none - t) / (t_none - t_oracle)`; elsewhere it must cost next to nothing. The oracle is the best of several plans
+//! that use its knowledge. None of them is proven to be the optimum, so a policy with the oracle's actions may beat the oracle by
+//! 2 %. No job can be faster than one in which all workers compute all the time. A figure beyond these bounds is a measuring
+//! error, and its row fails.
 
 use std::time::Duration;
 

@@ -1,6 +1,7 @@
-//! [`GroupPolicy`], which chooses the members of groups, and its implementations.
+//! [`GroupPolicy`], which chooses the members of groups, and its implementations. In the table, `n` is the number of workers
+//! and `g` the number of members of a group; the variance is that of the workers' models.
 //!
-//! | policy | a request waits for | mixes by one round |
+//! | policy | the worker that asks waits for | models that one round averages |
 //! |---|---|---|
 //! | [`Random`] | every busy worker in its groups, about `g` groups a step | one group of `g` at a time |
 //! | [`Random::buffered`] | the same, one group a step | one group of `g` at a time |

@@ -1,12 +1,11 @@
 //! The log of one data set in a folder of a local disk.
 //!
 //! A thread of the store does what can take long: reading, making durable, compacting. Tokio's blocking pool
-//! would do too, but the thread also has a duty of its own: it makes records durable that have waited long
-//! enough.
+//! could do that too, but the thread also makes records durable that have waited long enough.
 //!
-//! The appending task itself writes records that only have to reach the memory of the system, if the thread
-//! is not at work: a write of a few hundred bytes takes microseconds, and handing it to a thread and back
-//! costs a call over gRPC a third more time on the cores than it has without a journal.
+//! Some records only have to reach the page cache of the operating system. The task that appends them writes
+//! them itself if the thread is not at work: a write of a few hundred bytes takes microseconds. Handing it to
+//! the thread and back would cost each call over gRPC a third of the CPU time that it takes without a journal.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -132,7 +132,7 @@ impl Tally {
         self.endings.get(&ending).copied().unwrap_or_default()
     }
 
-    /// Returns the names of those kinds of faults, and of those of `endings`, that occurred in no job.
+    /// Returns the names of the kinds of faults that hit no job, and of those among `endings` with which no job ended.
     pub fn missing(&self, endings: &[JobEnding]) -> Vec<String> {
         let kinds =
             FaultKind::ALL.into_iter().filter(|kind| self.with(*kind) == 0).map(|kind| kind.to_string());
