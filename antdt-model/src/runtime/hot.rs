@@ -20,6 +20,7 @@ use crate::replica::Replica;
 use crate::rule::Trained;
 use crate::table::TableError;
 
+mod fuse;
 mod tier;
 
 use tier::Tier;
@@ -31,9 +32,17 @@ pub enum HotError {
     /// The arguments do not fit the model; nothing has changed.
     #[error(transparent)]
     Table(#[from] TableError),
-    /// The GPU memory failed. The values of the hot rows are lost, and the model must not be used any more.
+    /// There is no kernel for this optimizer, which the model did not have when its rows became hot; nothing
+    /// has changed.
+    #[error("optimizer `{0}` has no kernel, so hot rows cannot take its steps")]
+    Optimizer(&'static str),
+    /// The GPU memory failed. The newest values of the hot rows are lost and with them the model, unless the
+    /// error is [`RowsError::Elsewhere`].
     #[error(transparent)]
-    Memory(#[from] RowsError),
+    Memory(RowsError),
+    /// The GPU memory failed at an earlier call, for this reason. No call brings the model back.
+    #[error("the hot rows were lost before: {0}")]
+    Lost(RowsError),
 }
 
 /// A whole model whose most used table rows lie in GPU memory, with their optimizer state. See the
@@ -75,11 +84,16 @@ impl HotReplica {
     /// Keeps the rows that batches touch often in `memory` from now on.
     ///
     /// # Errors
-    /// If no row can be hot, as [`shape`](Self::shape) says, or the memory has slots of another shape.
+    /// If no row can be hot, as [`shape`](Self::shape) says, the memory has slots of another shape, or the model
+    /// has a memory already.
     pub fn heat(&mut self, memory: Box<dyn RowMemory>) -> Result<(), InvalidValue> {
         let (shape, due) = (memory.shape(), self.shape()?);
         if shape != due {
             return Err(InvalidValue::new("shape of slots", format!("{shape:?}"), format!("{due:?}")));
+        }
+        if self.tier.is_some() {
+            let expected = "1, which may have their newest values";
+            return Err(InvalidValue::new("memories for hot rows", "a second one", expected));
         }
         self.tier = self.replica.only_table().map(|table| Tier::new(table, memory));
         Ok(())
@@ -141,8 +155,8 @@ impl HotReplica {
     /// [`Replica::apply`] does.
     ///
     /// # Errors
-    /// If the lengths do not fit the model, or a row does not exist or is out of order; nothing is then changed. Or the GPU
-    /// memory fails.
+    /// If the lengths do not fit the model, a row does not exist or is out of order, or the optimizer has no kernel; nothing is then
+    /// changed. Or the GPU memory fails.
     pub fn apply(&mut self, dense_sum: &[f32], rows: &SparseGradient, samples: u64) -> Result<(), HotError> {
         let Some(tier) = &mut self.tier else { return Ok(self.replica.apply(dense_sum, rows, samples)?) };
         let Some(step) = self.replica.step(dense_sum, rows, samples)? else { return Ok(()) };
@@ -177,7 +191,7 @@ impl HotReplica {
     }
 
     /// Replaces the model by another one of the same layout and optimizer, none of whose rows is hot yet. The GPU
-    /// memory stays for its rows.
+    /// memory stays for its rows, also one that has failed.
     pub fn replace(&mut self, replica: Replica) {
         self.replica = replica;
         if let (Some(tier), Some(table)) = (&mut self.tier, self.replica.only_table()) {
@@ -221,7 +235,7 @@ impl LoadedRows<'_> {
     ///
     /// # Errors
     /// If the GPU memory fails.
-    pub fn read(&mut self, into: &mut Vec<f32>) -> Result<(), RowsError> {
+    pub fn read(&mut self, into: &mut Vec<f32>) -> Result<(), HotError> {
         self.tier.read_loaded(into)
     }
 
@@ -229,7 +243,7 @@ impl LoadedRows<'_> {
     ///
     /// # Errors
     /// If the address is not in the memory of this GPU, or the GPU fails.
-    pub fn copy_to(&mut self, address: u64) -> Result<(), RowsError> {
+    pub fn copy_to(&mut self, address: u64) -> Result<(), HotError> {
         self.tier.copy_loaded(address)
     }
 }

@@ -8,7 +8,7 @@ use antdt_agent::{DeviceValues, TrainError, Trainer};
 use antdt_collective::runtime::rows::on_gpu;
 use antdt_collective::runtime::rows::{RowMemory, RowShape, RowsError};
 use antdt_core::Holder;
-use antdt_model::LoadedRows;
+use antdt_model::{HotError, LoadedRows};
 
 use super::weights::Weights;
 use crate::gpu;
@@ -118,8 +118,9 @@ impl<'a> OnDevice<'a> {
     }
 }
 
+/// A device that failed may do for the next process.
 #[allow(clippy::needless_pass_by_value, reason = "what `map_err` hands over")]
-pub(super) fn failed(error: RowsError) -> TrainError {
+pub(super) fn failed(error: HotError) -> TrainError {
     TrainError::Device(format!("hot rows: {error}; --hot-rows off trains without them"))
 }
 

@@ -37,10 +37,9 @@ fn unfit(error: impl std::fmt::Display) -> WorkerError {
     WorkerError::Parameters(error.to_string())
 }
 
-/// A GPU that failed may do for the next process.
 fn lost(error: HotError) -> WorkerError {
     match error {
-        HotError::Memory(error) => failed(error).into(),
+        error @ (HotError::Memory(_) | HotError::Lost(_)) => failed(error).into(),
         error => unfit(error),
     }
 }

@@ -1,5 +1,8 @@
 //! Table rows in the memory of a process instead of a GPU, for tests: a program runs the GPU kernels on the CPU of this
-//! machine. The C++ compiler builds it, with checks of addresses, from the source text that a GPU gets. Feature `testing`.
+//! machine. The C++ compiler builds it, with checks of addresses, from the source text that a GPU gets. [`FailingRows`] is a
+//! memory that fails when a test says so. Feature `testing`.
+
+mod failing;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,6 +10,8 @@ use std::io::{BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+
+pub use self::failing::FailingRows;
 
 use super::card::Card;
 use super::kernel::{RowKernel, TEXT, Work};

@@ -1,6 +1,6 @@
 //! The model beside one that was never hot, over the kernels that are built for this machine.
 
-use antdt_collective::runtime::rows::testing::HostKernels;
+use antdt_collective::runtime::rows::testing::{FailingRows, HostKernels};
 use antdt_core::{ParamLayout, Seed, TableSpec};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -163,13 +163,73 @@ fn what_does_not_fit_is_refused_and_changes_nothing() {
         assert!(matches!(refused, Err(HotError::Table(_))), "{refused:?}");
     }
     assert!(hot.settle().unwrap().export() == before);
+    let elsewhere = hot.parameters().1.unwrap().copy_to(0);
+    assert_eq!(elsewhere, Err(HotError::Memory(RowsError::Elsewhere { address: 0 })));
+    assert!(hot.settle().unwrap().export() == before);
 
     let other = RowShape { dim: DIM + 1, ..shape };
     let said = hot.heat(kernels.rows(other, 3).unwrap()).unwrap_err().to_string();
     assert!(said.starts_with("shape of slots = "), "{said}");
+    let said = hot.heat(kernels.rows(shape, 3).unwrap()).unwrap_err().to_string();
+    assert_eq!(said, "memories for hot rows = a second one: must be 1, which may have their newest values");
     let dense = Replica::new(&ParamLayout::dense(DENSE), &adagrad, Seed(9), vec![0.0; DENSE]).unwrap();
     let said = HotReplica::from(dense).shape().unwrap_err().to_string();
     assert_eq!(said, "tables of the model = 0: must be 1 for rows in the memory of a GPU");
+}
+
+#[test]
+fn a_memory_that_failed_once_is_never_asked_again() {
+    let kernels = match HostKernels::build() {
+        Ok(kernels) => kernels,
+        Err(why) => return println!("skipped, not here: {why}"),
+    };
+    let rule = rule(REGISTRY.by_name("adagrad").unwrap());
+    let gradient = SparseGradient { rows: vec![1, 2, 7], values: vec![1.0; 3 * DIM] };
+    // All that a worker does, over fewer slots than it touches rows. Returns the first failure.
+    let work = |hot: &mut HotReplica, seen: &mut Vec<f32>| -> Result<(), HotError> {
+        for rows in [[1, 2, 3], [1, 4, 5], [2, 6, 7]] {
+            hot.load(&rows, seen)?;
+            if let (_, Some(mut batch)) = hot.parameters() {
+                batch.read(seen)?;
+            }
+            hot.apply(&[1.0; DENSE], &gradient, 4)?;
+        }
+        hot.gather(&[1, 2], seen)?;
+        hot.settle().map(|_| ())
+    };
+    let mut plain = HotReplica::from(replica(&rule));
+    let mut due = Vec::new();
+    work(&mut plain, &mut due).unwrap();
+    let mut failures = 0;
+    // More than it asks of the memory.
+    for number in 0..20 {
+        let mut hot = HotReplica::from(replica(&rule));
+        let memory = kernels.rows(hot.shape().unwrap(), 2).unwrap();
+        // One operation fails, and the next ones would not.
+        hot.heat(Box::new(FailingRows::new(memory, number..number + 1))).unwrap();
+        let mut seen = Vec::new();
+        let Err(first) = work(&mut hot, &mut seen) else {
+            assert!(!differ(&seen, &due));
+            assert!(hot.settle().unwrap().export() == plain.settle().unwrap().export());
+            continue;
+        };
+        failures += 1;
+        let HotError::Memory(why @ RowsError::Device(_)) = first else { panic!("{first}") };
+        let portion = replica(&rule).portion();
+        let lost = HotError::Lost(why);
+        assert!(lost.to_string().contains("the hot rows were lost"), "{lost}");
+        assert_eq!(hot.load(&[1], &mut seen), Err(lost.clone()), "{number}");
+        assert_eq!(hot.parameters().1.unwrap().read(&mut seen), Err(lost.clone()));
+        assert_eq!(hot.parameters().1.unwrap().copy_to(0), Err(lost.clone()));
+        assert_eq!(hot.apply(&[1.0; DENSE], &SparseGradient::default(), 4), Err(lost.clone()));
+        assert_eq!(hot.gather(&[9], &mut seen), Err(lost.clone()));
+        assert_eq!(hot.settle().map(|_| ()), Err(lost.clone()));
+        assert!(hot.restore(&portion, true).unwrap_err().to_string().contains(&lost.to_string()));
+        hot.replace(replica(&rule));
+        assert_eq!(hot.load(&[1], &mut seen), Err(lost.clone()));
+        assert_eq!(hot.into_settled().map(|_| ()), Err(lost));
+    }
+    assert!((10..20).contains(&failures), "{failures}");
 }
 
 /// An optimizer of a user's own, for which there is no kernel.
@@ -196,8 +256,22 @@ impl Optimizer for Own {
 
 #[test]
 fn an_optimizer_without_a_kernel_keeps_its_rows_on_the_host() {
-    let said = HotReplica::from(replica(&rule(Box::new(Own)))).shape().unwrap_err().to_string();
+    let own = rule(Box::new(Own));
+    let said = HotReplica::from(replica(&own)).shape().unwrap_err().to_string();
     assert!(said.starts_with("optimizer = own: must be one with a kernel"), "{said}");
+    let kernels = match HostKernels::build() {
+        Ok(kernels) => kernels,
+        Err(why) => return println!("skipped, not here: {why}"),
+    };
+    // A model that takes another one's place has its optimizer; whoever breaks that is told, and nothing changes.
+    let mut hot = HotReplica::from(replica(&rule(REGISTRY.by_name("sgd").unwrap())));
+    hot.heat(kernels.rows(hot.shape().unwrap(), 3).unwrap()).unwrap();
+    let other = replica(&own);
+    hot.replace(other.clone());
+    hot.load(&[1], &mut Vec::new()).unwrap();
+    let gradient = SparseGradient { rows: vec![1, 2], values: vec![1.0; 2 * DIM] };
+    assert_eq!(hot.apply(&[1.0; DENSE], &gradient, 4), Err(HotError::Optimizer("own")));
+    assert!(hot.settle().unwrap().export() == other.export());
 }
 
 #[test]
