@@ -8,11 +8,11 @@ use antdt_core::InvalidValue;
 /// Number of table rows that each worker keeps in the memory of its GPU. Text form: `auto`, `off` or a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum HotRowsSpec {
-    /// As many rows as fit into a quarter of the GPU's memory, shared by all workers on that GPU.
+    /// No rows: all of them lie in host memory. The default, because hot rows have not been tried on a GPU.
     #[default]
-    Auto,
-    /// No rows: all of them lie in host memory.
     Off,
+    /// As many rows as fit into a quarter of the GPU's memory, shared by all workers on that GPU.
+    Auto,
     /// At most this many rows; at least 1.
     Rows(u32),
 }

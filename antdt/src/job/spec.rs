@@ -126,9 +126,9 @@ settings! {
     // Without a variable: ANTDT_DEVICE is the class of the node's own device.
     devices: Vec<DeviceSetting> = Vec::new(), "device", "SPEC", no variable;
     /// Rows of the model's table that each worker on a GPU keeps there, with what the optimizer keeps of them: a number, auto (as many as fit
-    /// into a quarter of the GPU's memory) or off. Only for --sync allreduce; where none can lie there, all lie in the host's memory, and a
-    /// warning says why.
-    hot_rows: HotRowsSpec = HotRowsSpec::Auto, "hot-rows", "ROWS";
+    /// into a quarter of the GPU's memory) or off. Not yet tried on a GPU. Only for --sync allreduce; where none can lie there, all lie in the
+    /// host's memory, and one warning of each worker says why.
+    hot_rows: HotRowsSpec = HotRowsSpec::Off, "hot-rows", "ROWS";
     /// An emulated straggler: worker=N,slow=FACTOR, then any of from=10s, to=60s and restart=keeps or restart=cures.
     stragglers: Vec<StragglerSpec> = Vec::new(), "straggler", "SPEC";
     /// Emulated links between workers, and between workers and servers, whose processes all run on this machine:

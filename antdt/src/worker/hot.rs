@@ -41,7 +41,7 @@ pub(super) struct Heating<'a> {
 }
 
 impl Heating<'_> {
-    /// Keeps rows that are touched often on the worker's GPU from now on. If the job wants it and it cannot be, a warning says why.
+    /// Keeps rows that are touched often on the worker's GPU from now on. If the job wants it and it cannot be, one warning says why.
     pub(super) fn heat(&self, weights: &mut Weights, trainer: &dyn Trainer) {
         if !self.is_wanted(trainer) {
             return;
@@ -63,21 +63,17 @@ impl Heating<'_> {
         tracing::warn!(holder = %self.holder, why, "no hot rows: all rows of the table lie in the host's memory");
     }
 
-    /// Whether rows of this model are to be hot: a job says how many, or leaves that to workers on GPUs.
+    /// Whether rows of this model are to be hot, if they can be.
     fn is_wanted(&self, trainer: &dyn Trainer) -> bool {
-        let is_wanted = match self.spec.hot_rows {
-            HotRowsSpec::Off => false,
-            HotRowsSpec::Rows(_) => true,
-            HotRowsSpec::Auto => self.gpu().is_some(),
-        };
-        is_wanted && !trainer.layout().tables().is_empty()
+        self.spec.hot_rows != HotRowsSpec::Off && !trainer.layout().tables().is_empty()
     }
 
-    /// Index and memory, in bytes, of the GPU that the worker computes on, if it is one.
-    fn gpu(&self) -> Option<(u32, u64)> {
+    /// Index and memory, in bytes, of the GPU that the worker computes on, or why it computes on none.
+    fn gpu(&self) -> Result<(u32, u64), String> {
         match gpu::place(self.spec.processor(), self.holder.node.index) {
-            Ok((Place::Gpu(index), Some(gpu))) => Some((index, gpu.memory_bytes)),
-            _ => None,
+            Ok((Place::Gpu(index), Some(gpu))) => Ok((index, gpu.memory_bytes)),
+            Ok((Place::Cpu(Some(why)), _)) => Err(format!("this worker computes on none: {why}")),
+            _ => Err("this worker computes on none (--device)".to_owned()),
         }
     }
 
@@ -90,19 +86,21 @@ impl Heating<'_> {
             return Err(format!("with --sync {} each worker has a model of its own", self.spec.sync));
         };
         let shape = model.shape().map_err(|error| error.to_string())?;
-        let (rows, slot_bytes) = (trainer.layout().rows(), size_of::<f32>() * shape.width());
-        let sharers = gpu::sharers(self.spec.processor(), self.spec.workers);
-        let gpu = self.gpu();
-        let memory_bytes = gpu.map_or(0, |(_, memory_bytes)| memory_bytes);
-        let slots = self.spec.hot_rows.slots(rows, slot_bytes, memory_bytes, sharers);
-        let slots =
-            slots.ok_or_else(|| format!("{memory_bytes} bytes of a GPU's memory have no room for any"))?;
-        let memory = match (OWN.get(), gpu) {
-            (Some(factory), _) => factory(shape, slots),
-            (None, Some((index, _))) => on_gpu(index, shape, slots),
-            (None, None) => Err(RowsError::None("this worker computes on none (--device)".to_owned())),
+        let slots = |memory_bytes| {
+            let (rows, slot_bytes) = (trainer.layout().rows(), size_of::<f32>() * shape.width());
+            let sharers = gpu::sharers(self.spec.processor(), self.spec.workers);
+            self.spec.hot_rows.slots(rows, slot_bytes, memory_bytes, sharers)
+        };
+        let memory = if let Some(factory) = OWN.get() {
+            let slots = slots(0).ok_or("only a number says how much of this program's own memory to take")?;
+            factory(shape, slots)
+        } else {
+            let (index, memory_bytes) = self.gpu().map_err(|why| RowsError::None(why).to_string())?;
+            let few = || format!("{memory_bytes} bytes of a GPU's memory have no room for any");
+            on_gpu(index, shape, slots(memory_bytes).ok_or_else(few)?)
         };
         let memory = memory.map_err(|error| error.to_string())?;
+        let slots = memory.slots();
         model.heat(memory).map_err(|error| error.to_string())?;
         Ok(slots)
     }
@@ -135,5 +133,93 @@ impl DeviceValues for OnDevice<'_> {
 
     fn copy_to(&self, address: u64) -> Result<(), TrainError> {
         self.0.borrow_mut().copy_to(address).map_err(failed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use antdt_agent::{GradientSink, Params, StepStats};
+    use antdt_collective::runtime::rows::testing::HostKernels;
+    use antdt_core::{Incarnation, Metrics, NodeId, ParamLayout, SampleRange, Seed, TableSpec};
+    use antdt_model::{Replica, UpdateRule};
+
+    use super::*;
+
+    /// A trainer that is asked what it takes, and no more.
+    struct Asked {
+        layout: ParamLayout,
+        takes_device_rows: bool,
+    }
+
+    impl Trainer for Asked {
+        fn layout(&self) -> &ParamLayout {
+            &self.layout
+        }
+        fn takes_device_rows(&self) -> bool {
+            self.takes_device_rows
+        }
+        fn train_samples(&self) -> u64 {
+            0
+        }
+        fn eval_samples(&self) -> u64 {
+            0
+        }
+        fn initial_dense(&self, _: Seed) -> Vec<f32> {
+            Vec::new()
+        }
+        fn load(&mut self, _: &[u64]) -> Result<&[u64], TrainError> {
+            Ok(&[])
+        }
+        fn load_eval(&mut self, _: SampleRange) -> Result<&[u64], TrainError> {
+            Ok(&[])
+        }
+        fn forward_backward(
+            &mut self,
+            _: Params<'_>,
+            _: &mut dyn GradientSink,
+        ) -> Result<StepStats, TrainError> {
+            Ok(StepStats::default())
+        }
+        fn evaluate(&mut self, _: Params<'_>, _: &mut Metrics) -> Result<(), TrainError> {
+            Ok(())
+        }
+    }
+
+    /// What becomes of a model with these tables of ten rows, and how many rows then come in the host's memory.
+    fn heated(hot_rows: &str, tables: &[&str], takes_device_rows: bool) -> (Result<u32, String>, usize) {
+        let spec = JobSpec { hot_rows: hot_rows.parse().unwrap(), ..JobSpec::default() };
+        let holder = Holder { node: NodeId::worker(0), incarnation: Incarnation(0) };
+        let table =
+            |layout: ParamLayout, name: &&str| layout.with_table(TableSpec::new(*name, 10, 1, 0.5)).unwrap();
+        let layout = tables.iter().fold(ParamLayout::dense(1), table);
+        let replica = Replica::new(&layout, &UpdateRule::named("adagrad", 0.1).unwrap(), Seed(1), vec![0.0]);
+        let mut weights = Weights::Shared(replica.unwrap().into());
+        let heating = Heating { spec: &spec, holder };
+        let got = heating.try_heat(&mut weights, &Asked { layout, takes_device_rows });
+        let mut host = Vec::new();
+        weights.load(&[3, 7], &mut host).unwrap();
+        (got, host.len())
+    }
+
+    #[test]
+    fn rows_that_cannot_be_hot_stay_on_the_host_for_a_reason() {
+        let none = |why: &str| (Err(why.to_owned()), 2);
+        let gpu = "rows cannot lie on a GPU: this worker computes on none (--device)";
+        for hot_rows in ["auto", "4"] {
+            assert_eq!(heated(hot_rows, &["a"], true), none(gpu));
+            let host_only = "the workload takes rows in the host's memory only";
+            assert_eq!(heated(hot_rows, &["a"], false), none(host_only));
+            let several = "tables of the model = 2: must be 1 for rows in the memory of a GPU";
+            assert_eq!(heated(hot_rows, &["a", "b"], true), none(several));
+        }
+        if let Err(why) = HostKernels::build() {
+            return println!("skipped, not here: {why}");
+        }
+        OWN.get_or_init(|| |shape, slots| HostKernels::build().map_err(RowsError::None)?.rows(shape, slots));
+        assert_eq!(heated("4", &["a"], true), (Ok(4), 0));
+        assert_eq!(
+            heated("auto", &["a"], true),
+            none("only a number says how much of this program's own memory to take")
+        );
     }
 }
