@@ -182,19 +182,37 @@ fn a_worker_with_hot_rows_that_is_killed_is_replaced_by_one_that_takes_them_over
     if !has_compiler() {
         return;
     }
+    let said = killed_under_way(|worker, _| worker);
+    assert!(!said.contains("the device failed"), "{said}");
+}
+
+#[test]
+fn a_device_that_dies_under_a_worker_costs_the_worker_a_life_and_the_error_says_how_to_do_without() {
+    if !has_compiler() {
+        return;
+    }
+    let said = killed_under_way(|_, kernels| kernels);
+    let why = "the device failed: hot rows: rows on a GPU: the program that runs the kernels has ended";
+    let line = said.lines().find(|line| line.contains(why)).unwrap_or_else(|| panic!("{said}"));
+    assert!(line.contains("worker-1") && line.contains("; --hot-rows off trains without them"), "{line}");
+}
+
+/// A job of two workers with hot rows, during which what `victim` names of the second one dies: the process of the worker or that of
+/// its kernels. Returns what the job said.
+fn killed_under_way(victim: impl Fn(u32, u32) -> u32) -> String {
     let folder = tempfile::tempdir().unwrap();
     let work =
         ["--nproc-per-node", "2", "--data", "synthetic:2400", "--global-batch-size", "60", "--seed", "7"];
     let flags = ["--emulate-speed", "200", "--hot-rows", "300"];
     let job = run(true, folder.path(), &[&work[..], &flags, &LOG].concat()).spawn().unwrap();
-    let victim = wait_for("a worker", || worker(job.id(), "worker-1", "0"));
+    let second = wait_for("a worker", || worker(job.id(), "worker-1", "0"));
     let survivor = wait_for("another", || worker(job.id(), "worker-0", "0"));
     // The process with the kernels is there when rows can be hot. Then a second's work.
     let is_kernels =
-        |pid: u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "rows\n");
-    wait_for("its kernels", || children(victim).into_iter().any(is_kernels).then_some(()));
+        |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "rows\n");
+    let kernels = wait_for("its kernels", || children(second).into_iter().find(is_kernels));
     std::thread::park_timeout(Duration::from_secs(1));
-    let killed = Command::new("kill").args(["-KILL", &victim.to_string()]).status().unwrap();
+    let killed = Command::new("kill").args(["-KILL", &victim(second, kernels).to_string()]).status().unwrap();
     assert!(killed.success());
     wait_for("the replacement", || worker(job.id(), "worker-1", "1"));
     assert_eq!(worker(job.id(), "worker-0", "0"), Some(survivor), "the survivor was restarted");
@@ -204,6 +222,56 @@ fn a_worker_with_hot_rows_that_is_killed_is_replaced_by_one_that_takes_them_over
     assert_eq!(said.matches(IS_HOT).count(), 3, "{said}");
     let loss = report.final_quality.loss.unwrap();
     assert!(loss < 0.69, "it learns: {loss}");
+    said
+}
+
+#[test]
+fn devices_that_fail_again_and_again_set_the_job_back_and_every_bit_is_that_of_a_job_without() {
+    if !has_compiler() {
+        return;
+    }
+    let work = ["--data", "synthetic:1200", "--global-batch-size", "20", "--policy", "none", "--seed", "7"];
+    // A checkpoint is written in less than the time of a few steps.
+    let flags = ["--sharding", "static", "--nproc-per-node", "1", "--emulate-speed", "150"];
+    let kept = ["--checkpoint-every", "4steps", "--max-restarts", "9"];
+    let trained = |hot: &str| {
+        let folder = tempfile::tempdir().unwrap();
+        let mut job =
+            run(true, folder.path(), &[&work[..], &flags, &kept, &["--hot-rows", hot], &LOG].concat());
+        // Some sixteen steps of sixty.
+        job.env("EMULATED_ROWS_FAIL_FROM", "90");
+        let (report, said) = completed(folder.path(), &finish(job.spawn().unwrap()), 1200);
+        (report, said, checkpoints(folder.path()))
+    };
+    let (cold, _, kept) = trained("off");
+    let (hot, said, found) = trained("300");
+    let restarts = hot.workers[0].restarts;
+    assert!((2..30).contains(&restarts) && cold.workers[0].restarts == 0, "{restarts}: {said}");
+    assert_eq!(said.matches("the device failed: hot rows: ").count() as u32, restarts, "{said}");
+    assert_eq!(hot.final_quality, cold.final_quality);
+    let last = |kept: BTreeMap<u64, Vec<u32>>| kept.into_iter().next_back().unwrap();
+    assert!(last(found) == last(kept), "the bits differ");
+}
+
+#[test]
+fn a_job_that_a_device_has_ended_goes_on_without_hot_rows() {
+    if !has_compiler() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let work = ["--data", "synthetic:600", "--global-batch-size", "40", "--emulate-speed", "150"];
+    let flags = ["--checkpoint-every", "2steps", "--max-restarts", "0", "--hot-rows", "300"];
+    // Some eleven steps of fifteen.
+    let mut job = run(true, folder.path(), &[&work[..], &flags, &LOG].concat());
+    let ended = finish(job.env("EMULATED_ROWS_FAIL_FROM", "60").spawn().unwrap());
+    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert!(!ended.status.success(), "{said}");
+    let why = "worker-0 ended: exit code 75; it was restarted 0 times already (--max-restarts); it said: the device failed: hot rows: \
+               rows on a GPU: operation 60 fails, as a test wants it; --hot-rows off trains without them";
+    assert!(said.contains(why), "{said}");
+    let next = tempfile::tempdir().unwrap();
+    let resumed = ["--resume", folder.path().to_str().unwrap(), "--hot-rows", "off"];
+    completed(next.path(), &finish(run(true, next.path(), &resumed).spawn().unwrap()), 600);
 }
 
 #[test]
@@ -222,10 +290,15 @@ fn a_job_whose_rows_cannot_be_hot_trains_without_and_says_why() {
         );
         said
     };
-    let nothing = said(&[], false, 1);
-    assert!(!nothing.contains("hot rows"), "a job on the CPU wants none: {nothing}");
-    let on_cpu = said(&["--hot-rows", "100"], false, 1);
-    assert!(on_cpu.contains("rows cannot lie on a GPU: this worker computes on none (--device)"), "{on_cpu}");
+    for emulated in [false, true] {
+        let nothing = said(&[], emulated, 1);
+        assert!(!nothing.contains("hot rows"), "nobody asked for any: {nothing}");
+    }
+    for wanted in ["100", "auto"] {
+        let on_cpu = said(&["--hot-rows", wanted], false, 2);
+        let why = "rows cannot lie on a GPU: this worker computes on none (--device)";
+        assert_eq!(on_cpu.matches(why).count(), 2, "once for each worker: {on_cpu}");
+    }
     let alone = said(&["--hot-rows", "100", "--sync", "local-sgd=2"], true, 2);
     assert!(alone.contains("with --sync local-sgd=2 each worker has a model of its own"), "{alone}");
     let servers = said(&["--hot-rows", "100", "--sync", "ps-asp", "--servers", "1"], true, 1);
