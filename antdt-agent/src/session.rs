@@ -1,18 +1,25 @@
 //! [`AgentSession`]: the session of one incarnation of a node with the master, with the node's reports and
 //! the master's orders.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use antdt_core::{
-    BatchReport, CheckpointId, Holder, JobTime, MembershipVersion, ModelDistance, Plan, PlanVersion,
-    RollbackId,
+    BatchReport, CheckpointId, Holder, JobTime, LinkReport, MembershipVersion, ModelDistance, NodeId, Plan,
+    PlanVersion, RollbackId,
 };
 
 use crate::activity::Activity;
 
 /// Reports kept while the master is away; older ones are dropped, for they only feed windows.
 const REPORTS_MAX: usize = 4096;
+
+/// Bytes to a peer from which on they are reported; fewer wait for the next heartbeat. 64 KiB: what a single message costs besides its bytes is
+/// then not what is measured.
+const LINK_BYTES: u64 = 64 << 10;
+
+/// Peers to which bytes are counted, for a bounded heartbeat. Algorithms for many ranks have logarithmically many.
+const LINKS_MAX: usize = 32;
 
 /// State of the session of one incarnation with the master.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,6 +57,8 @@ pub struct Beat {
     /// Newest distance between the worker's model and the mean of all models, if one was measured since the
     /// last heartbeat.
     pub model_distance: Option<ModelDistance>,
+    /// What went to each peer since its last report: peers to which much went.
+    pub links: Vec<LinkReport>,
 }
 
 /// Answer of the master to a heartbeat.
@@ -105,6 +114,8 @@ pub struct AgentSession {
     plan: Option<Plan>,
     reports: VecDeque<Reported>,
     model_distance: Option<ModelDistance>,
+    /// Bytes to each peer that were not reported yet, and their time.
+    links: BTreeMap<NodeId, (u64, Duration)>,
     lost: Vec<Holder>,
     /// The newest checkpoint that was ordered and was not taken out, and the newest that was.
     checkpoint: Option<CheckpointId>,
@@ -127,6 +138,7 @@ impl AgentSession {
             state: SessionState::Running,
             reports: VecDeque::new(),
             model_distance: None,
+            links: BTreeMap::new(),
             plan_ready: PlanVersion(0),
             plan_applied: (PlanVersion(0), 0),
             plan: None,
@@ -208,6 +220,15 @@ impl AgentSession {
         self.model_distance = Some(distance);
     }
 
+    /// Records what went to a peer. A heartbeat carries the sum once it is worth a report.
+    pub fn transferred(&mut self, report: LinkReport) {
+        let LinkReport { to, bytes, time } = report;
+        if self.links.len() < LINKS_MAX || self.links.contains_key(&to) {
+            let sum = self.links.entry(to).or_default();
+            *sum = (sum.0.saturating_add(bytes), sum.1.saturating_add(time));
+        }
+    }
+
     /// Records the version of the plan that the node holds, and the version in force in the node's step `at`.
     /// A new version counts as in force from step `at` on.
     pub fn plans(&mut self, ready: PlanVersion, applied: PlanVersion, at: u64) {
@@ -218,8 +239,10 @@ impl AgentSession {
     }
 
     /// Records that the worker has joined the new group that the master asked for.
-    pub const fn regrouped(&mut self) {
+    pub fn regrouped(&mut self) {
         self.reform = false;
+        // Others may be its peers now.
+        self.links.clear();
     }
 
     /// Returns the next heartbeat to send. The reports leave the session; [`beat_failed`](Self::beat_failed)
@@ -233,7 +256,13 @@ impl AgentSession {
     /// of thousands of sessions.
     pub fn beat_with(&mut self, mut spare: Vec<Reported>) -> Beat {
         spare.clear();
+        let much = self.links.iter_mut().filter(|(_, sum)| sum.0 >= LINK_BYTES);
+        let links = much.map(|(to, sum)| {
+            let (bytes, time) = std::mem::take(sum);
+            LinkReport { to: *to, bytes, time }
+        });
         Beat {
+            links: links.collect(),
             reports: std::mem::replace(&mut self.reports, spare.into()).into(),
             plan_ready: self.plan_ready,
             plan_applied: self.plan_applied,
@@ -273,6 +302,7 @@ impl AgentSession {
     /// Takes back a heartbeat that the master did not answer; its reports go out with the next one.
     pub fn beat_failed(&mut self, now: JobTime, beat: Beat) {
         self.model_distance = self.model_distance.or(beat.model_distance);
+        beat.links.into_iter().for_each(|report| self.transferred(report));
         for report in beat.reports.into_iter().rev().take(REPORTS_MAX - self.reports.len()) {
             self.reports.push_front(report);
         }
@@ -333,6 +363,28 @@ mod tests {
         session.beat_failed(JobTime(1), beat);
         assert_eq!(sequences(&session.beat()), [1, 2, 3]);
         assert_eq!(session.beat().reports, []);
+    }
+
+    #[test]
+    fn what_went_to_a_peer_is_reported_once_and_only_when_it_is_much() {
+        let mut session = session();
+        let (to, second) = (NodeId::worker(1), Duration::from_secs(1));
+        let half = LinkReport { to, bytes: LINK_BYTES / 2, time: second };
+        session.transferred(half);
+        assert_eq!(session.beat().links, []);
+        session.transferred(half);
+        let whole = LinkReport { to, bytes: LINK_BYTES, time: 2 * second };
+        let beat = session.beat();
+        assert_eq!((&beat.links[..], &session.beat().links[..]), (&[whole][..], &[][..]));
+        session.transferred(half);
+        session.beat_failed(JobTime(1), beat);
+        let sum = LinkReport { to, bytes: LINK_BYTES * 3 / 2, time: 3 * second };
+        assert_eq!(session.beat().links, [sum], "one that was lost is in the next");
+        (0..1000).for_each(|peer| session.transferred(LinkReport { to: NodeId::worker(peer), ..whole }));
+        assert_eq!(session.beat().links.len(), LINKS_MAX);
+        session.transferred(whole);
+        session.regrouped();
+        assert_eq!(session.beat().links, [], "its peers may be others now");
     }
 
     #[test]

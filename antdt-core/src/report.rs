@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::id::{Holder, Iteration, PlanVersion};
+use crate::id::{Holder, Iteration, NodeId, PlanVersion};
 
 /// Activity of a node during a batch; only [`Phase::Train`] is judged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -77,6 +77,20 @@ pub struct NodeLoad {
     pub memory_used: Option<u64>,
     /// Size in bytes of the memory that limits the process most.
     pub memory_bound: Option<u64>,
+}
+
+/// What went over the connection from a node to one peer since the node's last report of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct LinkReport {
+    /// Node that the bytes went to.
+    pub to: NodeId,
+    /// Number of bytes.
+    pub bytes: u64,
+    /// Time that the network took for the bytes. The time in which the sender had nothing to send is no part
+    /// of it, nor the time in which the receiver had no room.
+    #[cfg_attr(feature = "serde", serde(with = "crate::time::nanoseconds"))]
+    pub time: Duration,
 }
 
 /// Distance between a worker's model and the average that replaced it.

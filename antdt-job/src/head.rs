@@ -14,8 +14,8 @@ use antdt_controller::{
 };
 use antdt_core::{
     BatchReport, CheckpointId, Contribution, Counts, Exit, Holder, Incarnation, InvalidValue, JobTime,
-    Joined, Machine, Metrics, ModelDistance, NodeId, NodeInfo, NodeLoad, NodeStatus, Plan, PlanVersion,
-    Readiness, Role, RollbackId, Stall, Standing, StepCommit,
+    Joined, LinkReport, Machine, Metrics, ModelDistance, NodeId, NodeInfo, NodeLoad, NodeStatus, Plan,
+    PlanVersion, Readiness, Role, RollbackId, Stall, Standing, StepCommit,
 };
 use antdt_monitor::MonitorConfig;
 
@@ -127,6 +127,13 @@ pub enum HeadEvent {
         holder: Holder,
         /// The reported load.
         load: NodeLoad,
+    },
+    /// A worker reports what went to its peers.
+    Transferred {
+        /// Worker and incarnation that sent the report.
+        holder: Holder,
+        /// Bytes and times, by peer.
+        links: Vec<LinkReport>,
     },
     /// A worker has averaged its model with those of all other workers.
     Averaged {
@@ -581,6 +588,14 @@ impl Head {
             return HeadAnswer::Fenced;
         }
         self.core.detector.loaded(holder, load);
+        HeadAnswer::Noted
+    }
+
+    fn transferred(&mut self, now: JobTime, holder: Holder, links: &[LinkReport]) -> HeadAnswer {
+        if !self.core.is_current(holder) {
+            return HeadAnswer::Fenced;
+        }
+        self.core.detector.transferred(now, holder, links);
         HeadAnswer::Noted
     }
 
@@ -1253,6 +1268,7 @@ impl Machine for Head {
             }
             HeadEvent::Stalled { holder, stall } => self.stalled(holder, stall),
             HeadEvent::Loaded { holder, load } => self.loaded(holder, load),
+            HeadEvent::Transferred { holder, links } => self.transferred(now, holder, &links),
             HeadEvent::Averaged { holder, distance } => self.averaged(now, holder, distance),
             HeadEvent::Preempted(holder) => self.preempted(now, holder),
             HeadEvent::Join { holder, standing } => self.join(now, holder, standing),

@@ -18,8 +18,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use antdt_core::{
-    BatchReport, BatchView, DeviceClass, Holder, Incarnation, InvalidValue, JobTime, Machine, NodeId,
-    NodeInfo, NodeLoad, NodeMap, Pace, PaceEstimate, Phase, PlanVersion, Role, Stall, StepView,
+    BatchReport, BatchView, DeviceClass, Holder, Incarnation, InvalidValue, JobTime, LinkReport, Machine,
+    NodeId, NodeInfo, NodeLoad, NodeMap, Pace, PaceEstimate, Phase, PlanVersion, Role, Stall, StepView,
     StragglerKind,
 };
 
@@ -29,6 +29,7 @@ use crate::config::MonitorConfig;
 use crate::contention::ClassContention;
 use crate::deadlines::Deadlines;
 use crate::hang::Suspicion;
+use crate::links::{LinkChange, LinkVerdict, LinkWatch};
 use crate::liveness::{Liveness, LivenessTracker};
 use crate::rule::Evidence;
 use crate::segment::{Noise, Segment};
@@ -97,6 +98,8 @@ pub enum MonitorEffect {
     Stalled(Holder, Stall),
     /// The training thread of a worker hangs: the driver fences the worker, then replaces it.
     Hung(Holder, Stall),
+    /// The verdict on a connection between two nodes changed.
+    Link(LinkChange),
 }
 
 /// The detector's knowledge of one node: the monitor's part of a [`NodeView`](antdt_core::NodeView).
@@ -153,6 +156,7 @@ struct Watched {
     suspicion: Suspicion,
     /// Boxed, so that what every report needs is close together.
     load: Option<Box<NodeLoad>>,
+    host: Box<str>,
 }
 
 /// Nodes of one device class.
@@ -234,6 +238,7 @@ pub struct StragglerDetector {
     nodes: NodeMap<Watched>,
     roles: BTreeMap<Role, RoleState>,
     liveness: LivenessTracker,
+    links: LinkWatch,
     effects: VecDeque<MonitorEffect>,
 }
 
@@ -248,6 +253,7 @@ impl StragglerDetector {
             nodes: NodeMap::new(),
             roles: BTreeMap::new(),
             liveness: LivenessTracker::new(config.liveness),
+            links: LinkWatch::default(),
             config,
             effects: VecDeque::new(),
         })
@@ -286,6 +292,7 @@ impl StragglerDetector {
                 slowness_ratio: None,
                 suspicion: Suspicion::None,
                 load: None,
+                host: info.host.as_str().into(),
             },
         );
         self.liveness.watch(now, info.holder);
@@ -298,6 +305,7 @@ impl StragglerDetector {
         let Some(class) = known.map(|watched| watched.class) else { return ReportAnswer::UnknownHolder };
         let gone = self.nodes.remove(holder.node);
         self.liveness.forget(holder);
+        self.effects.extend(self.links.forget(holder.node).into_iter().map(MonitorEffect::Link));
         let role = self.roles.get_mut(&holder.node.role).expect("a role is entered before its first node");
         if let Some(mut gone) = gone {
             gone.segment.leave(&mut role.device_classes[class].noise);
@@ -343,6 +351,25 @@ impl StragglerDetector {
             }
             None => ReportAnswer::UnknownHolder,
         }
+    }
+
+    /// Records what went from a node to its peers.
+    pub fn transferred(&mut self, now: JobTime, holder: Holder, reports: &[LinkReport]) -> ReportAnswer {
+        let sender = self.nodes.get(holder.node).filter(|watched| watched.incarnation == holder.incarnation);
+        let Some(sender) = sender else { return ReportAnswer::UnknownHolder };
+        for report in reports {
+            // What went to a node that has ended is of no use any more.
+            let Some(receiver) = self.nodes.get(report.to) else { continue };
+            let within = receiver.host == sender.host;
+            let changes = self.links.reported(now, holder.node, within, report);
+            self.effects.extend(changes.into_iter().map(MonitorEffect::Link));
+        }
+        ReportAnswer::Accepted
+    }
+
+    /// Returns the connections that are slower than the others, ordered by their nodes.
+    pub fn slow_links(&self) -> impl Iterator<Item = &LinkVerdict> {
+        self.links.slow()
     }
 
     /// Returns the newest load that a node has reported; `None` if the node is not watched, or has reported

@@ -11,6 +11,7 @@ pub mod deadlines;
 pub mod detector;
 pub mod exit;
 pub mod hang;
+pub mod links;
 pub mod liveness;
 
 mod baseline;
@@ -28,5 +29,6 @@ pub use deadlines::{Deadline, Deadlines, WaitConfig};
 pub use detector::{DetectorEvent, MonitorEffect, Observation, ReportAnswer, StragglerDetector};
 pub use exit::classify;
 pub use hang::{HangConfig, Suspicion};
+pub use links::{LinkChange, LinkVerdict, LinkWatch};
 pub use liveness::{Liveness, LivenessConfig, LivenessTracker};
 pub use rule::{Evidence, PaceRule, RatioRule, Rule};

@@ -133,6 +133,7 @@ fn setup(seed: u64, rng: &mut DetRng) -> Setup {
         static_sharding: rng.below(8) == 0,
         workers_per_host: 1 + below(rng, 3),
         gradient_bytes: 1 << rng.below(20),
+        reports_links: false,
         max_restarts: [0, 1, 3, 50, 50, 50][index(rng, 6)],
         goes_back: false,
         control_tick: Duration::from_millis(50 + rng.below(450)),

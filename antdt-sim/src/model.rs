@@ -90,6 +90,13 @@ pub trait Network: Debug + Send {
     /// Returns how long `operation` takes among `world` members, once the last one has begun at `at`.
     fn collective(&mut self, at: JobTime, operation: Collective, world: u32, rng: &mut DetRng) -> Duration;
 
+    /// Returns how long the network takes for `bytes` that one member of a group sends to another within a
+    /// collective that begins at `at`, as the sender measures it; `None`, the default, if they cross no
+    /// network, or the model says nothing of single links.
+    fn transfer(&self, _at: JobTime, _from: Site, _to: Site, _bytes: u64) -> Option<Duration> {
+        None
+    }
+
     /// Returns how long `world` members of a new group take to connect and to measure the network, once the
     /// last member has come at `at`. Zero by default, because that is short compared with the lifetime of a
     /// group.
@@ -112,6 +119,10 @@ impl<N: Network + ?Sized> Network for Box<N> {
 
     fn collective(&mut self, at: JobTime, operation: Collective, world: u32, rng: &mut DetRng) -> Duration {
         (**self).collective(at, operation, world, rng)
+    }
+
+    fn transfer(&self, at: JobTime, from: Site, to: Site, bytes: u64) -> Option<Duration> {
+        (**self).transfer(at, from, to, bytes)
     }
 
     fn form(&mut self, at: JobTime, world: u32, rng: &mut DetRng) -> Duration {

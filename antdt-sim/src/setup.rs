@@ -43,6 +43,9 @@ pub struct Setup {
     pub workers_per_host: u32,
     /// Size of the dense gradient in bytes, which is reduced, or pulled and pushed, in each step.
     pub gradient_bytes: u64,
+    /// Whether workers report what went to their peers in an all-reduce, as they do in a real job: one event
+    /// more with each heartbeat. Off by default.
+    pub reports_links: bool,
     /// Number of times that one node may be started again before the job fails.
     pub max_restarts: u32,
     /// Whether the job goes back to its start when its model is lost, and whether its master keeps a record
@@ -75,6 +78,7 @@ impl Default for Setup {
             static_sharding: false,
             workers_per_host: 1,
             gradient_bytes: 1 << 20,
+            reports_links: false,
             max_restarts: 3,
             goes_back: false,
             control_tick: Duration::from_millis(200),

@@ -791,8 +791,11 @@ impl<O: Observer> World<O> {
 
     /// The caller notices after a while, and asks again.
     fn lost(&mut self, id: LifeId, call: u64, lost: Lost) {
-        if matches!(lost, Lost::Head(HeadEvent::Preempted(_) | HeadEvent::Stalled { .. })) {
-            // It is said again with the next heartbeat.
+        if matches!(
+            lost,
+            Lost::Head(HeadEvent::Preempted(_) | HeadEvent::Stalled { .. } | HeadEvent::Transferred { .. })
+        ) {
+            // It is said again with the next heartbeat; what went to peers is missing in one.
             return;
         }
         if matches!(lost, Lost::Head(HeadEvent::Heartbeat { .. })) {
@@ -975,6 +978,10 @@ impl<O: Observer> World<O> {
             }
             None => life.session.beat(),
         };
+        let links = beat.links;
+        if !links.is_empty() {
+            self.send_head(id, 0, HeadEvent::Transferred { holder, links });
+        }
         let reports = beat.reports.into_iter().map(|r| (r.report, r.loss_sum)).collect();
         let event = HeadEvent::Heartbeat {
             holder,
@@ -995,7 +1002,8 @@ impl<O: Observer> World<O> {
         let reports = reports.into_iter().map(reported).collect();
         let life = &mut self.lives[id.0 as usize];
         // Models are not simulated, and so neither is how far they are apart.
-        let beat = antdt_agent::Beat { reports, plan_ready, plan_applied, model_distance: None };
+        let (model_distance, links) = (None, Vec::new());
+        let beat = antdt_agent::Beat { reports, plan_ready, plan_applied, model_distance, links };
         life.session.beat_failed(self.now, beat);
         if life.session.state() == SessionState::MasterLost {
             self.exit(id, Exit::CODE_RETRY);

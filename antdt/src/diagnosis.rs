@@ -6,11 +6,11 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use antdt_core::Holder;
-use antdt_proto::v1::{Decision, DiagnoseReply, NodeDiagnosis, NodeLoad};
+use antdt_proto::v1::{Decision, DiagnoseReply, NodeDiagnosis, NodeLoad, SlowLink};
 use serde_json::{Value as Json, json};
 
-/// Share of a worker's own time from which on waiting for data is told as a cause. 0.25: as large as a slowdown of 1.3x, which is what a
-/// straggler is called for.
+/// Share of a worker's own time from which on waiting for data is told as a cause. 0.25: as large as a slowdown of
+/// 1.3x, from which a worker is a straggler.
 const DATA_WAIT_SHARE: f64 = 0.25;
 
 /// Returns a diagnosis as text of a few lines, for people.
@@ -39,6 +39,9 @@ pub fn render(reply: &DiagnoseReply) -> String {
             Some(ratio) => writeln!(text, ", at {ratio:.2}x the time per sample of all"),
             None => writeln!(text),
         };
+    }
+    for link in &reply.links {
+        slow_link(&mut text, reply, link);
     }
     let (stragglers, others): (Vec<_>, Vec<_>) = reply.nodes.iter().partition(|node| node.straggler);
     for node in &stragglers {
@@ -71,6 +74,39 @@ pub fn render(reply: &DiagnoseReply) -> String {
         None => text += "nothing was decided yet\n",
     }
     text
+}
+
+fn slow_link(text: &mut String, reply: &DiagnoseReply, link: &SlowLink) {
+    let end = |node: &str, host: &str| {
+        if host.is_empty() { node.to_owned() } else { format!("{node} on {host}") }
+    };
+    let (from, to) = (end(&link.from, &link.from_host), end(&link.to, &link.to_host));
+    let mega = |bytes: f64| bytes / 1e6;
+    let _ = writeln!(
+        text,
+        "the link from {from} to {to} is slow: {:.2}x the time per byte of other links, {:.1} instead of {:.1} MB/s, in {} reports",
+        link.ratio,
+        mega(link.bytes_per_second),
+        mega(link.usual_bytes_per_second),
+        link.reports
+    );
+    let (since, ago) = (seconds(link.since_ns), seconds(reply.elapsed_ns.saturating_sub(link.since_ns)));
+    let _ = writeln!(
+        text,
+        "  takes {:.0} % of the time of {} more than usual; since {since:.1} s, {ago:.1} s ago",
+        link.share * 100.0,
+        link.from
+    );
+    let done = done_about_link(reply, link);
+    for decision in &done {
+        let _ = writeln!(text, "  done since: {}", line(decision));
+    }
+    if done.is_empty() {
+        let _ = writeln!(
+            text,
+            "  nothing was done: look at the network between the two, or at the card of a host that several slow links have in common"
+        );
+    }
 }
 
 fn straggler(text: &mut String, reply: &DiagnoseReply, node: &NodeDiagnosis) {
@@ -188,11 +224,39 @@ pub fn to_json(reply: &DiagnoseReply) -> Json {
                 json!({ "host": host.host, "workers": workers, "ratio": host.ratio })
             })
             .collect::<Vec<_>>(),
+        "slow_links": reply
+            .links
+            .iter()
+            .map(|link| {
+                json!({
+                    "from": link.from,
+                    "to": link.to,
+                    "from_host": link.from_host,
+                    "to_host": link.to_host,
+                    "ratio": link.ratio,
+                    "bytes_per_s": link.bytes_per_second,
+                    "usual_bytes_per_s": link.usual_bytes_per_second,
+                    "share": link.share,
+                    "since_s": seconds(link.since_ns),
+                    "reports": link.reports,
+                    "done": done_about_link(reply, link).into_iter().map(decision).collect::<Vec<_>>(),
+                })
+            })
+            .collect::<Vec<_>>(),
         "stragglers": stragglers.map(name).collect::<Vec<_>>(),
         "nodes": reply.nodes.iter().map(node).collect::<Vec<_>>(),
         "decision": reply.decision.as_ref().map(decision),
         "actions": reply.actions.iter().map(decision).collect::<Vec<_>>(),
     })
+}
+
+/// Actions since the link is slow that move one of its ends: other batch sizes send as many bytes.
+fn done_about_link<'a>(reply: &'a DiagnoseReply, link: &SlowLink) -> Vec<&'a Decision> {
+    let moves = |it: &&Decision| {
+        let of_an_end = it.target == link.from || it.target == link.to;
+        it.at_ns >= link.since_ns && (of_an_end || it.kind == "EXCLUDE_HOST")
+    };
+    reply.actions.iter().filter(moves).collect()
 }
 
 /// Actions since the node has its present pace that concern it: its own, and plans for all.
@@ -293,6 +357,7 @@ mod tests {
             actions,
             slowdown: None,
             hosts: Vec::new(),
+            links: Vec::new(),
         }
     }
 
@@ -343,6 +408,39 @@ mod tests {
     }
 
     #[test]
+    fn a_slow_link_is_told_with_its_evidence_and_what_was_done() {
+        let mut reply = reply(vec![told(3, "ADJUST_BS", "worker-1 is slow")]);
+        reply.nodes[1].straggler = false;
+        reply.links = vec![SlowLink {
+            from: "worker-0".to_owned(),
+            to: "worker-1".to_owned(),
+            from_host: "a".to_owned(),
+            to_host: String::new(),
+            ratio: 7.9,
+            bytes_per_second: 12.5e6,
+            usual_bytes_per_second: 98.75e6,
+            share: 0.42,
+            since_ns: 2_000_000_000,
+            reports: 8,
+        }];
+        let text = render(&reply);
+        let expected = "\nthe link from worker-0 on a to worker-1 is slow: 7.90x the time per byte of other links, 12.5 instead of 98.8 MB/s, \
+            in 8 reports\n  takes 42 % of the time of worker-0 more than usual; since 2.0 s, 8.0 s ago\n  nothing was done: ";
+        assert!(text.contains(expected), "{text}");
+        let moved = Decision { target: "worker-1".to_owned(), ..told(4, "KILL_RESTART", "its link is slow") };
+        let before = Decision { at_ns: 1, ..moved.clone() };
+        reply.actions = vec![before, moved];
+        let text = render(&reply);
+        assert!(text.contains("  done since: 4.0 s  KILL_RESTART worker-1: its link is slow\n"), "{text}");
+        let link = &to_json(&reply)["slow_links"][0];
+        assert_eq!(
+            (&link["to"], &link["share"], &link["since_s"]),
+            (&json!("worker-1"), &json!(0.42), &json!(2.0))
+        );
+        assert_eq!(link["done"].as_array().map(Vec::len), Some(1));
+    }
+
+    #[test]
     fn what_the_system_says_stands_beside_the_verdict() {
         let mut reply = reply(Vec::new());
         let load = NodeLoad {
@@ -386,6 +484,7 @@ mod tests {
             "plan",
             "policy",
             "slow_hosts",
+            "slow_links",
             "slowdown",
             "step_s",
             "stragglers",

@@ -3,7 +3,7 @@
 //! Nothing here asserts on wall-clock time. Waits are for events, and bounded.
 #![allow(clippy::unwrap_used, reason = "a failure here is the test's")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
@@ -1240,6 +1240,28 @@ fn ends_with_its_master(args: &[&str]) {
     for (node, pid) in pids {
         wait_for(&format!("the end of {node}"), || (!alive(pid)).then_some(()));
     }
+}
+
+#[test]
+fn a_slow_network_card_is_named_at_its_links_and_no_other_link_is() {
+    let network = "bandwidth=20MB/s,latency=0ms,slow=2:2MB/s";
+    let report = run(&[
+        &["--nproc-per-node", "4", "--sync", "allreduce", "--algorithm", "ring", "--policy", "nd"],
+        &["--workload", "deepfm", "--data", "synthetic:3200", "--global-batch-size", "64", "--epochs", "1"],
+        &["--emulate-network", network, "--heartbeat", "200ms"][..],
+    ]
+    .concat());
+    let slow = report.events.iter().filter(|event| event.kind == "slow-link");
+    let receiver = |text: &str| text.split(" to ").nth(1)?.split(',').next().map(str::to_owned);
+    let links: BTreeSet<(String, Option<String>)> =
+        slow.map(|event| (event.node.clone(), receiver(&event.text))).collect();
+    // Those of the ring carry most; rows and votes go to all members.
+    for (from, to) in [("worker-1", "worker-2"), ("worker-2", "worker-3")] {
+        assert!(links.contains(&(from.to_owned(), Some(to.to_owned()))), "{links:?}");
+    }
+    let is_of_the_card =
+        |(from, to): &(String, Option<String>)| from == "worker-2" || to.as_deref() == Some("worker-2");
+    assert!(links.iter().all(is_of_the_card), "{links:?}");
 }
 
 #[test]

@@ -632,6 +632,7 @@ async fn send(
         preempted: unusual.preempted,
         model_distance: beat.model_distance.map(Into::into),
         load: unusual.load.map(Into::into),
+        links: beat.links.iter().copied().map(Into::into).collect(),
     };
     let reply = tokio::time::timeout(limit, client.heartbeat(request))
         .await

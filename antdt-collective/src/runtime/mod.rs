@@ -47,7 +47,8 @@ pub use region::{DeviceMemory, DevicePlace, Region};
 pub use rows::{RowMemory, RowShape, RowsError};
 pub use transport::{
     Channel, ChannelError, Exchange, Fabric, Fold, Incoming, Listener, Loan, MemTransport, Merge,
-    MixedConfig, MixedTransport, Outgoing, Piece, Regroup, Sink, TcpChannel, TcpTransport, Transport,
+    MixedConfig, MixedTransport, Outgoing, Piece, Regroup, Sink, TcpChannel, TcpTransport, Transfer,
+    Transport,
 };
 #[cfg(feature = "rdma")]
 pub use transport::{RdmaConfig, RdmaSetup, RdmaTransport};

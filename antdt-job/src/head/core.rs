@@ -13,7 +13,7 @@ use antdt_core::{
     Machine, MembershipVersion, NodeAction, NodeId, NodeInfo, NodeMap, NodeStatus, NodeView, Pace,
     PaceEstimate, Plan, PlanVersion, Progress, Role, RollbackId, SchedulerView, Stall, StepCommit,
 };
-use antdt_monitor::{MonitorEffect, StragglerDetector};
+use antdt_monitor::{LinkChange, LinkVerdict, MonitorEffect, StragglerDetector};
 
 use super::diagnosis::{Done, DoneLog};
 use super::memory::MemoryBounds;
@@ -615,6 +615,18 @@ impl HeadCore {
                     self.event(now, Some(holder.node), "lost", text);
                     // Its exit, which the launcher tells, does the rest.
                     self.effects.push_back(HeadEffect::Kill(holder));
+                }
+                MonitorEffect::Link(LinkChange::Slow(link)) => {
+                    let LinkVerdict { from, to, ratio, share, .. } = link;
+                    let text = format!(
+                        "the network takes {ratio:.2}x the usual time per byte from {from} to {to}, {:.0} % of the time of {from} more",
+                        share * 100.0
+                    );
+                    self.event(now, Some(from), "slow-link", text);
+                }
+                MonitorEffect::Link(LinkChange::Recovered { from, to }) => {
+                    let text = format!("the network is no slower than usual any more from {from} to {to}");
+                    self.event(now, Some(from), "recovered", text);
                 }
                 _ => {}
             }

@@ -8,6 +8,7 @@ use antdt_core::{
     ClusterView, DeviceClass, Holder, JobTime, NodeId, NodeLoad, NodeStatus, NodeView, Pace, PaceEstimate,
     PlanVersion, Role, StepView,
 };
+use antdt_monitor::LinkVerdict;
 
 use super::core::HeadCore;
 
@@ -124,6 +125,9 @@ pub struct Diagnosis {
     /// Hosts of at least two workers, all of which are stragglers while workers of other hosts are not;
     /// ordered by name.
     pub hosts: Vec<SlowHost>,
+    /// Connections that are slower than the others, ordered by their nodes.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub links: Vec<LinkVerdict>,
     /// All workers and servers, ordered by id.
     pub nodes: Vec<NodeDiagnosis>,
     /// The newest decision; `None` before the first.
@@ -144,6 +148,7 @@ impl HeadCore {
             step: view.step,
             slowdown: self.detector.global_slowdown(),
             hosts: slow_hosts(&nodes),
+            links: self.detector.slow_links().copied().collect(),
             nodes,
             decision: self.dispatcher.newest_decision().map(Done::from),
             done: self.done.0.iter().cloned().collect(),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use antdt_core as core;
 
-use super::to_ns;
+use super::{WireError, to_ns};
 use crate::v1;
 
 impl From<&core::Plan> for v1::Plan {
@@ -58,6 +58,24 @@ impl From<core::ModelDistance> for v1::ModelDistance {
 impl From<v1::ModelDistance> for core::ModelDistance {
     fn from(wire: v1::ModelDistance) -> Self {
         Self { average: wire.average, relative: wire.relative }
+    }
+}
+
+impl From<core::LinkReport> for v1::LinkReport {
+    fn from(report: core::LinkReport) -> Self {
+        let core::LinkReport { to, bytes, time } = report;
+        let v1::Holder { role, index, .. } = core::Holder::new(to, core::Incarnation(0)).into();
+        Self { role, index, bytes, time_ns: to_ns(time) }
+    }
+}
+
+impl TryFrom<v1::LinkReport> for core::LinkReport {
+    type Error = WireError;
+
+    fn try_from(wire: v1::LinkReport) -> Result<Self, WireError> {
+        let peer = v1::Holder { role: wire.role, index: wire.index, incarnation: 0 };
+        let to = core::Holder::try_from(peer)?.node;
+        Ok(Self { to, bytes: wire.bytes, time: Duration::from_nanos(wire.time_ns) })
     }
 }
 
@@ -200,6 +218,14 @@ mod tests {
         };
         let unknown = antdt_core::NodeLoad { cpu_throttled: None, cpu_quota: None, ..load };
         assert_eq!(antdt_core::NodeLoad::from(odd), unknown);
+    }
+
+    #[test]
+    fn a_report_of_a_link_survives_the_wire() {
+        let time = std::time::Duration::from_millis(7);
+        let report = antdt_core::LinkReport { to: NodeId::server(3), bytes: 1 << 40, time };
+        assert_eq!(antdt_core::LinkReport::try_from(v1::LinkReport::from(report)), Ok(report));
+        antdt_core::LinkReport::try_from(v1::LinkReport::default()).unwrap_err();
     }
 
     #[test]

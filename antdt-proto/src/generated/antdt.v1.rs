@@ -1313,6 +1313,22 @@ pub struct HeartbeatRequest {
     /// Load of the node's host, about once a second.
     #[prost(message, optional, tag = "9")]
     pub load: ::core::option::Option<NodeLoad>,
+    /// What went to the node's peers since its last reports of them; only what is much.
+    #[prost(message, repeated, tag = "10")]
+    pub links: ::prost::alloc::vec::Vec<LinkReport>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct LinkReport {
+    /// Node that the bytes went to.
+    #[prost(enumeration = "Role", tag = "1")]
+    pub role: i32,
+    #[prost(uint32, tag = "2")]
+    pub index: u32,
+    #[prost(uint64, tag = "3")]
+    pub bytes: u64,
+    /// Time that the network took for them, in nanoseconds.
+    #[prost(uint64, tag = "4")]
+    pub time_ns: u64,
 }
 #[derive(Clone, Copy, PartialEq, ::prost::Message)]
 pub struct ModelDistance {
@@ -2706,6 +2722,38 @@ pub struct DiagnoseReply {
     /// Hosts all of whose workers are slow, while workers of other hosts are not.
     #[prost(message, repeated, tag = "13")]
     pub hosts: ::prost::alloc::vec::Vec<SlowHost>,
+    /// Connections that are slower than the others.
+    #[prost(message, repeated, tag = "14")]
+    pub links: ::prost::alloc::vec::Vec<SlowLink>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct SlowLink {
+    /// Names of the sender and of the receiver, and of the hosts that they run on.
+    #[prost(string, tag = "1")]
+    pub from: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub to: ::prost::alloc::string::String,
+    #[prost(string, tag = "3")]
+    pub from_host: ::prost::alloc::string::String,
+    #[prost(string, tag = "4")]
+    pub to_host: ::prost::alloc::string::String,
+    /// Time per byte divided by that of the other connections.
+    #[prost(double, tag = "5")]
+    pub ratio: f64,
+    /// Bytes per second of this connection while bytes are on their way, and usual ones.
+    #[prost(double, tag = "6")]
+    pub bytes_per_second: f64,
+    #[prost(double, tag = "7")]
+    pub usual_bytes_per_second: f64,
+    /// Share of the sender's time that the connection takes beyond the usual, 0 to 1.
+    #[prost(double, tag = "8")]
+    pub share: f64,
+    /// Time since the start of the job from which on the connection is slow, in nanoseconds.
+    #[prost(uint64, tag = "9")]
+    pub since_ns: u64,
+    /// Number of reports that this is based on.
+    #[prost(uint32, tag = "10")]
+    pub reports: u32,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct SlowHost {

@@ -219,6 +219,7 @@ fn head(event: &HeadEvent, answer: &HeadAnswer) -> Option<String> {
         HeadEvent::Begin
         | HeadEvent::Heartbeat { .. }
         | HeadEvent::Loaded { .. }
+        | HeadEvent::Transferred { .. }
         | HeadEvent::Averaged { .. }
         | HeadEvent::Evaluated { .. }
         | HeadEvent::Cut { .. }

@@ -325,6 +325,7 @@ impl Gathering {
             HeadEvent::Begin
             | HeadEvent::Ready { .. }
             | HeadEvent::Loaded { .. }
+            | HeadEvent::Transferred { .. }
             | HeadEvent::Averaged { .. }
             | HeadEvent::Evaluated { .. }
             | HeadEvent::Rest { .. }

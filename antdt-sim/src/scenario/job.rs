@@ -88,6 +88,7 @@ impl JobFile {
             static_sharding: self.sharding == Sharding::Static,
             workers_per_host: self.workers_per_host,
             gradient_bytes: self.gradient_bytes,
+            reports_links: Setup::default().reports_links,
             max_restarts: self.max_restarts,
             goes_back: self.goes_back,
             control_tick: self.control_tick.0,

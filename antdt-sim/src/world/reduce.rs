@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use antdt_collective::lanes::Lanes;
-use antdt_core::{Holder, JobTime, Joined, MembershipVersion, Rank};
+use antdt_core::{Holder, JobTime, Joined, LinkReport, MembershipVersion, Rank};
 use antdt_job::Reply;
 use antdt_job::limits::next_timeout;
 
@@ -12,7 +12,7 @@ use super::group::{Fate, Part, SimGroup, Sum};
 use super::life::LifeId;
 use super::{ACK_BYTES, BREAK_DELAY, Due, Work, World};
 use crate::happening::Observer;
-use crate::model::Collective;
+use crate::model::{Collective, Site};
 
 /// Numbers of groups apart from one of all.
 const APART_BITS: u32 = 40;
@@ -188,6 +188,11 @@ impl<O: Observer> World<O> {
         };
         let fates = group.fates.take();
         let members = Arc::clone(&group.members);
+        if self.setup.reports_links && matches!(group.sum, Some(Sum::Combined { .. })) {
+            let began = group.last;
+            self.note_transfers(&members, began);
+        }
+        let Some(group) = self.groups.get_mut(&version) else { return };
         let reply = match group.sum {
             Some(Sum::Entered { .. }) => Reply::Entered,
             Some(Sum::Combined { step, .. }) => Reply::Combined(group.combined(step)),
@@ -227,6 +232,23 @@ impl<O: Observer> World<O> {
         }
         if let Some(group) = self.groups.get_mut(&version) {
             group.give_back(calls);
+        }
+    }
+
+    /// The members of a group have reduced a gradient: in a ring, each sends its part of it to the next one twice.
+    fn note_transfers(&mut self, members: &[LifeId], began: JobTime) {
+        if members.len() < 2 || self.setup.sync.capabilities().mixes() {
+            return;
+        }
+        let world = members.len() as u64;
+        let bytes = 2 * (world - 1) * self.setup.gradient_bytes / world;
+        for (rank, id) in members.iter().enumerate() {
+            let to = self.lives[members[(rank + 1) % members.len()].0 as usize].holder.node;
+            let life = &mut self.lives[id.0 as usize];
+            let (from, site) = (Site::Node(life.holder.node), Site::Node(to));
+            if let Some(time) = self.models.network.transfer(began, from, site, bytes) {
+                life.session.transferred(LinkReport { to, bytes, time });
+            }
         }
     }
 

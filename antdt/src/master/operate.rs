@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use antdt_controller::LaunchStatus;
-use antdt_core::{CheckpointId, JobTime, NodeStatus};
+use antdt_core::{CheckpointId, JobTime, NodeId, NodeStatus};
 use antdt_job::head::{AskedCheckpoint, Done, NodeDiagnosis, SlowHost};
 use antdt_job::{Head, HeadAnswer, HeadEvent};
 use antdt_proto::convert::to_ns;
@@ -103,6 +103,23 @@ impl v1::job_server::Job for JobService {
             Ok(answer) => return Err(unexpected(&answer)),
             Err(closed) => return Err(Status::unavailable(closed.to_string())),
         };
+        let host = |node: NodeId| {
+            let of = found.nodes.iter().find(|it| it.holder.node == node);
+            of.map(|it| it.host.clone()).unwrap_or_default()
+        };
+        let links = found.links.iter().map(|link| v1::SlowLink {
+            from: link.from.to_string(),
+            to: link.to.to_string(),
+            from_host: host(link.from),
+            to_host: host(link.to),
+            ratio: link.ratio,
+            bytes_per_second: link.bytes_per_second,
+            usual_bytes_per_second: link.usual_bytes_per_second,
+            share: link.share,
+            since_ns: to_ns(link.since.since(JobTime::ZERO)),
+            reports: link.reports,
+        });
+        let links = links.collect();
         Ok(Response::new(v1::DiagnoseReply {
             job: self.job.clone(),
             elapsed_ns: to_ns(self.clock.now().since(JobTime::ZERO)),
@@ -125,6 +142,7 @@ impl v1::job_server::Job for JobService {
                     ratio,
                 })
                 .collect(),
+            links,
         }))
     }
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use antdt_core::{CheckpointId, DeviceClass, Holder, Joined, NodeInfo, PlanVersion, StepCommit};
+use antdt_core::{CheckpointId, DeviceClass, Holder, Joined, LinkReport, NodeInfo, PlanVersion, StepCommit};
 use antdt_job::limits::PARK_MAX;
 use antdt_job::{Head, HeadAnswer, HeadEvent, Registration};
 use antdt_proto::convert::{metric, required, to_ns};
@@ -183,6 +183,10 @@ impl v1::control_server::Control for ControlService {
         }
         if let Some(load) = request.load {
             let _fenced = self.ask(HeadEvent::Loaded { holder, load: load.into() }).await;
+        }
+        if !request.links.is_empty() {
+            let links = request.links.into_iter().map(LinkReport::try_from).collect::<Result<_, _>>()?;
+            let _fenced = self.ask(HeadEvent::Transferred { holder, links }).await;
         }
         if let Some(distance) = request.model_distance {
             let _fenced = self.ask(HeadEvent::Averaged { holder, distance: distance.into() }).await;

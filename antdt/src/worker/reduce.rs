@@ -11,15 +11,15 @@ use antdt_agent::{Batch, Buffer, Gradient, MicroBatch, Params, StepStats, TrainE
 use antdt_collective::bucket::Buckets;
 use antdt_collective::lanes::Lanes;
 use antdt_collective::runtime::{
-    AbortHandle, Backend, Communicator, CommunicatorConfig, Listener, ProcessGroup,
+    AbortHandle, Backend, Communicator, CommunicatorConfig, Listener, ProcessGroup, Transfer,
 };
 use antdt_collective::schedule::Choice;
 use antdt_collective::{Compression, Compressor, Group, Member, ReduceOp};
 use antdt_controller::action::ActionValues;
 use antdt_core::port::ShardSource;
 use antdt_core::{
-    Acks, Barrier, Contribution, Holder, Joined, MembershipVersion, ModelDistance, Rank, RollbackId, Seed,
-    StepResult,
+    Acks, Barrier, Contribution, Holder, Joined, LinkReport, MembershipVersion, ModelDistance, Rank,
+    RollbackId, Seed, StepResult,
 };
 use antdt_job::limits::next_timeout;
 use antdt_job::{Call, Peers, Reply, SyncMode};
@@ -322,6 +322,7 @@ impl Reducer<'_, '_> {
                 Err(error) => tracing::warn!(%error, "the gradient's thread ended badly"),
             }
         }
+        self.tell_transfers();
         if let Some(comm) = self.comm.take() {
             comm.leave();
         }
@@ -368,9 +369,24 @@ impl Reducer<'_, '_> {
 
     /// Has the group wait for its members' steps.
     fn follow_steps(&mut self) {
+        self.tell_transfers();
         let wait = self.step_wait();
         if let Some(comm) = &mut self.comm {
             comm.set_timeout(wait);
+        }
+    }
+
+    /// Tells the session what went to the members of the group since it was told last.
+    fn tell_transfers(&mut self) {
+        let transfers = self.comm.as_mut().map(|comm| comm.transfers()).unwrap_or_default();
+        if transfers.is_empty() {
+            return;
+        }
+        let mut session = self.ring.agent.session();
+        for Transfer { to, bytes, time } in transfers {
+            if let Some(peer) = self.members.get(to.0 as usize) {
+                session.transferred(LinkReport { to: peer.node, bytes, time });
+            }
         }
     }
 

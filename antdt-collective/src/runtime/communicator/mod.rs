@@ -27,7 +27,7 @@ use lending::Operand;
 pub(in crate::runtime) use slices::slice_len;
 
 use super::region::Region;
-use super::transport::{Exchange, Transport};
+use super::transport::{Exchange, Transfer, Transport};
 use crate::element::{Element, ElementType};
 use crate::elements::{Elements, ElementsMut, with_type};
 use crate::error::CollectiveError;
@@ -126,6 +126,11 @@ impl<T: Transport> ScheduledCommunicator<T> {
     /// Sets the timeout of calls that begin from now on, in place of [`CommunicatorConfig::timeout`].
     pub const fn set_timeout(&mut self, timeout: Duration) {
         self.config.timeout = timeout;
+    }
+
+    /// Returns what went to each other member since the last call; see [`Transport::transfers`].
+    pub fn transfers(&mut self) -> Vec<Transfer> {
+        self.transport.transfers()
     }
 
     /// Returns the cost model by which the communicator chooses algorithms: the transport's default until it

@@ -270,6 +270,10 @@ impl<C: Bulk + 'static> ProcessGroup for DeviceGroup<C> {
         self.below.set_timeout(timeout);
     }
 
+    fn transfers(&mut self) -> Vec<Transfer> {
+        self.below.transfers()
+    }
+
     fn adopt(&mut self, mut data: ElementsMut<'_>) -> Result<(), CollectiveError> {
         match self.adoptable.take() {
             Some(result) if result.len() >= data.bytes().len() => {

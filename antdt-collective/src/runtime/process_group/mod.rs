@@ -15,7 +15,7 @@ use super::AbortHandle;
 use super::communicator::{
     Communicator, CommunicatorConfig, Halves, History, ScheduledCommunicator, forward,
 };
-use super::transport::{Fabric, Listener, Regroup};
+use super::transport::{Fabric, Listener, Regroup, Transfer};
 use crate::element::ElementType;
 use crate::elements::{Elements, ElementsMut, with_type};
 use crate::error::CollectiveError;
@@ -57,6 +57,12 @@ pub trait ProcessGroup: Communicator {
     /// Sets the timeout of calls that begin from now on, in place of [`CommunicatorConfig::timeout`], because
     /// the usual duration of a step may be known only after the group was formed.
     fn set_timeout(&mut self, timeout: Duration);
+
+    /// Returns what went to each other member since the last call, where the group can tell how long the
+    /// network took for it; none by default.
+    fn transfers(&mut self) -> Vec<Transfer> {
+        Vec::new()
+    }
 
     /// Replaces `data` by the result of an in-place all-reduce of the previous group that failed on this rank
     /// but counts. To be called once, after [`Resolution::Committed`].
@@ -135,6 +141,10 @@ impl ProcessGroup for Scheduled {
 
     fn set_timeout(&mut self, timeout: Duration) {
         self.communicator.set_timeout(timeout);
+    }
+
+    fn transfers(&mut self) -> Vec<Transfer> {
+        self.communicator.transfers()
     }
 
     fn adopt(&mut self, data: ElementsMut<'_>) -> Result<(), CollectiveError> {

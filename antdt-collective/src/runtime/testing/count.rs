@@ -8,7 +8,7 @@ use antdt_core::Rank;
 use crate::error::CollectiveError;
 use crate::group::Group;
 use crate::runtime::region::Region;
-use crate::runtime::transport::{Exchange, Incoming, Loan, Merge, Outgoing, Transport};
+use crate::runtime::transport::{Exchange, Incoming, Loan, Merge, Outgoing, Transfer, Transport};
 use crate::schedule::CostModel;
 
 /// Counts of the messages and bytes that a member sent.
@@ -126,6 +126,10 @@ impl<T: Transport> Transport for CountTransport<T> {
 
     fn owns(&self, region: &Region) -> bool {
         self.inner.owns(region)
+    }
+
+    fn transfers(&mut self) -> Vec<Transfer> {
+        self.inner.transfers()
     }
 
     fn fail(&mut self, error: CollectiveError) -> CollectiveError {

@@ -3,7 +3,7 @@
 use crate::error::CollectiveError;
 use crate::group::Group;
 use crate::runtime::region::Region;
-use crate::runtime::transport::{Exchange, Incoming, Loan, Merge, Outgoing, Transport};
+use crate::runtime::transport::{Exchange, Incoming, Loan, Merge, Outgoing, Transfer, Transport};
 use crate::schedule::CostModel;
 
 /// A fault that a test injects into one member of a group.
@@ -160,6 +160,10 @@ impl<T: Transport> Transport for FaultTransport<T> {
 
     fn owns(&self, region: &Region) -> bool {
         self.inner.as_ref().is_none_or(|inner| inner.owns(region))
+    }
+
+    fn transfers(&mut self) -> Vec<Transfer> {
+        self.inner.as_mut().map(T::transfers).unwrap_or_default()
     }
 
     fn fail(&mut self, error: CollectiveError) -> CollectiveError {

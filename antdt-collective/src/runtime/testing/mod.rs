@@ -30,7 +30,7 @@ mod i13_relabelling;
 mod i14_few;
 
 use super::region::Region;
-use super::transport::{Exchange, Incoming, Loan, Merge, Outgoing, Transport};
+use super::transport::{Exchange, Incoming, Loan, Merge, Outgoing, Transfer, Transport};
 use crate::error::CollectiveError;
 use crate::group::Group;
 use crate::schedule::CostModel;
@@ -152,6 +152,13 @@ impl<A: Transport, B: Transport> Transport for Either<A, B> {
         match self {
             Self::Odd(transport) => transport.cost(),
             Self::Usual(transport) => transport.cost(),
+        }
+    }
+
+    fn transfers(&mut self) -> Vec<Transfer> {
+        match self {
+            Self::Odd(transport) => transport.transfers(),
+            Self::Usual(transport) => transport.transfers(),
         }
     }
 

@@ -8,7 +8,7 @@ use crate::error::CollectiveError;
 use crate::frame::Tag;
 use crate::group::Group;
 use crate::runtime::region::Region;
-use crate::runtime::transport::{Exchange, Incoming, Loan, Merge, Outgoing, Transport};
+use crate::runtime::transport::{Exchange, Incoming, Loan, Merge, Outgoing, Transfer, Transport};
 use crate::schedule::CostModel;
 
 /// Messages that are sent again; so many fit into what waits between two members in memory.
@@ -104,6 +104,10 @@ impl<T: Transport> Transport for StaleTransport<T> {
 
     fn owns(&self, region: &Region) -> bool {
         self.inner.owns(region)
+    }
+
+    fn transfers(&mut self) -> Vec<Transfer> {
+        self.inner.transfers()
     }
 
     fn fail(&mut self, error: CollectiveError) -> CollectiveError {

@@ -1,6 +1,6 @@
 //! Implementation of a transport for boxed transports.
 
-use super::{Exchange, Incoming, Loan, Merge, Outgoing, Transport};
+use super::{Exchange, Incoming, Loan, Merge, Outgoing, Transfer, Transport};
 use crate::error::CollectiveError;
 use crate::group::Group;
 use crate::runtime::region::Region;
@@ -39,6 +39,10 @@ impl<T: Transport + ?Sized> Transport for Box<T> {
 
     fn cost(&self) -> CostModel {
         (**self).cost()
+    }
+
+    fn transfers(&mut self) -> Vec<Transfer> {
+        (**self).transfers()
     }
 
     fn region(&mut self, len_bytes: usize) -> Result<Region, CollectiveError> {

@@ -182,6 +182,18 @@ pub trait Merge {
     fn merge(&mut self, at: usize, pieces: &mut [Piece<'_>]);
 }
 
+/// What went to one other member of a group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Transfer {
+    /// Receiving rank.
+    pub to: Rank,
+    /// Number of bytes.
+    pub bytes: u64,
+    /// Time that the network took for the bytes. The time in which there was nothing to send is no part of
+    /// it, nor the time in which the receiver had no room.
+    pub time: Duration,
+}
+
 /// Carries messages between the members of one group.
 ///
 /// An implementation should pass the tests of `transport_conforms!` (feature `testing`).
@@ -241,6 +253,12 @@ pub trait Transport: Send {
     /// Returns the cost model that is assumed until the network is measured. It is the same on all members.
     fn cost(&self) -> CostModel {
         CostModel::LOOPBACK
+    }
+
+    /// Returns what went to each other member since the last call, where the transport can tell how long the
+    /// network took for it; none by default. Members between which bytes cross no network are left out.
+    fn transfers(&mut self) -> Vec<Transfer> {
+        Vec::new()
     }
 
     /// Returns memory of `len_bytes` bytes for a buffer that will be reduced many times; from the heap by

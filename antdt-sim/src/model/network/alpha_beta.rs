@@ -162,6 +162,11 @@ impl Network for AlphaBeta {
         self.prices.insert((operation, world), price);
         price
     }
+
+    fn transfer(&self, _at: JobTime, from: Site, to: Site, bytes: u64) -> Option<Duration> {
+        let crosses = self.hosts.of(from) != self.hosts.of(to);
+        crosses.then(|| seconds(self.between.alpha + bytes as f64 / self.between.bandwidth))
+    }
 }
 
 const PRICES_MAX: usize = 4096;

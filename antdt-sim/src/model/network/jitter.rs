@@ -65,6 +65,10 @@ impl<N: Network> Network for Jitter<N> {
         let latest = -(-(rng.unit().ln() / f64::from(world)).exp_m1()).ln();
         time.saturating_add(scaled(self.mean, latest))
     }
+    fn transfer(&self, at: JobTime, from: Site, to: Site, bytes: u64) -> Option<Duration> {
+        self.network.transfer(at, from, to, bytes)
+    }
+
     fn form(&mut self, at: JobTime, world: u32, rng: &mut DetRng) -> Duration {
         self.network.form(at, world, rng)
     }

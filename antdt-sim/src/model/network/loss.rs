@@ -53,6 +53,10 @@ impl<N: Network> Network for Loss<N> {
     fn collective(&mut self, at: JobTime, operation: Collective, world: u32, rng: &mut DetRng) -> Duration {
         self.network.collective(at, operation, world, rng)
     }
+    fn transfer(&self, at: JobTime, from: Site, to: Site, bytes: u64) -> Option<Duration> {
+        self.network.transfer(at, from, to, bytes)
+    }
+
     fn form(&mut self, at: JobTime, world: u32, rng: &mut DetRng) -> Duration {
         self.network.form(at, world, rng)
     }

@@ -35,6 +35,11 @@ impl<N: Network> SlowLink<N> {
         Ok(Self { network, hosts, host, slow, from, to })
     }
 
+    fn crosses(&self, from: Site, to: Site) -> bool {
+        let [from, to] = [from, to].map(|site| self.hosts.of(site));
+        from != to && (from == self.host || to == self.host)
+    }
+
     fn is_slow(&self, at: JobTime) -> bool {
         self.from <= at && at < self.to
     }
@@ -50,14 +55,18 @@ impl<N: Network> Network for SlowLink<N> {
         rng: &mut DetRng,
     ) -> Option<JobTime> {
         let arrival = self.network.message(at, from, to, bytes, rng)?;
-        let [from, to] = [from, to].map(|site| self.hosts.of(site));
-        let crosses = from != to && (from == self.host || to == self.host);
+        let crosses = self.crosses(from, to);
         Some(if crosses && self.is_slow(at) { at + scaled(arrival.since(at), self.slow) } else { arrival })
     }
 
     fn collective(&mut self, at: JobTime, operation: Collective, world: u32, rng: &mut DetRng) -> Duration {
         let time = self.network.collective(at, operation, world, rng);
         if self.is_slow(at) { scaled(time, self.slow) } else { time }
+    }
+
+    fn transfer(&self, at: JobTime, from: Site, to: Site, bytes: u64) -> Option<Duration> {
+        let time = self.network.transfer(at, from, to, bytes)?;
+        Some(if self.crosses(from, to) && self.is_slow(at) { scaled(time, self.slow) } else { time })
     }
 
     fn form(&mut self, at: JobTime, world: u32, rng: &mut DetRng) -> Duration {
@@ -89,6 +98,14 @@ mod tests {
         for (at, worker, factor) in [(from, 1, 4), (from, 0, 1), (JobTime(9), 1, 1), (to, 1, 1)] {
             let normal = takes(&mut network, at, worker);
             assert_eq!(takes(&mut slowed, at, worker), normal * factor, "{at} {worker}");
+        }
+        let sends = |network: &dyn Network, at: JobTime, from: u32, to: u32| {
+            let [from, to] = [from, to].map(|worker| Site::Node(NodeId::worker(worker)));
+            network.transfer(at, from, to, 1 << 20).unwrap()
+        };
+        for (at, ends, factor) in [(from, (1, 2), 4), (from, (0, 1), 4), (from, (2, 0), 1), (to, (1, 2), 1)] {
+            let normal = sends(&network, at, ends.0, ends.1);
+            assert_eq!(sends(&slowed, at, ends.0, ends.1), normal * factor, "{at} {ends:?}");
         }
         let all = |network: &mut dyn Network, at: JobTime| {
             network.collective(at, Collective::AllReduce(1 << 20), 4, &mut Seed(1).rng())

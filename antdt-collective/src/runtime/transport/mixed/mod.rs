@@ -18,7 +18,8 @@ use rustix::event::{PollFd, PollFlags};
 use super::shm::{Card, Counter, Gathering, Host, Idle, Local, Next, Round, SHOWN_MAX, Waiting};
 use super::tcp::{Ended, Flow, Listener, TcpTransport};
 use super::{
-    Exchange, Incoming, Loan, Merge, Outgoing, Transport, gather_by_exchange, meeting, trade_by_exchange,
+    Exchange, Incoming, Loan, Merge, Outgoing, Transfer, Transport, gather_by_exchange, meeting,
+    trade_by_exchange,
 };
 use crate::error::CollectiveError;
 use crate::group::Group;
@@ -323,6 +324,12 @@ impl Transport for MixedTransport {
     fn hosts(&self) -> Option<&[u32]> {
         let distinct = self.hosts.iter().max().map_or(0, |last| *last as usize + 1);
         (distinct > 1 && distinct < self.hosts.len()).then_some(&self.hosts)
+    }
+
+    fn transfers(&mut self) -> Vec<Transfer> {
+        let mut transfers = self.tcp.transfers();
+        transfers.retain(|it| !self.local.is_linked(it.to));
+        transfers
     }
 
     fn cost(&self) -> CostModel {

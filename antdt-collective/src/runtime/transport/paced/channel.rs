@@ -94,7 +94,7 @@ impl Channel for PacedChannel {
         }
         let now = self.stand.now(clock());
         let (here, there) = self.ends;
-        let at = self.paced.lines.carry(&self.paced.network, here, there, bytes.len(), now);
+        let at = self.paced.lines.carry(&self.paced.network, here, there, bytes.len(), now).arrives;
         // By hand: of fixed length and before every message.
         let mut header = [0; HEADER];
         header[..8].copy_from_slice(&at.to_le_bytes());

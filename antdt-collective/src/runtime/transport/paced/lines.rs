@@ -26,6 +26,14 @@ pub struct Lines {
     file: Option<Arc<File>>,
 }
 
+/// When a message is on its way; nanoseconds of [`clock`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Crossing {
+    /// When the sender's line was free for it.
+    pub(super) begins: u64,
+    pub(super) arrives: u64,
+}
+
 /// Reason why the shared lines of an emulated network could not be made or opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -87,16 +95,24 @@ impl Lines {
         Some(PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd())))
     }
 
-    /// Hands a message to the lines at `now`, and returns when it arrives; both in nanoseconds of [`clock`]. A
-    /// message inside a host arrives at once.
-    pub(super) fn carry(&self, network: &EmulatedNetwork, from: u32, to: u32, bytes: usize, now: u64) -> u64 {
+    /// Hands a message to the lines at `now`. A message inside a host arrives at once.
+    pub(super) fn carry(
+        &self,
+        network: &EmulatedNetwork,
+        from: u32,
+        to: u32,
+        bytes: usize,
+        now: u64,
+    ) -> Crossing {
         if from == to {
-            return now;
+            return Crossing { begins: now, arrives: now };
         }
         let (out, into) = (network.speed(from), network.speed(to));
-        let sent = self.occupy(2 * from, now, out.occupies(bytes));
+        let occupied = out.occupies(bytes);
+        let sent = self.occupy(2 * from, now, occupied);
         let received = self.occupy(2 * to + 1, now, into.occupies(bytes));
-        sent.max(received).saturating_add(out.latency_ns)
+        let arrives = sent.max(received).saturating_add(out.latency_ns);
+        Crossing { begins: sent.saturating_sub(occupied), arrives }
     }
 
     fn occupy(&self, line: u32, now: u64, occupied: u64) -> u64 {

@@ -26,10 +26,14 @@ const MS: u64 = 1_000_000;
 fn a_message_takes_its_bytes_over_the_bandwidth_and_the_latency() {
     let (network, lines) = (network(), Lines::new().unwrap());
     // 1 MB at 20 MB/s.
-    assert_eq!(lines.carry(&network, 0, 1, 1_000_000, 5 * MS), 56 * MS);
+    assert_eq!(lines.carry(&network, 0, 1, 1_000_000, 5 * MS).arrives, 56 * MS);
     // At the same time the other way: a card sends and receives at once.
-    assert_eq!(lines.carry(&network, 1, 0, 1_000_000, 5 * MS), 56 * MS);
-    assert_eq!(lines.carry(&network, 0, 0, 1_000_000, 5 * MS), 5 * MS, "inside a host nothing is paced");
+    assert_eq!(lines.carry(&network, 1, 0, 1_000_000, 5 * MS).arrives, 56 * MS);
+    assert_eq!(
+        lines.carry(&network, 0, 0, 1_000_000, 5 * MS).arrives,
+        5 * MS,
+        "inside a host nothing is paced"
+    );
 }
 
 #[test]
@@ -37,18 +41,18 @@ fn a_host_s_processes_share_its_card() {
     let (network, lines) = (network(), Lines::new().unwrap());
     let (a, b) = (network.host(NodeId::worker(0)), network.host(NodeId::worker(1)));
     assert_eq!(a, b);
-    assert_eq!(lines.carry(&network, a, 1, 1_000_000, 0), 51 * MS);
-    assert_eq!(lines.carry(&network, b, 2, 1_000_000, 0), 101 * MS, "after the other one's");
-    assert_eq!(lines.carry(&network, 3, 2, 1_000_000, 0), 101 * MS, "two that send to one host");
+    assert_eq!(lines.carry(&network, a, 1, 1_000_000, 0).arrives, 51 * MS);
+    assert_eq!(lines.carry(&network, b, 2, 1_000_000, 0).arrives, 101 * MS, "after the other one's");
+    assert_eq!(lines.carry(&network, 3, 2, 1_000_000, 0).arrives, 101 * MS, "two that send to one host");
 }
 
 #[test]
 fn a_slow_card_slows_both_ends_of_its_links() {
     let network = EmulatedNetwork { slow: vec![(1, 5e6)], ..network() };
     let lines = Lines::new().unwrap();
-    assert_eq!(lines.carry(&network, 0, 1, 1_000_000, 0), 201 * MS);
-    assert_eq!(lines.carry(&network, 1, 2, 1_000_000, 0), 201 * MS);
-    assert_eq!(lines.carry(&network, 3, 4, 1_000_000, 0), 51 * MS);
+    assert_eq!(lines.carry(&network, 0, 1, 1_000_000, 0).arrives, 201 * MS);
+    assert_eq!(lines.carry(&network, 1, 2, 1_000_000, 0).arrives, 201 * MS);
+    assert_eq!(lines.carry(&network, 3, 4, 1_000_000, 0).arrives, 51 * MS);
 }
 
 #[test]
@@ -128,7 +132,7 @@ proptest! {
         for (later, bytes) in messages {
             now += later;
             // To a host that nobody else sends to.
-            let arrives = lines.carry(&network, 0, 1, bytes, now);
+            let arrives = lines.carry(&network, 0, 1, bytes, now).arrives;
             free = now.max(free) + occupies(bytes);
             prop_assert_eq!(arrives, free);
         }
@@ -139,7 +143,7 @@ proptest! {
     #[test]
     fn senders_share_a_receiver_s_line(bytes in vec(1_usize..200_000, 1..20)) {
         let (network, lines) = (EmulatedNetwork::new(20e6, Duration::ZERO), Lines::new().unwrap());
-        let last = (1..).zip(&bytes).map(|(host, bytes)| lines.carry(&network, host, 0, *bytes, 0)).max();
+        let last = (1..).zip(&bytes).map(|(host, bytes)| lines.carry(&network, host, 0, *bytes, 0).arrives).max();
         prop_assert_eq!(last, Some(50 * bytes.iter().sum::<usize>() as u64));
     }
 }

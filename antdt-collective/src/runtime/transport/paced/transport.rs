@@ -12,7 +12,7 @@ use crate::error::CollectiveError;
 use crate::group::Group;
 use crate::runtime::abort::AbortHandle;
 use crate::runtime::region::Region;
-use crate::runtime::transport::{Exchange, Incoming, Listener, Outgoing, Regroup, Transport};
+use crate::runtime::transport::{Exchange, Incoming, Listener, Outgoing, Regroup, Transfer, Transport};
 use crate::schedule::CostModel;
 
 /// A transport that waits until its messages would be there, and then hands them over.
@@ -24,13 +24,16 @@ pub(super) struct PacedTransport {
     /// Emulated host of each rank.
     hosts: Vec<u32>,
     stand: Stand,
+    /// Bytes that crossed to each rank since they were last asked for, and the time that they took.
+    sent: Vec<(u64, Duration)>,
 }
 
 impl PacedTransport {
     pub(super) fn new(below: Box<dyn Regroup>, paced: Arc<Paced>, abort: &AbortHandle) -> Self {
         let members = below.group().members();
-        let hosts = members.iter().map(|member| paced.network.host(member.holder.node)).collect();
-        Self { below, paced, abort: abort.clone(), hosts, stand: Stand::default() }
+        let hosts: Vec<u32> = members.iter().map(|member| paced.network.host(member.holder.node)).collect();
+        let sent = vec![(0, Duration::ZERO); hosts.len()];
+        Self { below, paced, abort: abort.clone(), hosts, stand: Stand::default(), sent }
     }
 
     /// Waits until the last of some messages, of so many bytes each, would be there.
@@ -39,9 +42,17 @@ impl PacedTransport {
         let now = self.stand.now(clock);
         let host = |rank: Rank| self.hosts[rank.0 as usize];
         let (me, Paced { network, lines }) = (self.below.group().me(), &*self.paced);
-        let arrives =
-            sends.iter().map(|send| lines.carry(network, host(me), host(send.to), send.bytes.len(), now));
-        let Some(through) = arrives.max() else { return Ok(()) };
+        let mut through = None;
+        for Outgoing { to, bytes } in sends {
+            let crossing = lines.carry(network, host(me), host(*to), bytes.len(), now);
+            through = through.max(Some(crossing.arrives));
+            if host(me) != host(*to) {
+                let time = Duration::from_nanos(crossing.arrives.saturating_sub(crossing.begins));
+                let sum = &mut self.sent[to.0 as usize];
+                *sum = (sum.0 + bytes.len() as u64, sum.1 + time);
+            }
+        }
+        let Some(through) = through else { return Ok(()) };
         self.stand.reaches(through);
         let wait = Duration::from_nanos(through.saturating_sub(clock));
         if wait.is_zero() {
@@ -79,6 +90,14 @@ impl Transport for PacedTransport {
 
     fn cost(&self) -> CostModel {
         self.paced.network.cost(&self.hosts, self.below.cost())
+    }
+
+    // The real network below carries nothing that takes long.
+    fn transfers(&mut self) -> Vec<Transfer> {
+        let sent = (0..).map(Rank).zip(self.sent.iter_mut().map(std::mem::take));
+        sent.filter(|(_, (bytes, _))| *bytes > 0)
+            .map(|(to, (bytes, time))| Transfer { to, bytes, time })
+            .collect()
     }
 
     fn region(&mut self, len_bytes: usize) -> Result<Region, CollectiveError> {

@@ -4,14 +4,15 @@ use std::io::{self, IoSlice, IoSliceMut, Read};
 use std::net::TcpStream;
 use std::time::Instant;
 
-use antdt_core::Holder;
+use antdt_core::{Holder, Rank};
 use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 
 use super::hello::{HELLO_LEN, Hello};
+use super::progress::Progress;
 use crate::error::CollectiveError;
 use crate::frame::notice::{self, AbortNotice};
 use crate::frame::{FrameKind, Header, Tag, Timeliness};
-use crate::runtime::transport::Sink;
+use crate::runtime::transport::{Sink, Transfer};
 
 /// Bytes per frame. Long enough that a header and two system calls are nothing against it (half as much cost an all-reduce
 /// of 1 MiB a twentieth of its time, twice as much gained nothing); short enough that what was begun can be ended when a
@@ -68,6 +69,8 @@ pub(super) struct Link {
     pub(super) told: Option<AbortNotice>,
     /// The call and round in which a member reported a timeout.
     pub(super) told_at: (u64, u32),
+    /// The connection's progress when it was looked at last.
+    progress: Progress,
     checksums: bool,
     // The call and round whose message the peer has said that it takes.
     taking: Option<(u64, u32)>,
@@ -236,6 +239,7 @@ impl Link {
             mute: false,
             told: None,
             told_at: (0, 0),
+            progress: Progress::default(),
             checksums,
             taking: None,
             outbox: Vec::new(),
@@ -243,6 +247,13 @@ impl Link {
             inbox: Inbox { bytes: vec![0; INBOX_BYTES].into(), start: 0, end: 0 },
             body: Body::None,
         }
+    }
+
+    /// What went over the connection since the last look; `None` if nothing did, or the system does not say.
+    pub(super) fn transfer(&mut self, to: Rank) -> Option<Transfer> {
+        let progress = Progress::of(&self.stream)?;
+        let Progress { bytes, time } = progress.since(std::mem::replace(&mut self.progress, progress));
+        (bytes > 0).then_some(Transfer { to, bytes, time })
     }
 
     /// Whether reading now could yield anything but a message for later.

@@ -32,6 +32,7 @@ mod fabric;
 mod hello;
 mod link;
 mod listener;
+mod progress;
 mod verdict;
 
 use std::os::fd::BorrowedFd;
@@ -46,7 +47,7 @@ pub use config::{Checksum, TcpConfig};
 pub(in crate::runtime::transport) use fabric::ENTRY;
 pub use listener::Listener;
 
-use super::{Exchange, Incoming, Outgoing, Transport};
+use super::{Exchange, Incoming, Outgoing, Transfer, Transport};
 use crate::error::CollectiveError;
 use crate::frame::Tag;
 use crate::group::Group;
@@ -457,6 +458,11 @@ impl Transport for TcpTransport {
         }
         let mut flows = Self::flows(call.tag, sends.iter(), receives.iter_mut());
         self.run(call, &mut flows).map_err(|ended| self.conclude(call, ended, &flows))
+    }
+
+    fn transfers(&mut self) -> Vec<Transfer> {
+        let links = (0..).map(Rank).zip(&mut self.links);
+        links.filter_map(|(to, link)| link.as_mut()?.transfer(to)).collect()
     }
 
     fn fail(&mut self, error: CollectiveError) -> CollectiveError {
