@@ -29,6 +29,7 @@ mod contention;
 mod detection;
 mod devices;
 mod foresight;
+mod links;
 mod replays;
 mod trace;
 
@@ -42,6 +43,8 @@ const BATCH: u32 = 64;
 const SPEED: f64 = 250.0;
 /// Time that a server is busy with a pull or a push: those of 8 workers, one after the other, are 16 ms of a step.
 const SERVE: Duration = Duration::from_millis(1);
+/// Bytes of the gradient where a link is slow: reducing it takes a twentieth of a step over healthy links, so that a slow one matters.
+const GRADIENT_OF_LINKS: u64 = 16 << 20;
 /// From the order to start a process until it registers.
 const START: Duration = Duration::from_secs(10);
 
@@ -96,6 +99,7 @@ impl Scale {
 pub fn run(settings: &Settings, rows: &mut Rows) -> Result<()> {
     let scale = if settings.quick { Scale::QUICK } else { Scale::FULL };
     detection::run(scale.detected, rows)?;
+    links::run(scale.detected, scale.seeds, scale.steps, rows)?;
     for trace in trace::ALL {
         let measured = measure(&trace, scale.steps, scale.seeds)?;
         rows.extend(judge(trace.name, scale.steps, trace.sync, &measured));
@@ -150,22 +154,7 @@ fn contenders(sync: &'static str) -> Vec<Contender> {
 
 fn measure(trace: &Trace, steps: u32, seeds: u64) -> Result<Vec<Times>> {
     let length = f64::from(steps * BATCH) / SPEED;
-    (0..seeds)
-        .map(|seed| {
-            let job = Job {
-                workers: WORKERS,
-                sync: trace.sync,
-                servers: trace.servers,
-                speed: SPEED,
-                steps,
-                noise: trace.noise,
-                stragglers: shifted(&trace.stragglers(Seed(seed), length)),
-                slow_link: (trace.slow_link, length),
-                seed: Seed(seed),
-            };
-            job.times()
-        })
-        .collect()
+    (0..seeds).map(|seed| Job::of(trace, steps, length, Seed(seed)).times()).collect()
 }
 
 /// The recorded series, each at its own time.
@@ -323,6 +312,21 @@ struct Job {
 }
 
 impl Job {
+    /// The job of a seed that meets this trace and would take `length` seconds without any straggler.
+    fn of(trace: &Trace, steps: u32, length: f64, seed: Seed) -> Self {
+        Self {
+            workers: WORKERS,
+            sync: trace.sync,
+            servers: trace.servers,
+            speed: SPEED,
+            steps,
+            noise: trace.noise,
+            stragglers: shifted(&trace.stragglers(seed, length)),
+            slow_link: (trace.slow_link, length),
+            seed,
+        }
+    }
+
     fn times(&self) -> Result<Times> {
         let none = self.took(named("none")?)?;
         let policies = contenders(self.sync).into_iter().map(|it| self.took_in(it.sync, named(it.policy)?));
@@ -372,6 +376,10 @@ impl Job {
             samples: u64::from(BATCH * self.workers) * u64::from(self.steps),
             seed: self.seed,
             ..Setup::default()
+        };
+        let setup = match slow > 1.0 {
+            true => Setup { gradient_bytes: GRADIENT_OF_LINKS, reports_links: true, ..setup },
+            false => setup,
         };
         let name = policy.name().to_owned();
         let (job, _) =

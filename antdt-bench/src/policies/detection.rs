@@ -48,11 +48,28 @@ pub(super) struct Found {
 }
 
 impl Found {
-    fn add(&mut self, other: Self) {
+    pub(super) fn add(&mut self, other: Self) {
         self.to_find += other.to_find;
         self.found += other.found;
         self.wrong += other.wrong;
         self.delays.extend(other.delays);
+    }
+
+    /// Takes note of one that is to be found, and of the windows until it was, if it was.
+    pub(super) fn label(&mut self, delay: Option<f64>) {
+        self.to_find += 1;
+        self.found += u32::from(delay.is_some());
+        self.delays.extend(delay);
+    }
+
+    /// Takes note of verdicts against what was like its peers.
+    pub(super) fn accuse(&mut self, verdicts: usize) {
+        self.wrong += u32::try_from(verdicts).unwrap_or(u32::MAX);
+    }
+
+    /// Number that are to be found.
+    pub(super) const fn to_find(&self) -> u32 {
+        self.to_find
     }
 
     /// Whether nobody was slow for long enough to be found.
