@@ -388,6 +388,11 @@ pub enum Note {
     },
 }
 
+impl Note {
+    /// Kind of the event that a checkpoint was not taken or not written; its text says why.
+    pub const NO_CHECKPOINT: &'static str = "no-checkpoint";
+}
+
 /// The master of one job, as a state machine: what all sync modes share, and the head half of the job's mode.
 #[derive(Debug)]
 pub struct Head {
@@ -831,7 +836,8 @@ impl Head {
             if checkpoints.last_of_all() == Some(checkpoint) {
                 checkpoints.without_last();
             }
-            self.core.event(now, None, "checkpoint", format!("checkpoint {checkpoint} was not taken: {why}"));
+            let text = format!("checkpoint {checkpoint} was not taken: {why}");
+            self.core.event(now, None, Note::NO_CHECKPOINT, text);
             self.last_ended = Some((checkpoint, Err(why)));
         }
         self.tell_rested(now, told);
@@ -843,11 +849,11 @@ impl Head {
         let Some(checkpoints) = &mut self.checkpoints else { return };
         let is_kept = outcome.is_ok();
         checkpoints.ended(now, checkpoint, is_kept);
-        let text = match &outcome {
-            Ok(place) => format!("checkpoint {checkpoint} is complete: {place}"),
-            Err(why) => format!("checkpoint {checkpoint} was not written: {why}"),
+        let (kind, text) = match &outcome {
+            Ok(place) => ("checkpoint", format!("checkpoint {checkpoint} is complete: {place}")),
+            Err(why) => (Note::NO_CHECKPOINT, format!("checkpoint {checkpoint} was not written: {why}")),
         };
-        self.core.event(now, None, "checkpoint", text);
+        self.core.event(now, None, kind, text);
         self.last_ended = Some((checkpoint, outcome));
         if is_kept {
             self.end_preempted();
@@ -872,7 +878,7 @@ impl Head {
             self.checkpoints.as_mut().and_then(|checkpoints| checkpoints.give_up_last(now))
         {
             let text = format!("the last checkpoint, {checkpoint}, was given up: it took too long");
-            self.core.event(now, None, "checkpoint", text);
+            self.core.event(now, None, Note::NO_CHECKPOINT, text);
             self.end_if_done(now);
         }
         if let Some(checkpoints) = &mut self.checkpoints
@@ -881,7 +887,7 @@ impl Head {
             let checkpoint = checkpoints.attempt_id();
             let told = checkpoints.give_up(now);
             let text = format!("checkpoint {checkpoint} was given up: it took too long");
-            self.core.event(now, None, "checkpoint", text);
+            self.core.event(now, None, Note::NO_CHECKPOINT, text);
             self.last_ended = Some((checkpoint, Err("it took too long".to_owned())));
             self.tell_rested(now, told);
         }
@@ -906,8 +912,15 @@ impl Head {
     }
 
     fn stop_if_kept(&mut self, now: JobTime) {
-        let busy = self.checkpoints.as_ref().is_some_and(Checkpoints::is_busy);
+        let under_way = self.checkpoints.as_ref().filter(|checkpoints| checkpoints.is_busy());
+        let under_way = under_way.map(Checkpoints::attempt_id);
+        let busy = under_way.is_some();
         if let Some((_, why)) = self.stopping.take_if(|(until, _)| !busy || *until <= now) {
+            if let Some(checkpoint) = under_way {
+                let text =
+                    format!("checkpoint {checkpoint} was given up: a job that ends does not wait longer");
+                self.core.event(now, None, Note::NO_CHECKPOINT, text);
+            }
             self.core.fail(why);
         }
     }
@@ -1064,7 +1077,7 @@ impl Head {
             {
                 checkpoints.without_last();
                 let text = format!("the last checkpoint, {checkpoint}, was not taken: {holder} ended before");
-                self.core.event(now, Some(holder.node), "checkpoint", text);
+                self.core.event(now, Some(holder.node), Note::NO_CHECKPOINT, text);
             }
             if self.core.evaluator == Some(holder) && !self.core.evaluated {
                 // The training is complete all the same; the report says that nobody knows how good the model is.

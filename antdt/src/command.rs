@@ -487,16 +487,14 @@ fn stop_on_signal(stop: CancellationToken) -> impl Future<Output = ()> {
 }
 
 fn finish(spec: &JobSpec, report: &Report) -> ExitCode {
-    // The report first: it is there even if the table cannot be shown.
-    if let Some(folder) = &spec.report_dir
-        && let Err(error) = report::write(report, folder)
-    {
-        complain(&error);
-        return ExitCode::FAILURE;
+    // The report first: it is there even if the table cannot be shown. Without it, what it would say is said all the same.
+    let written = spec.report_dir.as_ref().map(|folder| report::write(report, folder)).transpose();
+    if let Err(error) = &written {
+        complain(error);
     }
     if !spec.quiet {
         let mut text = report::table::render(report);
-        if let Some(folder) = &spec.report_dir {
+        if let Some(folder) = spec.report_dir.as_ref().filter(|_| written.is_ok()) {
             text += &format!("report in {}\n", folder.join("report.html").display());
         }
         if let Err(error) = print(&text) {
@@ -505,6 +503,7 @@ fn finish(spec: &JobSpec, report: &Report) -> ExitCode {
         }
     }
     match &report.outcome {
+        Outcome::Completed if written.is_err() => ExitCode::FAILURE,
         Outcome::Completed => ExitCode::SUCCESS,
         Outcome::Incomplete { why } => {
             complain(why);

@@ -439,6 +439,45 @@ fn an_interrupted_job_takes_a_checkpoint_says_what_remains_and_goes_on() {
     assert!(parameters(&newest(folder.path()).unwrap()).iter().all(|count| *count == 3.0));
 }
 
+/// A slow job with checkpoints in `dir`, once it trains.
+fn trains(dir: &str, args: &[&str]) -> Child {
+    let slowly = ["--report-dir", dir, "--nproc-per-node", "2", "--emulate-speed", "300"];
+    let job = program(true, &[&slowly, args].concat()).spawn().unwrap();
+    wait_for("the training", || {
+        let text = ask(&["status"], Path::new(dir)).ok()?;
+        (text.contains("2 of 2 workers") && !text.contains(" 0 steps")).then_some(())
+    });
+    job
+}
+
+#[test]
+fn a_job_whose_last_checkpoint_cannot_be_written_fails_and_says_why() {
+    for (interrupt, says) in
+        [(false, "error: the trained model is in no checkpoint: "), (true, "error: interrupted, and ")]
+    {
+        let folder = tempfile::tempdir().unwrap();
+        let job = trains(folder.path().to_str().unwrap(), &[]);
+        // Of another job, as it were, that writes to the same folder.
+        let place = folder.path().join("run/checkpoints/00000000000000000001");
+        std::fs::create_dir_all(&place).unwrap();
+        std::fs::write(place.join("manifest.json"), "{}").unwrap();
+        if interrupt {
+            kill("-INT", job.id());
+        }
+        let output = finish(job);
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{error}");
+        let last = error.lines().last().unwrap();
+        assert!(last.starts_with(says) && last.contains("checkpoint 1 was not "), "{error}");
+        assert!(
+            error.lines().any(|line| line.contains("WARN") && line.contains("checkpoint 1 was not ")),
+            "{error}"
+        );
+        let Outcome::Failed { why } = report(folder.path()).outcome else { panic!("it failed") };
+        assert!(why.contains("is whole already"), "{why}");
+    }
+}
+
 #[test]
 fn a_resumed_job_is_bit_for_bit_the_one_that_was_not_interrupted() {
     is_bit_for_bit_resumed(&["--optimizer", "adam", "--epochs", "2"]);

@@ -252,7 +252,7 @@ impl Inner {
         let folder = self.folder.path().to_owned();
         let text = format!("{} samples, in {}", cut.binding().acked, folder.display());
         let entry = CheckpointEntry { id: checkpoint.0, samples: cut.binding().acked, folder };
-        lock(&self.recorder).checkpoint = Some(entry);
+        lock(&self.recorder).kept(entry);
         Ok(text)
     }
 }

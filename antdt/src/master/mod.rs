@@ -625,6 +625,9 @@ async fn run_once(
             Err(why) => outcome = Err(why),
         }
     }
+    if next.is_none() {
+        outcome = recorder.ended(outcome, counts.acked);
+    }
     let Before { mut shards, samples: by_worker, duplicated, took: earlier, .. } = before;
     let took = earlier + clock.now().since_start();
     let duplicated = duplicated + watch.duplicated();
@@ -660,8 +663,9 @@ fn after_evaluation(spec: &JobSpec, until: u32, acked: u64, recorder: &mut Recor
         return Ok(false);
     }
     if recorder.checkpoint.as_ref().is_none_or(|checkpoint| checkpoint.samples != acked) {
+        let why = recorder.not_kept.as_deref().unwrap_or("none was taken");
         return Err(format!(
-            "the model after epoch {until} is in no checkpoint, from which the job could go on; the events say why"
+            "the model after epoch {until} is in no checkpoint, from which the job could go on: {why}"
         ));
     }
     Ok(true)

@@ -49,6 +49,8 @@ pub(super) struct Recorder {
     earlier: Duration,
     /// The newest complete checkpoint.
     pub(super) checkpoint: Option<CheckpointEntry>,
+    /// Why there is no checkpoint that is newer, in words, if the last attempt failed.
+    pub(super) not_kept: Option<String>,
     /// Of each worker, how far its model was from the newest average of all that it told of, and when it did.
     distances: BTreeMap<NodeId, (JobTime, ModelDistance)>,
     plans: BTreeMap<PlanVersion, Plan>,
@@ -76,6 +78,7 @@ impl Recorder {
             probe: Probe::default(),
             earlier: Duration::ZERO,
             checkpoint: None,
+            not_kept: None,
             distances: BTreeMap::new(),
             plans: BTreeMap::new(),
             recent_steps: BTreeSet::new(),
@@ -116,6 +119,31 @@ impl Recorder {
         true
     }
 
+    /// A checkpoint is complete.
+    pub(super) fn kept(&mut self, checkpoint: CheckpointEntry) {
+        (self.checkpoint, self.not_kept) = (Some(checkpoint), None);
+    }
+
+    /// Returns how a job ended, given how its training did: training that is complete is no success if the model is in no
+    /// checkpoint because the last one failed.
+    pub(super) fn ended(&self, trained: Result<(), String>, acked: u64) -> Result<(), String> {
+        let Some(failure) = &self.not_kept else { return trained };
+        match (trained, &self.checkpoint) {
+            (Ok(()), Some(kept)) if kept.samples == acked => Ok(()),
+            (Ok(()), kept) => {
+                let next = match kept {
+                    Some(kept) => format!("go on with --resume {}", kept.folder.display()),
+                    None => "run the job again".to_owned(),
+                };
+                Err(format!(
+                    "the trained model is in no checkpoint: {failure}; mend that or name another --checkpoint-dir, and {next}"
+                ))
+            }
+            (Err(why), _) if why.contains(failure) => Err(why),
+            (Err(why), _) => Err(format!("{why}, and {failure}")),
+        }
+    }
+
     /// Steps so far, and the mean training loss of the last batches.
     pub(super) const fn pulse(&self) -> (u64, Option<f64>) {
         (self.steps, self.loss_now)
@@ -135,6 +163,12 @@ impl Recorder {
                 self.actions.push(ActionEntry { time_s, kind: kind.to_owned(), target, reason });
             }
             Note::Event { node, kind, text } => {
+                if kind == Note::NO_CHECKPOINT {
+                    self.not_kept = Some(text.clone());
+                } else if kind == "rollback" {
+                    // Steps are numbered anew from there on.
+                    self.recent_steps.clear();
+                }
                 let node = node.map(|node| node.to_string()).unwrap_or_default();
                 self.events.push(EventEntry { time_s, node, kind: kind.to_owned(), text });
             }
@@ -266,5 +300,28 @@ mod tests {
         let spread = recorder.model_spread().unwrap();
         assert_eq!(spread.workers, [("worker-0".to_owned(), 0.4), ("worker-1".to_owned(), 0.3)].into());
         assert_eq!(spread.time_s, 2.0, "when the first was heard of that average");
+    }
+
+    fn event(recorder: &mut Recorder, kind: &'static str, text: &str) {
+        recorder.note(JobTime::ZERO, Note::Event { node: None, kind, text: text.to_owned() });
+    }
+
+    #[test]
+    fn a_job_whose_last_checkpoint_failed_did_not_go_well() {
+        let mut recorder = Recorder::new(SyncMode::default().capabilities(), 1);
+        assert_eq!(recorder.ended(Ok(()), 90), Ok(()));
+        event(&mut recorder, Note::NO_CHECKPOINT, "checkpoint 1 was not written: the disk is full");
+        let why = recorder.ended(Ok(()), 90).unwrap_err();
+        assert!(why.contains("checkpoint 1 was not written: the disk is full; mend that"), "{why}");
+        assert!(why.ends_with("and run the job again"), "{why}");
+        let why = recorder.ended(Err("interrupted".to_owned()), 90).unwrap_err();
+        assert_eq!(why, "interrupted, and checkpoint 1 was not written: the disk is full");
+
+        let kept = |samples| CheckpointEntry { id: 2, samples, folder: "/c".into() };
+        recorder.kept(kept(60));
+        assert_eq!(recorder.ended(Err("interrupted".to_owned()), 90), Err("interrupted".to_owned()));
+        event(&mut recorder, Note::NO_CHECKPOINT, "checkpoint 3 was given up");
+        assert!(recorder.ended(Ok(()), 90).unwrap_err().ends_with("and go on with --resume /c"));
+        assert_eq!(recorder.ended(Ok(()), 60), Ok(()), "the model is in the one before");
     }
 }

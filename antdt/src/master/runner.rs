@@ -292,6 +292,9 @@ impl Runner<Head> for HeadRunner {
                     if let Note::Action { kind, target, reason } = &note {
                         tracing::info!(kind, target, reason, "action");
                     }
+                    if let Note::Event { kind: Note::NO_CHECKPOINT, text, .. } = &note {
+                        tracing::warn!("{text}");
+                    }
                     self.recorder.lock().unwrap_or_else(PoisonError::into_inner).note(at, note);
                 }
                 // It is written down already.
