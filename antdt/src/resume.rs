@@ -11,7 +11,7 @@ use antdt_model::{Portion, Trained};
 use antdt_shard::{DatasetSpec, Epochs, LedgerSnapshot};
 
 use crate::job::JobSpec;
-use crate::master::TrainingData;
+use crate::master::{self, TrainingData};
 
 /// Name of the folder of checkpoints in a run directory.
 pub const CHECKPOINTS: &str = "checkpoints";
@@ -36,6 +36,12 @@ pub enum ResumeError {
         path: PathBuf,
         /// Checkpoints that were examined, and why they cannot be used, in words.
         passed_over: String,
+    },
+    /// The last job in the folder has taken no checkpoint, and what is there is of a job before it.
+    #[error("--resume = {}: the last job there took no checkpoint, and this one is of the job before it; name {} to go on from it, or leave --resume out", path.display(), path.display())]
+    Earlier {
+        /// Path of the newest checkpoint.
+        path: PathBuf,
     },
     /// The checkpoint is of a job with other settings.
     #[error("--resume = {}: {source}", path.display())]
@@ -158,6 +164,10 @@ pub(crate) fn prepare(
     let Meant { folder, checkpoint, passed_over } = meant(dir)?;
     let path = checkpoint.path().to_owned();
     let manifest = checkpoint.manifest();
+    let is_named = Folder::of_checkpoint(&place(dir)).is_some();
+    if !is_named && master::first_checkpoint(dir).is_some_and(|first| manifest.checkpoint < first) {
+        return Err(ResumeError::Earlier { path });
+    }
     let ours = identity(spec, manifest.job.layout.clone(), data.samples, data.fingerprint.clone());
     manifest.job.check(&ours).map_err(|source| ResumeError::Mismatch { path: path.clone(), source })?;
     let unfit = |source| ResumeError::Data { path: path.clone(), source };

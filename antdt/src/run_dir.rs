@@ -81,7 +81,7 @@ pub enum RunDirError {
     #[error("{}: no job runs there; name the --run-dir of a running job, or `run` in its --report-dir", .0.display())]
     NoJob(PathBuf),
     /// Another job runs in the directory: stop it, or use another directory.
-    #[error("--run-dir = {}: job `{job}` runs there, at {address}; name another folder, or stop that job", path.display())]
+    #[error("{}: job `{job}` runs there, at {address}; name another --run-dir or --report-dir, or stop that job", path.display())]
     Taken {
         /// Path of the directory.
         path: PathBuf,
@@ -241,16 +241,15 @@ impl RunDir {
 
 impl Drop for RunDir {
     fn drop(&mut self) {
-        if self.keep {
-            return;
-        }
-        self.clear();
-        for name in [MASTER, TOKEN] {
-            // Removed by somebody else already, or left for people to find; it names a master that does not answer.
-            let _ = fs::remove_file(self.path.join(name));
+        if !self.keep {
+            self.clear();
+            for name in [MASTER, TOKEN] {
+                // Removed by somebody else already, or left for people to find; it names a master that does not answer.
+                let _ = fs::remove_file(self.path.join(name));
+            }
         }
         if self.made {
-            // Fails if the user keeps something there.
+            // Fails if something is kept there.
             let _ = fs::remove_dir(&self.path);
         }
     }
@@ -322,8 +321,8 @@ pub(crate) fn read_master(path: &Path) -> Result<MasterFile, RunDirError> {
     serde_json::from_str(&text).map_err(|error| RunDirError::Malformed { path: file, why: error.to_string() })
 }
 
-/// Returns the run directories in the user's state folder, sorted. Jobs without `--run-dir` and
-/// `--report-dir` have theirs there.
+/// Returns the run directories in the user's state folder whose master answers, sorted. Jobs without
+/// `--run-dir` and `--report-dir` have theirs there.
 pub fn known() -> Vec<PathBuf> {
     let entries = state_folder().and_then(|folder| fs::read_dir(folder).ok());
     let paths = entries.into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));

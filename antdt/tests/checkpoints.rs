@@ -479,6 +479,33 @@ fn a_job_whose_last_checkpoint_cannot_be_written_fails_and_says_why() {
 }
 
 #[test]
+fn a_second_job_in_a_report_folder_that_is_in_use_is_refused_and_changes_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().to_str().unwrap();
+    let job = trains(dir, &["--seed", "7"]);
+    let args = ["--report-dir", dir, "--quiet"];
+    let error = fail(&mut program(true, &args));
+    assert!(error.contains("runs there") && error.contains("--report-dir"), "{error}");
+    let output = finish(job);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let report = report(folder.path());
+    assert_eq!((report.seed, report.samples.committed), (7, SAMPLES));
+    assert_eq!(newest(folder.path()).unwrap().manifest().checkpoint.0, 1);
+}
+
+#[test]
+fn the_checkpoint_of_an_earlier_job_is_not_taken_for_that_of_the_last_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().to_str().unwrap();
+    succeed(&mut program(true, &["--report-dir", dir, "--quiet"]));
+    kill_whole(trains(dir, &["--epochs", "2"]));
+    let error = fail(&mut program(true, &["--resume", dir, "--quiet"]));
+    assert!(error.contains("the last job there took no checkpoint"), "{error}");
+    let earlier = folder.path().join("run/checkpoints/00000000000000000001");
+    succeed(&mut program(true, &["--resume", earlier.to_str().unwrap(), "--epochs", "2", "--quiet"]));
+}
+
+#[test]
 fn a_resumed_job_is_bit_for_bit_the_one_that_was_not_interrupted() {
     is_bit_for_bit_resumed(&["--optimizer", "adam", "--epochs", "2"]);
 }

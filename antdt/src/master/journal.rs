@@ -176,6 +176,13 @@ pub(crate) fn left_settings(dir: &Path) -> Option<JobSpec> {
     settings(&run_dir::below(dir)).ok()?
 }
 
+/// Returns the number of the first checkpoint of the job that ran in `dir`, a run directory or the folder above one, did not end in
+/// order, and began with no checkpoint of an earlier job.
+pub(crate) fn first_checkpoint(dir: &Path) -> Option<CheckpointId> {
+    let file = read::<JobFile>(&run_dir::below(dir).join(JOB)).ok()??;
+    file.first.filter(|_| file.spec.resume.is_none())
+}
+
 impl Orphaned {
     /// The settings of the job.
     pub(crate) const fn spec(&self) -> &JobSpec {

@@ -68,7 +68,7 @@ use service::{ControlService, Parked};
 use shards::{ShardTap, ShardWatch};
 
 pub(crate) use fleet::Fleet;
-pub(crate) use journal::{Orphaned, left_settings, settings};
+pub(crate) use journal::{Orphaned, first_checkpoint, left_settings, settings};
 pub use seams::{PartError, PartsAgain, RecorderFactory, Seams, StoreFactory};
 
 /// Events that may wait for the head; a caller beyond that waits its turn.
@@ -309,17 +309,19 @@ async fn run_once(
     // Whichever way this function is left, nobody goes on waiting to write.
     let closing = console.close_on_drop();
     let fingerprint = data.as_ref().and_then(|data| data.fingerprint.clone());
-    let (record, job_start, job, begun) = match &orphaned {
+    let (record, job_start, job, begun, new_dir) = match &orphaned {
         None => {
-            let record = recorder(spec).map_err(|source| part("recorder", source))?;
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
             let start = before.as_ref().map_or(now, |before| before.job_start);
             let job = spec.job_id.clone().unwrap_or_else(|| format!("antdt-{:x}", start.as_nanos()));
+            // Before anything is written: recording, checkpoints and report of a job that runs there are its own.
+            let dir = lock_run_dir(spec, &job)?;
+            let record = recorder(spec).map_err(|source| part("recorder", source))?;
             let begun = begin(spec, data.as_ref(), &job)?;
-            (record, start, job, begun)
+            (record, start, job, begun, dir)
         }
         // What was recorded stays as it is: this half cannot be replayed without the other.
-        Some(orphaned) => (None, orphaned.file.job_start, orphaned.file.job.clone(), go_on(orphaned)?),
+        Some(orphaned) => (None, orphaned.file.job_start, orphaned.file.job.clone(), go_on(orphaned)?, None),
     };
     let Begun { spec, dataset, folder, snapshot, resumed } = begun;
     let spec = &spec;
@@ -341,7 +343,7 @@ async fn run_once(
         return Err(ResumeError::Stopped { path: path.clone(), why }.into());
     }
     let (mut run_dir, taken, before_at) = match orphaned {
-        None => (open_run_dir(spec, &job, &*launcher)?, None, None),
+        None => (clear_run_dir(spec, new_dir, &*launcher)?, None, None),
         Some(Orphaned { dir, file, state, token, address, .. }) => {
             (Some(dir), Some((file, state, token)), Some(address))
         }
@@ -827,16 +829,27 @@ fn secret() -> Result<Token, JobError> {
     Ok(Token::new(format!("{:032x}", u128::from_be_bytes(bytes)))?)
 }
 
-/// Opens the run directory of the job for this master alone. A directory that was not asked for is no reason to refuse the job.
-fn open_run_dir(spec: &JobSpec, job: &str, launcher: &dyn Launcher) -> Result<Option<RunDir>, JobError> {
+/// Opens the run directory of the job for this master alone, and leaves what is there as it is. A directory that was not asked for
+/// is no reason to refuse the job.
+fn lock_run_dir(spec: &JobSpec, job: &str) -> Result<Option<RunDir>, JobError> {
     let Some(path) = run_dir::place(spec, job) else {
         tracing::info!("neither XDG_STATE_HOME nor HOME is set: the job has no run directory");
         return Ok(None);
     };
-    // What another job has there stays if it is in use.
     let elector = Elector::new(spec.elect.as_ref(), job);
-    match RunDir::open(&path, true, &elector).and_then(|dir| journal::clear(&dir, launcher).map(|()| dir)) {
-        Ok(mut dir) => {
+    RunDir::open(&path, true, &elector)
+        .map_or_else(|error| without_run_dir(spec, error).map(|()| None), |dir| Ok(Some(dir)))
+}
+
+/// Removes what an earlier job has left in the run directory, unless nodes of it live.
+fn clear_run_dir(
+    spec: &JobSpec,
+    dir: Option<RunDir>,
+    launcher: &dyn Launcher,
+) -> Result<Option<RunDir>, JobError> {
+    let Some(mut dir) = dir else { return Ok(None) };
+    match journal::clear(&dir, launcher) {
+        Ok(()) => {
             dir.keep = false;
             Ok(Some(dir))
         }
@@ -864,9 +877,11 @@ fn announce(
 }
 
 fn without_run_dir(spec: &JobSpec, error: RunDirError) -> Result<(), JobError> {
-    // A report folder that is in use is asked for as well.
     let asked = spec.run_dir.is_some() || spec.elect.is_some();
-    if asked || matches!(error, RunDirError::Orphans { .. } | RunDirError::Torn { .. }) {
+    // Even where no directory was asked for: the report folder and its checkpoints are of the job that runs there.
+    let in_use =
+        matches!(error, RunDirError::Taken { .. } | RunDirError::Orphans { .. } | RunDirError::Torn { .. });
+    if asked || in_use {
         return Err(error.into());
     }
     tracing::warn!(%error, "the job has no run directory: no later command can reach it");
