@@ -204,13 +204,15 @@ pub(crate) fn prepare(
         return Err(ResumeError::Done { path, samples: counts.acked, epochs: spec.epochs });
     }
     let mut text = passed_over.into_iter().map(|line| line + "\n").collect::<String>();
+    // The ledger has those up to the next evaluation.
+    let later = data.samples * u64::from(spec.epochs.saturating_sub(epochs));
     text += &format!(
         "resumed from checkpoint {} in {}: {} of {} samples are done, {} remain",
         manifest.checkpoint,
         folder.path().display(),
         counts.acked,
-        counts.total,
-        counts.todo
+        counts.total + later,
+        counts.todo + later
     );
     if manifest.epochs != spec.epochs {
         text += &format!("; {} epochs, {} before", spec.epochs, manifest.epochs);

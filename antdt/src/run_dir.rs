@@ -324,9 +324,15 @@ pub(crate) fn read_master(path: &Path) -> Result<MasterFile, RunDirError> {
 /// Returns the run directories in the user's state folder whose master answers, sorted. Jobs without
 /// `--run-dir` and `--report-dir` have theirs there.
 pub fn known() -> Vec<PathBuf> {
-    let entries = state_folder().and_then(|folder| fs::read_dir(folder).ok());
-    let paths = entries.into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));
-    let mut paths: Vec<PathBuf> = paths.filter(|path| path.join(MASTER).exists()).collect();
+    state_folder().map(|folder| alive(&folder)).unwrap_or_default()
+}
+
+/// The run directories in a folder whose master answers: one that was killed leaves its directory behind.
+fn alive(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten();
+    let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
+    let lives = |path: &PathBuf| read_master(path).is_ok_and(|master| answers(&master.address));
+    let mut paths: Vec<PathBuf> = paths.filter(lives).collect();
     paths.sort();
     paths
 }
@@ -413,6 +419,18 @@ mod tests {
         assert_eq!(read(folder.path()).unwrap().0.generation, 2);
         drop(dir);
         assert!(folder.path().exists(), "it was there before the job");
+    }
+
+    #[test]
+    fn a_job_whose_master_was_killed_is_not_known() {
+        let folder = tempfile::tempdir().unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let [dead, lives] = ["a", "b"].map(|name| folder.path().join(name));
+        for (path, address) in [(&dead, "127.0.0.1:1"), (&lives, &*address)] {
+            RunDir::open(path, true, &Elector::Lock).unwrap().announce(address, "demo", &token()).unwrap();
+        }
+        assert_eq!(alive(folder.path()), [lives]);
     }
 
     /// The lead of a master that has a number.

@@ -201,6 +201,37 @@ mod shipped {
         workload.device = Device::pick(&Processor::from(&place).to_string())
             .map_err(|error| InvalidValue { field: "--device".to_owned(), ..error })?;
         workload.format = spec.format.as_deref().map(str::parse::<Format>).transpose()?;
-        Ok(workload.open(Seed(spec.seed), &mut |notice: &UnpackNotice| announce(notice))?)
+        let trainer = workload.open(Seed(spec.seed), &mut |notice: &UnpackNotice| announce(notice))?;
+        held_out((trainer.train_samples(), trainer.eval_samples()), spec.eval_fraction)?;
+        Ok(trainer)
+    }
+
+    /// Refuses a share of so few rows that none is held out: then the training rows would be evaluated. `train` and `eval` are the
+    /// numbers of samples of the workload.
+    fn held_out((train, eval): (u64, u64), share: f64) -> Result<(), InvalidValue> {
+        #[allow(clippy::cast_precision_loss, reason = "a share of it")]
+        let none = share > 0.0 && train > 1 && eval == train && (train as f64 * share).round() < 1.0;
+        if !none {
+            return Ok(());
+        }
+        let expected = format!(
+            "larger, to hold out one of {train} rows at least, or 0, to evaluate on those that are trained"
+        );
+        Err(InvalidValue::new("--eval-fraction", share, expected))
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+
+        #[test]
+        fn a_share_that_holds_out_no_row_is_refused() {
+            let error = held_out((30, 30), 0.01).unwrap_err().to_string();
+            assert!(error.starts_with("--eval-fraction = 0.01: must be larger"), "{error}");
+            // Nothing is asked for, some rows are held out, and as many as stay.
+            for (counts, share) in [((30, 30), 0.0), ((29, 1), 0.03), ((2, 2), 0.5)] {
+                held_out(counts, share).unwrap();
+            }
+        }
     }
 }

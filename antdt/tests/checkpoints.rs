@@ -506,6 +506,18 @@ fn the_checkpoint_of_an_earlier_job_is_not_taken_for_that_of_the_last_one() {
 }
 
 #[test]
+fn an_interrupted_job_that_is_evaluated_now_and_then_counts_all_its_epochs() {
+    let folder = tempfile::tempdir().unwrap();
+    let job = trains(folder.path().to_str().unwrap(), &["--epochs", "4", "--eval-every", "epoch"]);
+    kill("-INT", job.id());
+    let output = finish(job);
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(error.contains(&format!(" of {} samples remain", 4 * SAMPLES)), "{error}");
+    let samples = report(folder.path()).samples;
+    assert!(samples.is_exact() && samples.expected == 4 * SAMPLES, "{samples:?}");
+}
+
+#[test]
 fn a_resumed_job_is_bit_for_bit_the_one_that_was_not_interrupted() {
     is_bit_for_bit_resumed(&["--optimizer", "adam", "--epochs", "2"]);
 }
@@ -807,6 +819,8 @@ fn a_job_is_scaled_up_and_down_in_any_mode_while_those_that_stay_keep_their_proc
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let report = report(folder.path());
         assert!(report.samples.is_exact() && report.samples.committed == 2 * SAMPLES, "{:?}", report.samples);
+        let by_worker: u64 = report.workers.iter().map(|worker| worker.samples).sum();
+        assert_eq!(by_worker, 2 * SAMPLES, "{mode:?}: those that were added have theirs");
         let counted = parameters(&newest(folder.path()).unwrap());
         let exact = !averages(&mode);
         let fits = |count: &f32| if exact { *count == 2.0 } else { *count > 0.0 && *count <= 2.0 };

@@ -329,6 +329,10 @@ async fn run_once(
         Some(Epochs::Finite(epochs)) => epochs,
         Some(Epochs::Infinite) | None => spec.epochs,
     };
+    // Samples of the epochs after the next evaluation, which the ledger does not have yet.
+    let later = dataset
+        .as_ref()
+        .map_or(0, |dataset| dataset.num_samples * u64::from(spec.epochs.saturating_sub(until)));
     // Before a port is taken: two masters of one job must not be.
     let earlier = match (&before, &spec.resume, &orphaned, &spec.checkpoint_dir) {
         (None, _, Some(_), Some(place)) => evaluations::read(place, until),
@@ -468,6 +472,7 @@ async fn run_once(
     announce(spec, &mut run_dir, &master, &job, &token)?;
     let (mailbox, inbox) = mailbox(INBOX_BOUND);
     let parked = Parked::default();
+    let goes_on = before.is_some();
     let before = before.unwrap_or_else(|| Before {
         recorder: Recorder::new(spec.sync.capabilities(), spec.workers).after(earlier),
         shards: Vec::new(),
@@ -526,7 +531,8 @@ async fn run_once(
         head: mailbox.clone(),
         ended: Some(ended),
     };
-    if let Some(text) = &resumed {
+    // A job that goes on after an evaluation was not resumed by anybody.
+    if let Some(text) = resumed.as_ref().filter(|_| !goes_on || spec.eval_every == EvalEvery::End) {
         lock(&recorder).resumed = Some(text.clone());
         console.line(OutputStream::Err, text.clone());
     }
@@ -592,7 +598,7 @@ async fn run_once(
     }
     let watched = (&*recorder, &*pace, &*workers);
     let (outcome, next) =
-        watch_job(spec, &mailbox, watched, handle.as_ref(), &console, (end, &stop), chooser).await?;
+        watch_job(spec, &mailbox, watched, (handle.as_ref(), later), &console, (end, &stop), chooser).await?;
     drop(closing);
 
     parked.clear();
@@ -603,7 +609,7 @@ async fn run_once(
     }
     console.finish();
     stop_servers.cancel();
-    let (counts, missing) = match &handle {
+    let (mut counts, missing) = match &handle {
         Some(handle) => balance(until, handle).await.map_err(|e| JobError::Master(e.to_string()))?,
         None => (Counts::default(), Vec::new()),
     };
@@ -629,6 +635,9 @@ async fn run_once(
     }
     if next.is_none() {
         outcome = recorder.ended(outcome, counts.acked);
+    }
+    if outcome.is_err() {
+        counts.total += later;
     }
     let Before { mut shards, samples: by_worker, duplicated, took: earlier, .. } = before;
     let took = earlier + clock.now().since_start();
@@ -986,7 +995,7 @@ async fn watch_job(
     spec: &JobSpec,
     head: &Mailbox<Head>,
     (recorder, pace, workers): (&Mutex<Recorder>, &Mutex<Pace>, &AtomicU32),
-    ledger: Option<&ShardHandle>,
+    (ledger, later): (Option<&ShardHandle>, u64),
     console: &Console,
     (mut end, stop): (oneshot::Receiver<Result<(), String>>, &CancellationToken),
     mut chooser: Option<Chooser>,
@@ -1024,12 +1033,14 @@ async fn watch_job(
                 let HeadAnswer::Seen(seen) = head.call(HeadEvent::Tick(counts)).await.map_err(|_| gone())? else {
                     continue;
                 };
-                let counts = counts.unwrap_or_default();
+                let Counts { acked, total, .. } = counts.unwrap_or_default();
+                let total = total + later;
                 #[allow(clippy::cast_precision_loss, reason = "an estimate for people")]
-                let left = counts.total.saturating_sub(counts.acked) as f64;
-                if let Some(choice) = chooser.as_ref().and_then(|chooser| {
-                    lock(recorder).probe.choose(chooser, counts.total.saturating_sub(counts.acked))
-                }) {
+                let left = total.saturating_sub(acked) as f64;
+                if let Some(choice) = chooser
+                    .as_ref()
+                    .and_then(|chooser| lock(recorder).probe.choose(chooser, total.saturating_sub(acked)))
+                {
                     let Some(Chooser { modes, fixed, .. }) = chooser.take() else { continue };
                     let text = match fixed {
                         Some(why) if choice.at != 0 => {
@@ -1056,8 +1067,8 @@ async fn watch_job(
                     members: seen.members,
                     workers: workers.load(Ordering::Relaxed) as usize,
                     stragglers: seen.stragglers,
-                    committed: counts.acked,
-                    expected: counts.total,
+                    committed: acked,
+                    expected: total,
                     remaining_s: (rate > 0.0).then(|| left / rate),
                 });
             }

@@ -98,7 +98,6 @@ impl Recorder {
             earlier,
             // It counts its own, and numbers its plans and steps anew.
             quality: FinalQuality::default(),
-            resumed: None,
             completed: None,
             distances: BTreeMap::new(),
             plans: BTreeMap::new(),
@@ -201,10 +200,9 @@ impl Recorder {
 
     /// A plan is in force on a worker.
     fn applied(&mut self, node: NodeId, version: PlanVersion) {
-        if let Some(samples) = self.plans.get(&version).and_then(|plan| plan.batch_sizes.get(&node))
-            && let Some(worker) = self.workers.get_mut(&node)
-        {
-            worker.note_batch_size(*samples);
+        let samples = self.plans.get(&version).and_then(|plan| plan.batch_sizes.get(&node)).copied();
+        if let Some(samples) = samples.filter(|_| node.role == Role::Worker) {
+            self.worker(node).note_batch_size(samples);
         }
     }
 
@@ -216,10 +214,15 @@ impl Recorder {
         }
     }
 
+    fn worker(&mut self, node: NodeId) -> &mut WorkerEntry {
+        self.workers.entry(node).or_insert_with(|| WorkerEntry::new(node))
+    }
+
     /// A life of a worker began.
     fn launched(&mut self, holder: Holder) {
-        if let Some(worker) = self.workers.get_mut(&holder.node) {
-            worker.restarts = holder.incarnation.0;
+        // A worker that was added later is new here.
+        if holder.node.role == Role::Worker {
+            self.worker(holder.node).restarts = holder.incarnation.0;
         }
     }
 
@@ -256,16 +259,13 @@ impl Recorder {
             .get(&report.plan)
             .and_then(|plan| plan.batch_sizes.get(&node).copied())
             .unwrap_or_else(|| u32::try_from(report.samples).unwrap_or(u32::MAX));
-        if let Some(worker) = self.workers.get_mut(&node) {
-            let compute = report.compute.as_secs_f64();
-            worker.series.push(
-                end.as_secs_f64(),
-                compute,
-                report.wall().as_secs_f64(),
-                batch_size,
-                report.samples,
-            );
-        }
+        self.worker(node).series.push(
+            end.as_secs_f64(),
+            report.compute.as_secs_f64(),
+            report.wall().as_secs_f64(),
+            batch_size,
+            report.samples,
+        );
         #[allow(clippy::cast_precision_loss, reason = "a mean")]
         let mean = loss_sum / report.samples as f64;
         if mean.is_finite() {
@@ -323,5 +323,42 @@ mod tests {
         event(&mut recorder, Note::NO_CHECKPOINT, "checkpoint 3 was given up");
         assert!(recorder.ended(Ok(()), 90).unwrap_err().ends_with("and go on with --resume /c"));
         assert_eq!(recorder.ended(Ok(()), 60), Ok(()), "the model is in the one before");
+    }
+
+    #[test]
+    fn a_worker_that_was_added_later_has_an_entry() {
+        let mut recorder = Recorder::new(SyncMode::default().capabilities(), 1);
+        let added = Holder::new(NodeId::worker(3), antdt_core::Incarnation(0));
+        recorder.note(JobTime::ZERO, Note::Launched(added));
+        recorder.note(JobTime::ZERO, Note::Launched(Holder { node: NodeId::server(5), ..added }));
+        let ids: Vec<&str> = recorder.workers.values().map(|worker| &*worker.id).collect();
+        assert_eq!(ids, ["worker-0", "worker-3"]);
+    }
+
+    #[test]
+    fn steps_after_a_rollback_are_counted_too() {
+        let mut recorder = Recorder::new("allreduce".parse::<SyncMode>().unwrap().capabilities(), 1);
+        let step = |recorder: &mut Recorder, iteration| {
+            let report = BatchReport {
+                holder: Holder::new(NodeId::worker(0), antdt_core::Incarnation(0)),
+                sequence: 0,
+                iteration: antdt_core::Iteration(iteration),
+                plan: PlanVersion(0),
+                phase: Phase::Train,
+                samples: 4,
+                micro_batches: 1,
+                data_wait: Duration::ZERO,
+                compute: Duration::ZERO,
+                communicate: Duration::ZERO,
+                barrier_wait: Duration::ZERO,
+            };
+            recorder.note(JobTime::ZERO, Note::Batches(vec![(report, 1.0)]));
+        };
+        for iteration in [0, 1, 1] {
+            step(&mut recorder, iteration);
+        }
+        event(&mut recorder, "rollback", "went back to the start of the job");
+        step(&mut recorder, 0);
+        assert_eq!(recorder.steps, 3);
     }
 }

@@ -43,7 +43,8 @@ pub struct Report {
     /// ranges.
     #[serde(default)]
     pub missing: Vec<MissingEntry>,
-    /// Number of global steps; in modes without common steps, the number of batches of all workers.
+    /// Number of global steps that the job took, those included that a rollback undid; in modes without common
+    /// steps, the number of batches of all workers.
     pub steps: u64,
     /// Name of the policy.
     pub policy: String,
