@@ -894,6 +894,19 @@ fn nonsense_ends_in_one_clear_line_that_names_the_field_and_the_remedy() {
     let cases: Vec<(Vec<&str>, &[&str])> = vec![
         (vec!["run", "--data", "/no/such/file.tsv"], &["/no/such/file.tsv"]),
         (vec!["run", ok[0], ok[1], "--bind", "0.0.0.0"], &["--advertise", "reach this machine"]),
+        (
+            vec!["run", ok[0], ok[1], "--advertise", "no-such-host.invalid"],
+            &[
+                "--advertise = no-such-host.invalid: it has no address",
+                "by which the nodes reach this machine",
+            ],
+        ),
+        // The master listens at 127.0.0.1 only.
+        (vec!["run", ok[0], ok[1], "--advertise", "127.0.0.2"], &["--advertise = 127.0.0.2", "its own port"]),
+        (
+            vec!["run", ok[0], ok[1], "--eval-fraction", "0.001"],
+            &["--eval-fraction = 0.001: must be larger, to hold out one of 100 rows"],
+        ),
         (vec!["run", ok[0], ok[1], "--bind", "127.0.0.1:80"], &["--bind", "without a port"]),
         (vec!["run", ok[0], ok[1], "--bind", "no-such-host.invalid"], &["--bind", "no-such-host.invalid"]),
         (vec!["run", ok[0], ok[1], "--master-grace", "10ms"], &["--master-grace", "two heartbeats"]),

@@ -16,7 +16,7 @@ mod service;
 mod shards;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -42,7 +42,7 @@ use antdt_shard::{
     Assignment, BoxStore, DatasetSpec, Epochs, LedgerSnapshot, MissingWhy, NullStore, OnQuarantine,
     SourceError, StoreError,
 };
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::service::InterceptorLayer;
@@ -73,6 +73,9 @@ pub use seams::{PartError, PartsAgain, RecorderFactory, Seams, StoreFactory};
 
 /// Events that may wait for the head; a caller beyond that waits its turn.
 const INBOX_BOUND: usize = 1024;
+
+/// How long the advertised name may take to be resolved, and a connection to it to be made.
+const REACH_LIMIT: Duration = Duration::from_secs(5);
 
 /// How long nodes may take to exit by themselves after the job is over.
 const EXIT_PATIENCE: Duration = Duration::from_secs(3);
@@ -124,6 +127,14 @@ pub enum JobError {
     Advertise {
         /// Address that the master listens on.
         bind: String,
+    },
+    /// The name of `--advertise` has no address, or this machine does not reach itself there.
+    #[error("--advertise = {host}: {why}; say the address or name by which the nodes reach this machine")]
+    Unreachable {
+        /// Value of the flag.
+        host: String,
+        /// Description of the failure.
+        why: String,
     },
     /// The run directory cannot be used.
     #[error(transparent)]
@@ -305,7 +316,7 @@ async fn run_once(
     chooser: Option<Chooser>,
     before: Option<Before>,
 ) -> Result<(Report, Option<(SyncMode, Before)>), JobError> {
-    let Fleet { launcher, events, console } = fleet;
+    let Fleet { mut launcher, events, console } = fleet;
     // Whichever way this function is left, nobody goes on waiting to write.
     let closing = console.close_on_drop();
     let fingerprint = data.as_ref().and_then(|data| data.fingerprint.clone());
@@ -366,7 +377,16 @@ async fn run_once(
     };
     let local = listener.local_addr().map_err(listen)?;
     let master = match &spec.advertise {
-        Some(host) => net::join(host, local.port()),
+        Some(host) => {
+            // A successor has the address of the master before it.
+            if taken.is_none() {
+                let machine = crate::host::name();
+                let is_here = |worker| launcher.place(NodeId::worker(worker)) == machine;
+                let here = (0..spec.workers).all(is_here);
+                reach(host, local, here).await?;
+            }
+            net::join(host, local.port())
+        }
         None if ip.is_unspecified() => return Err(JobError::Advertise { bind: spec.bind.clone() }),
         None => local.to_string(),
     };
@@ -745,6 +765,29 @@ fn begin(spec: &JobSpec, data: Option<&TrainingData>, job: &str) -> Result<Begun
         None => None,
     };
     Ok(Begun { spec, dataset, folder, snapshot, resumed })
+}
+
+/// Checks that nodes can reach this master, which listens at `local`, as `host`. Nodes of other machines may take a way that this
+/// one does not have, so that a failure to connect is a warning unless all nodes are `here`.
+async fn reach(host: &str, local: SocketAddr, here: bool) -> Result<(), JobError> {
+    let refused = |why: String| JobError::Unreachable { host: host.to_owned(), why };
+    let address = net::join(host, local.port());
+    let resolve = tokio::task::spawn_blocking(move || net::resolve(&address, local.ip()));
+    let address = match tokio::time::timeout(REACH_LIMIT, resolve).await {
+        Ok(Ok(found)) => found.map_err(|error| refused(format!("it has no address: {error}")))?,
+        Ok(Err(error)) => return Err(JobError::Master(error.to_string())),
+        Err(_) => return Err(refused(format!("it was not resolved within {REACH_LIMIT:?}"))),
+    };
+    let why = match tokio::time::timeout(REACH_LIMIT, TcpStream::connect(address)).await {
+        Ok(Ok(_)) => return Ok(()),
+        Ok(Err(error)) => format!("this machine does not reach its own port at {address}: {error}"),
+        Err(_) => format!("this machine does not reach its own port at {address} within {REACH_LIMIT:?}"),
+    };
+    if here {
+        return Err(refused(why));
+    }
+    tracing::warn!("--advertise = {host}: {why}; the nodes of other machines may");
+    Ok(())
 }
 
 /// The nodes may have another working directory. A URL stays as it is.
