@@ -84,7 +84,7 @@ pub enum FetchError {
     /// more shards are granted: the user has to look at the data.
     #[error(
         "{samples} samples could not be read and at most {limit} may be given up, shard {} of epoch {} among them; \
-         mend the data, or let the job continue without them (on_quarantine)",
+         mend the data or let the job continue without them (--max-quarantined, `on_quarantine`)",
         key.index, key.epoch
     )]
     Quarantined {

@@ -17,7 +17,7 @@ use crate::cli::{CliError, Command, DataSynth, Show, Status};
 use crate::job::processor::{Place, Processor};
 use crate::job::{JobSpec, LogFormat};
 use crate::master::{
-    self, Fleet, Orphaned, PartsAgain, Programs, RecorderFactory, Seams, StoreFactory, TrainingData,
+    self, Fleet, JobError, Orphaned, PartsAgain, Programs, RecorderFactory, Seams, StoreFactory, TrainingData,
 };
 use crate::node::NodeEnv;
 use crate::remote::{self, RemoteError, RemoteJob};
@@ -323,10 +323,7 @@ fn stand_by(dir: &Path, quiet: bool, seams: Seams) -> ExitCode {
             complain(&"interrupted; the job goes on without this master in waiting");
             ExitCode::from(EXIT_INTERRUPTED)
         }
-        Err(error) => {
-            complain(&error);
-            ExitCode::FAILURE
-        }
+        Err(error) => refused(&error),
     }
 }
 
@@ -334,12 +331,17 @@ fn stand_by(dir: &Path, quiet: bool, seams: Seams) -> ExitCode {
 fn ended(run: anyhow::Result<(JobSpec, Report)>) -> ExitCode {
     match run {
         Ok((spec, report)) => finish(&spec, &report),
-        Err(error) => {
-            // Not with its chain: these errors say their cause themselves.
-            complain(&error);
-            ExitCode::FAILURE
-        }
+        Err(error) => refused(&error),
     }
+}
+
+/// Says why a job did not begin. The exit code says whether another command line could help.
+fn refused(error: &anyhow::Error) -> ExitCode {
+    // Not with its chain: these errors say their cause themselves.
+    complain(error);
+    let not_of_the_input = matches!(error.downcast_ref(), Some(JobError::Part { .. } | JobError::Master(_)))
+        || error.is::<std::io::Error>();
+    ExitCode::from(if not_of_the_input { 1 } else { CliError::EXIT_CODE })
 }
 
 /// What a master runs on.
@@ -517,11 +519,15 @@ fn finish(spec: &JobSpec, report: &Report) -> ExitCode {
                     complain(&format_args!("{why}; {remaining} of {} samples remain", samples.expected));
                 }
                 (_, Some(checkpoint)) => complain(&format_args!(
-                    "{why}; {} of {} samples remain after checkpoint {}: go on with --resume {}",
-                    samples.expected - samples.quarantined - checkpoint.samples,
+                    "{why}; {} of {} samples remain after checkpoint {}{}: go on with --resume {}",
+                    samples.expected.saturating_sub(samples.quarantined + checkpoint.samples),
                     samples.expected,
                     checkpoint.id,
-                    checkpoint.folder.display()
+                    match samples.committed.saturating_sub(checkpoint.samples) {
+                        0 => String::new(),
+                        since => format!(", of which {since} were trained after it and are trained again"),
+                    },
+                    checkpoint.resumed_by([&spec.report_dir, &spec.run_dir]).display()
                 )),
             }
             ExitCode::FAILURE

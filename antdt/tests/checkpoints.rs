@@ -410,10 +410,13 @@ fn an_interrupted_job_takes_a_checkpoint_says_what_remains_and_goes_on() {
     let interrupted = report(folder.path());
     let kept = interrupted.checkpoint.expect("a checkpoint");
     let remain = SAMPLES - kept.samples;
+    let again = match interrupted.samples.committed - kept.samples {
+        0 => String::new(),
+        since => format!(", of which {since} were trained after it and are trained again"),
+    };
     let expected = format!(
-        "error: interrupted; {remain} of {SAMPLES} samples remain after checkpoint {}: go on with --resume {}\n",
-        kept.id,
-        kept.folder.display()
+        "error: interrupted; {remain} of {SAMPLES} samples remain after checkpoint {}{again}: go on with --resume {dir}\n",
+        kept.id
     );
     assert_eq!(error, expected);
     assert!(

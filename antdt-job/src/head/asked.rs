@@ -39,7 +39,9 @@ impl Head {
 
     fn why_no_checkpoint(&self) -> Option<&'static str> {
         if self.checkpoints.is_none() {
-            Some("it takes no checkpoints; a program of your own keeps what it trains itself")
+            Some(
+                "it takes no checkpoints: it has no --report-dir, --run-dir or --checkpoint-dir, or it runs a program of your own",
+            )
         } else if self.core.phase == Phase::Over || self.stopping.is_some() {
             Some("the job is ending, with a checkpoint of its own")
         } else if !self.core.started {

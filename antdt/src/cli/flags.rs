@@ -97,7 +97,9 @@ fn grammar() -> Clap {
         .after_help(
             "A flag may also be spelt with underscores. Without the flag, ANTDT_<FLAG> counts \
              (ANTDT_GLOBAL_BATCH_SIZE=512; not for --data), then the key in the --job file, then the default. \
-             antdt config show --origin prints the outcome.",
+             antdt config show --origin prints the outcome.\n\n\
+             Exit codes: 0 the job is complete, 1 it failed or was interrupted, 2 it was refused before it began, \
+             3 samples are missing.",
         );
     let run = with_settings(run);
     let master = Clap::new("master")
@@ -286,6 +288,11 @@ pub(super) fn explain(error: &clap::Error, is_run: bool) -> Result<Command, CliE
         ErrorKind::InvalidSubcommand => {
             let word = context(ContextKind::InvalidSubcommand).unwrap_or_default();
             match nearest(&word, &COMMANDS) {
+                _ if word.ends_with(".toml") => {
+                    format!(
+                        "{word} is not a command; antdt sim --scenario {word} simulates a scenario, antdt run --job {word} runs a job"
+                    )
+                }
                 Some(known) => format!("{word} is not a command; did you mean `{known}`?"),
                 None => format!(
                     "{word} is not a command; the commands are run, master, doctor, status, scale, checkpoint, stop, model, config, whatif, sim, chaos and data synth"
@@ -293,6 +300,10 @@ pub(super) fn explain(error: &clap::Error, is_run: bool) -> Result<Command, CliE
             }
         }
         ErrorKind::MissingRequiredArgument => format!("{what} is missing; it is required"),
+        // A word where the command takes a flag or a command of its own.
+        ErrorKind::ArgumentConflict if what.is_empty() => {
+            "flags and a command after them do not go together; --help says what does".to_owned()
+        }
         ErrorKind::ArgumentConflict => format!("{what} is given more than once; leave one out"),
         ErrorKind::InvalidValue => format!("{what} needs a value"),
         // The rest in clap's words, which begin with "error: " and go on for several lines.

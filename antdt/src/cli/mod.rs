@@ -180,7 +180,12 @@ where
     I: IntoIterator<Item = String>,
     E: Fn(&str) -> Option<String>,
 {
-    let args: Vec<String> = args.into_iter().collect();
+    let mut args: Vec<String> = args.into_iter().collect();
+    if args.first().is_some_and(|command| command == "help") {
+        args.rotate_left(1);
+        args.pop();
+        args.push("--help".to_owned());
+    }
     let is_run = args.first().is_some_and(|command| command == "run");
     let matches = match flags::matches(args) {
         Ok(matches) => matches,

@@ -204,7 +204,7 @@ pub(super) fn sim_grammar() -> Clap {
         .arg(flag("scenario", "FILE", "scenario file").required(true))
         .arg(flag("seeds", "N", "number of runs, each with a seed of its own").default_value("1"))
         .arg(flag("seed", "N", "seed of the first run").default_value("0"))
-        .arg(flag("policy", "NAME", "none or nd [default: that of the scenario]"))
+        .arg(flag("policy", "NAME", "one that antdt policies lists [default: that of the scenario]"))
         .arg(flag(
             "trace",
             "FILE",

@@ -150,6 +150,8 @@ fn every_refusal_is_one_line_with_the_flag_and_the_remedy() {
         ("model export d --out f --forc", "--forc is not a flag; did you mean --force?"),
         ("modle list d", "modle is not a command; did you mean `model`?"),
         ("sim diff a b c", "c was not expected; --help says what is"),
+        ("sim s.toml", "s.toml is not a command; antdt sim --scenario s.toml simulates a scenario"),
+        ("sim --scenario s.toml t.toml", "flags and a command after them do not go together"),
         ("whatif --trace a --workers 4294967296", "must be a whole number from 0 to below 2^32"),
     ] {
         let error = refused(line);
@@ -198,6 +200,9 @@ fn help_and_version_are_printed_and_hide_the_inner_commands() {
         let Ok(Command::Print(text)) = parse_with(line, &[]) else { panic!("{line}") };
         assert!(!text.contains("worker  "), "{text}");
     }
+    let same = |a: &str, b: &str| assert_eq!(parse_with(a, &[]), parse_with(b, &[]));
+    same("help", "--help");
+    same("help data synth", "data synth --help");
     let Ok(Command::Print(text)) = parse_with("run --help", &[]) else { panic!("no help") };
     assert!(JobSpec::SETTINGS.iter().all(|setting| text.contains(&setting.flag())), "{text}");
 }

@@ -5,11 +5,16 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+#[cfg(feature = "cli")]
+use std::path::Path;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use antdt_core::{Better, Counts, Metric, Metrics, NodeId};
 use serde::{Deserialize, Serialize};
+
+#[cfg(feature = "cli")]
+use crate::resume;
 
 pub mod progress;
 pub mod series;
@@ -152,6 +157,19 @@ pub struct CheckpointEntry {
     pub samples: u64,
     /// Folder of the job's checkpoints, which `--resume` accepts.
     pub folder: PathBuf,
+}
+
+impl CheckpointEntry {
+    /// Returns the folder by which the job is resumed: that of `dirs`, its report and run directories, whose checkpoints these are,
+    /// so that the job goes on in it, or else the folder of the checkpoints.
+    #[cfg(feature = "cli")]
+    pub(crate) fn resumed_by<'a>(&'a self, dirs: [&'a Option<PathBuf>; 2]) -> &'a Path {
+        let is_theirs = |dir: &&PathBuf| {
+            let place = resume::place(dir);
+            std::path::absolute(&place).is_ok_and(|place| place == self.folder)
+        };
+        dirs.into_iter().flatten().find(is_theirs).unwrap_or(&self.folder)
+    }
 }
 
 impl Report {

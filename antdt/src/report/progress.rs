@@ -31,7 +31,8 @@ impl fmt::Display for LiveProgress {
         #[allow(clippy::cast_precision_loss, reason = "a percentage for people")]
         let percent =
             if self.expected == 0 { 0.0 } else { 100.0 * self.committed as f64 / self.expected as f64 };
-        write!(f, "step {} | {:.0} samples/s | loss ", self.step, self.samples_per_second)?;
+        // A rate that is estimated may be a little below zero, which would read as -0.
+        write!(f, "step {} | {:.0} samples/s | loss ", self.step, self.samples_per_second.max(0.0))?;
         match self.loss {
             Some(loss) => write!(f, "{loss:.4}")?,
             None => f.write_str("-")?,
@@ -90,8 +91,9 @@ impl<W: Write> ProgressLine<W> {
     /// more, and the job goes on.
     pub fn show(&mut self, progress: &LiveProgress) {
         if let Some(out) = &mut self.out {
-            // Return, text, erase the rest of the line: no flicker.
-            if write!(out, "\r{progress}\x1b[K").and_then(|()| out.flush()).is_err() {
+            // Return, text, erase the rest of the line: no flicker. Between the codes that switch wrapping off and on again: what
+            // does not fit would go on in the next line, and each update begin a new one.
+            if write!(out, "\r\x1b[?7l{progress}\x1b[K\x1b[?7h").and_then(|()| out.flush()).is_err() {
                 self.out = None;
             }
             self.shown = true;
@@ -156,6 +158,16 @@ mod tests {
         let text = String::from_utf8(out).unwrap();
         assert_eq!(text.matches('\r').count(), 3);
         assert!(text.ends_with("\r\x1b[K") && !text.contains('\n'));
+    }
+
+    #[test]
+    fn the_line_is_not_wrapped_and_no_rate_is_minus_zero() {
+        let mut out = Vec::new();
+        let mut line = ProgressLine::new(Some(&mut out));
+        line.show(&LiveProgress { samples_per_second: -0.1, ..LiveProgress::default() });
+        drop(line);
+        let text = String::from_utf8(out).unwrap();
+        assert!(text.starts_with("\r\x1b[?7lstep 0 | 0 samples/s") && text.contains("\x1b[?7h"), "{text}");
     }
 
     #[test]

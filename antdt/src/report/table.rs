@@ -83,7 +83,14 @@ pub fn render(report: &Report) -> String {
         push(&mut out, format_args!("after epoch {epoch}, on {samples} samples: {found}\n"));
     }
     if let Some(CheckpointEntry { id, samples, folder }) = &report.checkpoint {
-        push(&mut out, format_args!("checkpoint {id}, of {samples} samples, in {}\n", folder.display()));
+        let since = match report.samples.committed.saturating_sub(*samples) {
+            0 => String::new(),
+            since => format!("; the {since} committed since are not in it"),
+        };
+        push(
+            &mut out,
+            format_args!("checkpoint {id}, of {samples} samples, in {}{since}\n", folder.display()),
+        );
     }
     if samples.repeated_at_most > 0 {
         let bound = samples.repeated_at_most;

@@ -214,6 +214,32 @@ fn the_table_shows_workers_actions_and_the_balance() {
 }
 
 #[test]
+fn the_table_says_what_was_committed_after_the_newest_checkpoint() {
+    let mut report = sample();
+    let kept = |samples| Some(CheckpointEntry { id: 3, samples, folder: "/c".into() });
+    report.checkpoint = kept(119_900);
+    let text = table::render(&report);
+    assert!(
+        text.contains("\ncheckpoint 3, of 119900 samples, in /c; the 100 committed since are not in it\n"),
+        "{text}"
+    );
+    report.checkpoint = kept(120_000);
+    assert!(table::render(&report).contains("\ncheckpoint 3, of 120000 samples, in /c\n"));
+}
+
+#[cfg(feature = "cli")]
+#[test]
+fn a_job_is_resumed_by_its_own_folder_if_its_checkpoints_are_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let [report, other] = ["report", "other"].map(|name| Some(folder.path().join(name)));
+    let place = folder.path().join("report/run/checkpoints");
+    std::fs::create_dir_all(&place).unwrap();
+    let entry = CheckpointEntry { id: 3, samples: 9, folder: place.clone() };
+    assert_eq!(entry.resumed_by([&report, &None]), folder.path().join("report"));
+    assert_eq!(entry.resumed_by([&other, &None]), place, "it has them elsewhere");
+}
+
+#[test]
 fn what_is_left_for_the_last_batch_is_not_the_time_of_a_batch() {
     let mut report = sample();
     let row = |report: &Report| table::render(report).lines().nth(1).map(str::to_owned);

@@ -76,5 +76,34 @@ pub(super) fn evaluate(
         start = range.end;
     }
     trainer.end_evaluation(&mut metrics)?;
+    if let Some(names) = not_finite(&metrics) {
+        // They are left out of the report, which has finite numbers only.
+        tracing::warn!(
+            "the evaluation is not finite: {names}; the model has diverged, choose a smaller --learning-rate"
+        );
+    }
     Ok((evaluated, metrics))
+}
+
+/// The metrics that are infinite or not a number, with their values; `None` if there are none.
+fn not_finite(metrics: &Metrics) -> Option<String> {
+    let odd = metrics.iter().filter(|metric| !metric.value.is_finite());
+    let texts: Vec<String> = odd.map(|metric| format!("{} is {}", metric.name, metric.value)).collect();
+    (!texts.is_empty()).then(|| texts.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use antdt_core::Metric;
+
+    use super::*;
+
+    #[test]
+    fn metrics_of_a_model_that_has_diverged_are_named() {
+        let mut metrics = Metrics::default();
+        metrics.record(Metric::mean("auc", 0.5, 1.0)).unwrap();
+        assert_eq!(not_finite(&metrics), None);
+        metrics.record(Metric::mean("loss", f64::NAN, 1.0)).unwrap();
+        assert_eq!(not_finite(&metrics).unwrap(), "loss is NaN");
+    }
 }
