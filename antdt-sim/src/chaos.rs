@@ -17,6 +17,7 @@ use antdt_controller::Policy;
 use antdt_controller::policy;
 use antdt_core::{DetRng, Exit, InvalidValue, JobTime, NodeId, Seed};
 use antdt_job::SyncMode;
+use antdt_job::head::CheckpointEvery;
 use antdt_monitor::Rule;
 
 use crate::happening::Observer;
@@ -88,6 +89,13 @@ pub fn case(seed: u64) -> Case {
     let mut chance = Seed(seed).derive("masters").rng();
     if chance.below(MASTERS_EVERY) == 0 {
         setup.goes_back = true;
+        let mut often = Seed(seed).derive("checkpoints").rng();
+        setup.checkpoint_every =
+            (often.below(2) == 0).then(|| CheckpointEvery::Steps(1 + often.below(CHECKPOINT_STEPS_MAX)));
+        if setup.checkpoint_every.is_some() {
+            // A job that takes checkpoints has its shard service in the master's process.
+            faults.retain(|(_, fault)| *fault != Fault::RestartLedger);
+        }
         let masters = chaos(Vec::new(), busy * 3 / 2).draw_masters(&mut chance);
         faults.extend(masters.left().copied());
         faults.sort_by_key(|(at, _)| *at);
@@ -108,6 +116,9 @@ const LATER_FAULTS_EVERY: u64 = 5;
 
 /// In one case in so many the master ends, and another one goes on with the job.
 const MASTERS_EVERY: u64 = 8;
+
+/// Most steps between two checkpoints.
+const CHECKPOINT_STEPS_MAX: u64 = 12;
 
 fn setup(seed: u64, rng: &mut DetRng) -> Setup {
     let modes = SyncMode::examples();
@@ -136,6 +147,7 @@ fn setup(seed: u64, rng: &mut DetRng) -> Setup {
         reports_links: false,
         max_restarts: [0, 1, 3, 50, 50, 50][index(rng, 6)],
         goes_back: false,
+        checkpoint_every: None,
         control_tick: Duration::from_millis(50 + rng.below(450)),
         heartbeat,
         silence_limit: heartbeat * 3 + up_to(rng, Duration::from_secs(8)),
@@ -277,6 +289,9 @@ impl fmt::Display for Case {
         }
         if self.setup.goes_back {
             f.write_str(", goes back")?;
+        }
+        if let Some(every) = self.setup.checkpoint_every {
+            write!(f, ", a checkpoint every {every}")?;
         }
         write!(f, ", policy {}", self.policy)?;
         for (at, fault) in &self.faults {

@@ -1,7 +1,7 @@
 //! Everything that happens in a simulated job, as the invariants and the trace see it.
 
 use antdt_agent::AgentSession;
-use antdt_core::{Holder, JobTime};
+use antdt_core::{CheckpointId, Holder, JobTime};
 use antdt_job::{Call, HeadAnswer, HeadEffect, HeadEvent, Reply};
 use antdt_shard::ledger::{Answer, Event, Record};
 
@@ -36,6 +36,12 @@ pub enum Happening<'a> {
     MasterEnded(JobTime),
     /// The master's successor has taken the job over.
     TakenOver,
+    /// A copy of the model exists that this incarnation has had made for a checkpoint.
+    Copied(Holder, CheckpointId),
+    /// The ledger is cut for a checkpoint.
+    Cut(CheckpointId),
+    /// A checkpoint is whole: the job goes back to this one from now on.
+    Kept(CheckpointId),
     /// A message between this incarnation and another process was lost.
     Lost(Holder),
     /// A message of this incarnation to the master arrived before one that it sent earlier.

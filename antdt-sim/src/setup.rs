@@ -5,6 +5,7 @@ use std::time::Duration;
 use antdt_core::port::ACKS_MAX;
 use antdt_core::text::format_duration;
 use antdt_core::{InvalidValue, Seed};
+use antdt_job::head::CheckpointEvery;
 use antdt_job::mode::{self, SyncMode};
 use antdt_monitor::Rule;
 
@@ -48,9 +49,11 @@ pub struct Setup {
     pub reports_links: bool,
     /// Number of times that one node may be started again before the job fails.
     pub max_restarts: u32,
-    /// Whether the job goes back to its start when its model is lost, and whether its master keeps a record
-    /// for a successor. Otherwise the job ends when the model is lost.
+    /// Whether the job goes back to its newest checkpoint, or to its start, when its model is lost, and whether its
+    /// master keeps a record for a successor. Otherwise the job ends when the model is lost.
     pub goes_back: bool,
+    /// When the job takes a checkpoint, besides the one at its end; `None` if it takes none.
+    pub checkpoint_every: Option<CheckpointEvery>,
     /// Time between two control ticks, at which the policy is asked.
     pub control_tick: Duration,
     /// Time between two heartbeats of a node.
@@ -81,6 +84,7 @@ impl Default for Setup {
             reports_links: false,
             max_restarts: 3,
             goes_back: false,
+            checkpoint_every: None,
             control_tick: Duration::from_millis(200),
             heartbeat: Duration::from_millis(500),
             silence_limit: Duration::from_secs(10),

@@ -156,6 +156,9 @@ impl<W: Write> Observer for Tracer<W> {
             | Happening::Died(_)
             | Happening::Fault(_)
             | Happening::TakenOver
+            | Happening::Copied(..)
+            | Happening::Cut(_)
+            | Happening::Kept(_)
             | Happening::Lost(_)
             | Happening::Overtaken(_)
             | Happening::Calm

@@ -15,10 +15,11 @@ use std::time::Duration;
 use antdt_agent::{BeatReply, Notice, Reported, SessionState};
 use antdt_controller::{Policy, action};
 use antdt_core::{
-    AckPoint, Barrier, BatchReport, Contribution, DetRng, Exit, Generation, Holder, InvalidValue, Iteration,
-    JobTime, Joined, Machine, MembershipVersion, Metrics, NodeId, NodeInfo, Phase, PlanVersion, Role,
-    RollbackId, Stall,
+    AckPoint, Barrier, BatchReport, CheckpointId, Contribution, DetRng, Exit, Generation, Holder,
+    InvalidValue, Iteration, JobTime, Joined, Machine, MembershipVersion, Metrics, NodeId, NodeInfo, Phase,
+    PlanVersion, Role, RollbackId, Stall,
 };
+use antdt_job::head::CheckpointSchedule;
 use antdt_job::limits::{CALL_TIMEOUT, MASTER_TIMEOUT, PARK_MAX};
 use antdt_job::{
     Call, End, Head, HeadAnswer, HeadConfig, HeadEffect, HeadEvent, Note, Peers, Registration, Reply,
@@ -34,6 +35,7 @@ use crate::model::{Fault, Host, Models, Site};
 use crate::queue::Queue;
 use crate::{Setup, Violation};
 
+mod checkpoints;
 mod group;
 mod life;
 mod master;
@@ -41,6 +43,7 @@ mod places;
 mod reduce;
 mod service;
 
+use checkpoints::{Checkpoints, Copied};
 use group::{Part, SimGroup};
 use life::{Life, LifeId, Stage};
 use master::Successor;
@@ -115,8 +118,14 @@ enum Due {
     Fault(Box<Fault>),
     /// Another master goes on with the job.
     TakeOver,
-    /// The ledger goes back to the start of the job.
+    /// The ledger goes back to the newest checkpoint, or to the start of the job.
     Restore(RollbackId),
+    /// The copy of the model for a checkpoint exists, of the worker that made this call.
+    Copy(LifeId, u64, CheckpointId),
+    /// The ledger is to be cut for a copy of the model.
+    Cut(Copied),
+    /// The copies for a checkpoint are written, of which this worker has had one made.
+    Written(LifeId, CheckpointId),
 }
 
 /// A message to the head that is on its way: its place among all of them.
@@ -203,6 +212,7 @@ pub struct World<O = Blind> {
     master_paused_until: JobTime,
     /// What another master goes on from; `None` if none may.
     successor: Option<Box<Successor>>,
+    checkpoints: Checkpoints,
     network_rng: DetRng,
     scheduler_rng: DetRng,
     fault_rng: DetRng,
@@ -294,6 +304,7 @@ impl<O: Observer> World<O> {
             deadline: JobTime::NEVER,
             master_paused_until: JobTime::ZERO,
             successor,
+            checkpoints: Checkpoints::default(),
             faults_over: false,
             ended: None,
             violation: None,
@@ -399,6 +410,9 @@ impl<O: Observer> World<O> {
             Due::Fault(fault) => self.fault(*fault),
             Due::TakeOver => self.take_over(),
             Due::Restore(rollback) => self.restore(rollback),
+            Due::Copy(life, call, checkpoint) => self.model_copied(life, call, checkpoint),
+            Due::Cut(copied) => self.cut_ledger(copied),
+            Due::Written(life, checkpoint) => self.written(life, checkpoint),
         }
     }
 
@@ -483,11 +497,12 @@ impl<O: Observer> World<O> {
                     }
                 } else if mode.acks == AckPoint::Commit {
                     self.journal.committed(commit.step, commit.samples);
+                    self.checkpoints.committed(commit.step, commit.samples);
                 }
                 self.unpark(holder, Some(commit.asked), || Reply::Committed(commit));
             }
-            // A simulated job has no schedule of checkpoints, so nobody is asked to take one.
-            HeadEffect::Rested { holder, .. } => self.unpark(holder, None, || Reply::Rested),
+            HeadEffect::Rested { holder, keep: false, .. } => self.unpark(holder, None, || Reply::Rested),
+            HeadEffect::Rested { holder, checkpoint, keep: true } => self.keep(holder, checkpoint),
             HeadEffect::Undone(holder) => {
                 let parked = self.life_of(holder).and_then(|id| self.lives[id.0 as usize].parked.as_deref());
                 if let Some((HeadEvent::Ready { step, .. }, _)) = parked {
@@ -898,15 +913,13 @@ impl<O: Observer> World<O> {
         self.lives[id.0 as usize].attempts = 0;
         match *answer {
             HeadAnswer::Registered { plan, .. } => self.registered(id, plan),
-            HeadAnswer::Left { evaluate, .. } => {
-                if evaluate {
-                    let life = &mut self.lives[id.0 as usize];
-                    life.call += 1;
-                    let (call, holder) = (life.call, life.holder);
-                    let found = HeadEvent::Evaluated { holder, samples: 0, metrics: Metrics::default() };
-                    self.send_head(id, call, found);
-                } else {
-                    self.exit(id, 0);
+            HeadAnswer::Left { evaluate, checkpoint } => {
+                let life = &mut self.lives[id.0 as usize];
+                life.call += 1;
+                (life.last, life.evaluates) = (checkpoint, evaluate);
+                match checkpoint {
+                    Some(checkpoint) => self.copy_model(id, self.now, checkpoint),
+                    None => self.leave(id),
                 }
             }
             // To an evaluation.
@@ -923,6 +936,18 @@ impl<O: Observer> World<O> {
             | HeadAnswer::Diagnosed(_)
             | HeadAnswer::Checkpointed { .. }
             | HeadAnswer::Scaled { .. } => {}
+        }
+    }
+
+    /// What is left to do for a worker that has left: it evaluates the model, or exits.
+    fn leave(&mut self, id: LifeId) {
+        let life = &self.lives[id.0 as usize];
+        if life.evaluates {
+            let (call, holder) = (life.call, life.holder);
+            let found = HeadEvent::Evaluated { holder, samples: 0, metrics: Metrics::default() };
+            self.send_head(id, call, found);
+        } else {
+            self.exit(id, 0);
         }
     }
 
@@ -1153,6 +1178,11 @@ impl<O: Observer> World<O> {
             self.let_in(id, joined);
         }
         let life = &mut self.lives[id.0 as usize];
+        match reply {
+            Reply::Agreed(verdict) => life.agreed = verdict.samples,
+            Reply::Applied => life.samples += std::mem::take(&mut life.agreed),
+            _ => {}
+        }
         life.call += 1;
         life.attempts = 0;
         life.in_group_call = false;
@@ -1377,21 +1407,34 @@ impl<O: Observer> World<O> {
 
     /// Answers a parked call, if the life still waits for it: of a commit, that of this step.
     fn unpark(&mut self, holder: Holder, step: Option<u64>, reply: impl FnOnce() -> Reply) {
-        let Some(id) = self.life_of(holder) else { return };
+        if let Some((id, at)) = self.let_go(holder, step) {
+            let call = self.lives[id.0 as usize].call;
+            self.send_reply(at, id, call, reply());
+        }
+    }
+
+    /// A worker that stands still is told to have the copies made for a checkpoint.
+    fn keep(&mut self, holder: Holder, checkpoint: CheckpointId) {
+        if let Some((id, at)) = self.let_go(holder, None) {
+            self.copy_model(id, at, checkpoint);
+        }
+    }
+
+    /// A call is no longer parked: of which life, and when the answer arrives.
+    fn let_go(&mut self, holder: Holder, step: Option<u64>) -> Option<(LifeId, JobTime)> {
+        let id = self.life_of(holder)?;
         let waits = match (self.lives[id.0 as usize].parked.as_deref(), step) {
             (Some((HeadEvent::Join { .. } | HeadEvent::Rest { .. }, _)), None) => true,
             (Some((HeadEvent::Ready { step: waits, .. }, _)), Some(step)) => *waits == step,
             _ => false,
         };
         if !waits {
-            return;
+            return None;
         }
         // Lost on its way back: it asks again when it has waited long enough.
-        let Some(at) = self.travel(id, MESSAGE_BYTES, false) else { return };
-        let life = &mut self.lives[id.0 as usize];
-        life.parked = None;
-        let call = life.call;
-        self.send_reply(at, id, call, reply());
+        let at = self.travel(id, MESSAGE_BYTES, false)?;
+        self.lives[id.0 as usize].parked = None;
+        Some((id, at))
     }
 
     /// The training loop is over.
@@ -1468,7 +1511,11 @@ pub(crate) fn head_config(setup: &Setup, policy: Box<dyn Policy>) -> HeadConfig 
             rule: setup.pace_rule.clone(),
             ..MonitorConfig::default()
         },
-        checkpoints: None,
+        checkpoints: setup.checkpoint_every.map(|every| CheckpointSchedule {
+            every,
+            first: CheckpointId(1),
+            epochs: setup.epochs,
+        }),
         can_roll_back: setup.goes_back,
         hosts: Arc::new(Places::new(setup.workers, setup.workers_per_host).names()),
     }

@@ -125,6 +125,11 @@ fn line(what: &Happening<'_>) -> Option<String> {
         Happening::Fault(fault) => Some(format!("! fault {fault:?}")),
         Happening::MasterEnded(until) => Some(format!("! the master ends; another one goes on at {until}")),
         Happening::TakenOver => Some("! another master goes on".to_owned()),
+        Happening::Copied(holder, checkpoint) => {
+            Some(format!("{holder} has a copy of the model for checkpoint {checkpoint}"))
+        }
+        Happening::Cut(checkpoint) => Some(format!("the ledger is cut for checkpoint {checkpoint}")),
+        Happening::Kept(checkpoint) => Some(format!("checkpoint {checkpoint} is whole")),
         Happening::Lost(holder) => Some(format!("a message of {holder} is lost")),
         Happening::Calm => Some("! calm from here".to_owned()),
         Happening::Ended(result) => Some(format!("! the job ends: {result:?}")),

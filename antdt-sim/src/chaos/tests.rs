@@ -78,6 +78,7 @@ fn old_questions_for_a_group_that_a_master_finds_when_it_goes_on_decide_nothing(
         reports_links: false,
         max_restarts: 50,
         goes_back: false,
+        checkpoint_every: None,
         control_tick: ms(57),
         heartbeat: ms(87),
         silence_limit: Duration::from_nanos(2_476_230_254),
@@ -99,10 +100,10 @@ fn old_questions_for_a_group_that_a_master_finds_when_it_goes_on_decide_nothing(
 }
 
 /// Beyond those, each the first one in which a defect in `mutants.toml` shows: what a broken step took, taken twice; the
-/// newest dead life not fenced.
+/// newest dead life not fenced; a checkpoint begun while others train.
 #[test]
 fn every_invariant_holds_where_a_rare_defect_would_show() {
-    hold_in([1913, 2298, 2380, 3034]);
+    hold_in([1913, 2298, 2380, 3034, 4457]);
 }
 
 /// A job that goes on with another master: that one restarted slow nodes as if none had been restarted before (761), and sooner than
@@ -320,6 +321,7 @@ fn with_the_dead_coming_back(seed: u64) -> Case {
         reports_links: false,
         max_restarts: 50,
         goes_back: false,
+        checkpoint_every: None,
         control_tick: ms(50, 250, rng),
         heartbeat,
         silence_limit: Duration::from_secs(60),

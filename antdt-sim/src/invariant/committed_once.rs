@@ -8,7 +8,9 @@
 //! the shard service was started again, if they are granted to another worker before their holder has
 //! registered there and presented its lease.
 //!
-//! Where a job goes back to its start, nothing is in its model, and nothing that was trained before gets into it.
+//! A checkpoint is of one moment: its model has exactly what its ledger has acknowledged; in asynchronous training also
+//! what was pushed and not yet acknowledged by workers that had ended. Where a job goes back to it, or to its start, that is what
+//! is in the model, and nothing that was trained since gets into it.
 //!
 //! Source: our design: the two rounds of a step in all-reduce, and the commit in one place with servers.
 
@@ -16,8 +18,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use antdt_agent::MicroBatch;
 use antdt_core::{
-    Ack, AckOutcome, AckPoint, Barrier, Capabilities, Contribution, Fragment, Generation, Holder, JobTime,
-    Joined, LeaseId, MembershipVersion, ShardKey, Standing, StepCommit, StepResult,
+    Ack, AckOutcome, AckPoint, Barrier, Capabilities, CheckpointId, Contribution, Fragment, Generation,
+    Holder, JobTime, Joined, LeaseId, MembershipVersion, ShardKey, Standing, StepCommit, StepResult,
 };
 use antdt_job::{Call, HeadAnswer, HeadEffect, HeadEvent, Reply};
 use antdt_shard::DatasetSpec;
@@ -77,6 +79,33 @@ pub struct CommittedOnce {
     /// trained in that group or under a lease of that generation gets into no model that counts.
     newest: MembershipVersion,
     undone: Option<(MembershipVersion, Generation)>,
+    /// Lives that have ended, and those that take part since the job went back, if it did.
+    died: BTreeSet<Holder>,
+    since: Option<BTreeSet<Holder>>,
+    copies: BTreeMap<CheckpointId, ModelCopy>,
+    /// What the newest checkpoint's model has beyond its ledger.
+    beyond: BTreeMap<ShardKey, InModel>,
+}
+
+/// The model as it was copied for a checkpoint.
+#[derive(Debug)]
+struct ModelCopy {
+    /// Whoever had it made does not know yet that the job went back, or it went back since.
+    undone: bool,
+    /// Acknowledged samples of that moment, which were all in the model.
+    acked: u64,
+    /// Shards of which the model had more.
+    more: BTreeMap<ShardKey, More>,
+}
+
+/// What a model had of a shard that was not acknowledged.
+#[derive(Debug)]
+struct More {
+    /// Up to where it was acknowledged.
+    acked: u64,
+    samples: InModel,
+    /// The worker that had contributed it had ended.
+    of_dead: bool,
 }
 
 impl CommittedOnce {
@@ -101,23 +130,25 @@ impl CommittedOnce {
             loaded: BTreeMap::new(),
             newest: MembershipVersion(0),
             undone: None,
+            died: BTreeSet::new(),
+            since: None,
+            copies: BTreeMap::new(),
+            beyond: BTreeMap::new(),
         }
     }
 
-    /// The job goes back to its start: nothing is in its model.
+    /// The job goes back: its model is that of the newest checkpoint, or of its start.
     fn set_back(&mut self) {
         self.undone = Some((self.newest, self.progress.generation));
-        self.in_model.clear();
+        self.in_model.clone_from(&self.beyond);
+        self.since = Some(BTreeSet::new());
+        self.copies.values_mut().for_each(|copy| copy.undone = true);
         self.steps.clear();
         self.models.clear();
         self.entering.clear();
     }
 
     fn record(&mut self, record: &Record) -> Result<(), String> {
-        if let Record::Restored(_) = record {
-            self.set_back();
-        }
-        self.progress.saw(record)?;
         if let Record::GenerationStarted { .. } = record {
             self.registered.clear();
         }
@@ -301,6 +332,52 @@ impl CommittedOnce {
         }
     }
 
+    /// A copy of the model exists.
+    fn copied(&mut self, holder: Holder, checkpoint: CheckpointId) {
+        let undone = self.since.as_ref().is_some_and(|since| !since.contains(&holder));
+        let of = |(key, samples): (&ShardKey, &InModel)| {
+            let (acked, of_dead) = (self.progress.offset(*key), self.died.contains(&samples.holder));
+            (samples.end > acked).then_some((*key, More { acked, samples: *samples, of_dead }))
+        };
+        let more = self.in_model.iter().filter_map(of).collect();
+        self.copies.insert(checkpoint, ModelCopy { undone, acked: self.progress.acked(), more });
+    }
+
+    /// A checkpoint is whole.
+    fn kept(&mut self, checkpoint: CheckpointId) -> Result<(), String> {
+        let parts = self.copies.remove(&checkpoint).zip(self.progress.acked_at_cut(checkpoint));
+        let Some((copy, mut acked)) = parts else {
+            return Err(format!("checkpoint {checkpoint} is whole without a model or a ledger"));
+        };
+        if copy.undone {
+            return Err(format!("checkpoint {checkpoint} has a model of before the job went back"));
+        }
+        let common = self.mode.steps_in_common();
+        self.beyond.clear();
+        for (key, More { acked: before, samples, of_dead }) in copy.more {
+            let cut = self.progress.at_cut(checkpoint, key).unwrap_or_default();
+            acked -= cut.saturating_sub(before);
+            let may_lack = !common && of_dead;
+            if cut > samples.end || (cut < samples.end && !may_lack) {
+                return Err(format!(
+                    "checkpoint {checkpoint} has {} up to {} in its model, and up to {cut} in its ledger",
+                    shard(key),
+                    samples.end
+                ));
+            }
+            if cut < samples.end {
+                self.beyond.insert(key, samples);
+            }
+        }
+        if acked != copy.acked {
+            return Err(format!(
+                "checkpoint {checkpoint} has {} other samples in its model, and {acked} in its ledger",
+                copy.acked
+            ));
+        }
+        Ok(())
+    }
+
     fn granted(&mut self, what: &Happening<'_>) -> Result<(), String> {
         // A clone: what was moved is judged by what is known of all leases.
         for moved in self.leases.saw(what).to_vec() {
@@ -339,7 +416,18 @@ impl Invariant for CommittedOnce {
 
     fn saw(&mut self, _at: JobTime, what: &Happening<'_>) -> Result<(), String> {
         self.granted(what)?;
+        if let Happening::Kept(checkpoint) = what {
+            self.kept(*checkpoint)?;
+        }
+        if let Happening::Record(Record::Restored(_)) = what {
+            self.set_back();
+        }
+        self.progress.saw(what)?;
         match what {
+            Happening::Copied(holder, checkpoint) => {
+                self.copied(*holder, *checkpoint);
+                Ok(())
+            }
             Happening::Record(record) => self.record(record),
             Happening::Ledger(Event::Register { holder, .. }, Answer::Register(Ok(_))) => {
                 self.registered.insert(*holder);
@@ -395,6 +483,9 @@ impl Invariant for CommittedOnce {
             }
             Happening::Effect(HeadEffect::Joined(holder, joined)) => {
                 self.newest = self.newest.max(joined.membership);
+                if let Some(since) = &mut self.since {
+                    since.insert(*holder);
+                }
                 self.standings.remove(holder);
                 match self.decided.take() {
                     Some(step) if joined.next_step != step + 1 => {
@@ -405,6 +496,7 @@ impl Invariant for CommittedOnce {
                 }
             }
             Happening::Died(holder) => {
+                self.died.insert(*holder);
                 self.models.remove(holder);
                 self.entering.remove(holder);
                 self.combined.remove(holder);
@@ -507,6 +599,46 @@ mod tests {
         let mut history = combined();
         history.worker(holder(0), &IDLE_REPLY, &Call::Apply).generation(2).register(holder(1));
         history.granted(holder(0), 2, &[grant(3, 1, 0)]).fails("the model has 4 of it");
+    }
+
+    #[test]
+    fn a_checkpoint_has_what_its_ledger_has_and_nothing_of_before_the_job_went_back() {
+        let one = CheckpointId(1);
+        let trained = || {
+            let mut history = combined();
+            history.worker(holder(0), &IDLE_REPLY, &Call::Apply).recorded_ack(0, 4);
+            history
+        };
+        // The model has four samples of the second shard that the ledger gets in time, or too late.
+        let mut history = trained();
+        history.saw(&Happening::Copied(holder(0), one)).recorded_ack(1, 4);
+        history.saw(&Happening::Cut(one)).saw(&Happening::Kept(one)).holds();
+        let mut history = trained();
+        history.saw(&Happening::Copied(holder(0), one)).saw(&Happening::Cut(one)).recorded_ack(1, 4);
+        history.saw(&Happening::Kept(one)).fails("up to 4 in its model, and up to 0 in its ledger");
+        // What is trained after the copy is in the ledger only.
+        let mut history = combined();
+        history.saw(&Happening::Copied(holder(0), one));
+        history.worker(holder(0), &IDLE_REPLY, &Call::Apply).recorded_ack(0, 4);
+        history
+            .saw(&Happening::Cut(one))
+            .saw(&Happening::Kept(one))
+            .fails("has 0 other samples in its model");
+        history.saw(&Happening::Kept(CheckpointId(2)));
+        // Back at its start, a worker has the model of before until it is let in again.
+        let start = antdt_shard::ShardLedger::new(spec(), Generation(1)).unwrap().snapshot();
+        let back = |history: &mut History<CommittedOnce>| {
+            history.saw(&Happening::Record(&Record::Restored(Box::new(start.clone())))).generation(2);
+        };
+        let mut history = trained();
+        back(&mut history);
+        history.saw(&Happening::Copied(holder(0), one)).saw(&Happening::Cut(one));
+        history.saw(&Happening::Kept(one)).fails("has a model of before the job went back");
+        let mut history = trained();
+        back(&mut history);
+        history.effect(&HeadEffect::Joined(holder(0), again(None, 0, 0).into()));
+        history.saw(&Happening::Copied(holder(0), one)).saw(&Happening::Cut(one));
+        history.saw(&Happening::Kept(one)).holds();
     }
 
     #[test]

@@ -30,9 +30,7 @@ impl Invariant for DoneIsFinal {
     }
 
     fn saw(&mut self, _at: JobTime, what: &Happening<'_>) -> Result<(), String> {
-        if let Happening::Record(record) = what {
-            self.progress.saw(record)?;
-        }
+        self.progress.saw(what)?;
         for moved in self.leases.saw(what) {
             if let Move::Granted(holder, grant) = moved
                 && self.progress.is_done(grant.key)

@@ -31,7 +31,7 @@ const LIMIT: Duration = Duration::from_secs(6 * 3600);
 pub enum JobEnding {
     /// Every sample is committed.
     Completed,
-    /// A server ended, and with it its part of the model.
+    /// A server ended, and with it its part of the model; or the worker that was to write the last checkpoint.
     ServerLost,
     /// All workers that had the model ended at once.
     ModelLost,
@@ -262,7 +262,9 @@ impl EpochEnds {
         let Some((holder, exit)) = self.exit else { return wrong("no process ended") };
         let lives = self.harms.keys().filter(|life| life.node == holder.node).count();
         let fits = match ending {
-            JobEnding::ServerLost => holder.node.role == Role::Server,
+            JobEnding::ServerLost => {
+                holder.node.role == Role::Server || self.harms.get(&holder).is_some_and(|harm| harm.done)
+            }
             JobEnding::Unretryable => matches!(exit, Exit::Unretryable { .. }),
             JobEnding::RestartsExhausted => lives > self.max_restarts as usize,
             JobEnding::Completed | JobEnding::ModelLost => false,

@@ -5,8 +5,8 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use antdt_core::{
-    Ack, AckOutcome, Epoch, FetchOutcome, Generation, Grant, Holder, Incarnation, LeaseId, NodeId, RequestId,
-    ShardKey,
+    Ack, AckOutcome, CheckpointId, Epoch, FetchOutcome, Generation, Grant, Holder, Incarnation, LeaseId,
+    NodeId, RequestId, ShardKey,
 };
 use antdt_shard::ledger::{Answer, Event, Record};
 use antdt_shard::{DatasetSpec, Epochs};
@@ -218,31 +218,55 @@ impl Leases {
     }
 }
 
+/// What is acknowledged at one moment, and what is given up.
+#[derive(Debug, Clone, Default)]
+struct Done {
+    /// Acknowledged samples of shards that are not complete.
+    partial: BTreeMap<ShardKey, u64>,
+    /// One bit for each complete shard, 64 shards of an epoch in a word.
+    whole: BTreeMap<(Epoch, u64), u64>,
+    faults: BTreeMap<ShardKey, u32>,
+    acked: u64,
+    quarantined: u64,
+}
+
+impl Done {
+    fn has(&self, key: ShardKey) -> bool {
+        let word = self.whole.get(&(key.epoch, key.index / 64));
+        word.is_some_and(|bits| bits & (1 << (key.index % 64)) != 0)
+    }
+}
+
 /// How far each shard is, by the ledger's records.
 #[derive(Debug)]
 pub(super) struct Progress {
     spec: DatasetSpec,
-    /// Acknowledged samples of shards that are not complete.
-    partial: BTreeMap<ShardKey, u64>,
-    /// One bit for each complete shard, 64 shards of an epoch in a word.
-    done: BTreeMap<(Epoch, u64), u64>,
-    faults: BTreeMap<ShardKey, u32>,
-    pub(super) acked: u64,
-    pub(super) quarantined: u64,
+    done: Done,
     pub(super) generation: Generation,
+    /// When the ledger was cut for checkpoints, and for the newest that is whole.
+    cuts: BTreeMap<CheckpointId, Done>,
+    kept: Done,
 }
 
 impl Progress {
     pub(super) fn new(spec: &DatasetSpec) -> Self {
         Self {
             spec: spec.clone(),
-            partial: BTreeMap::new(),
-            done: BTreeMap::new(),
-            faults: BTreeMap::new(),
-            acked: 0,
-            quarantined: 0,
+            done: Done::default(),
             generation: Generation::default(),
+            cuts: BTreeMap::new(),
+            kept: Done::default(),
         }
+    }
+
+    /// Acknowledged samples.
+    pub(super) const fn acked(&self) -> u64 {
+        self.done.acked
+    }
+
+    /// Samples that are given up.
+    pub(super) const fn quarantined(&self) -> u64 {
+        self.done.quarantined
     }
 
     /// Samples of all epochs; `None` if there is no end.
@@ -255,7 +279,7 @@ impl Progress {
 
     /// Whether every sample is acknowledged or given up.
     pub(super) fn is_finished(&self) -> bool {
-        self.total() == Some(self.acked + self.quarantined)
+        self.total() == Some(self.done.acked + self.done.quarantined)
     }
 
     /// Which shard a record is about; `None` if there is none at that position.
@@ -270,23 +294,55 @@ impl Progress {
 
     /// Samples of the shard that are acknowledged.
     pub(super) fn offset(&self, key: ShardKey) -> u64 {
-        if self.is_done(key) { self.len(key) } else { self.partial.get(&key).copied().unwrap_or(0) }
+        self.offset_in(&self.done, key)
+    }
+
+    fn offset_in(&self, done: &Done, key: ShardKey) -> u64 {
+        if done.has(key) { self.len(key) } else { done.partial.get(&key).copied().unwrap_or(0) }
     }
 
     pub(super) fn is_done(&self, key: ShardKey) -> bool {
-        let word = self.done.get(&(key.epoch, key.index / 64));
-        word.is_some_and(|bits| bits & (1 << (key.index % 64)) != 0)
+        self.done.has(key)
     }
 
     pub(super) fn is_given_up(&self, key: ShardKey) -> bool {
-        self.faults.get(&key).is_some_and(|faults| *faults >= self.spec.max_data_faults)
+        self.done.faults.get(&key).is_some_and(|faults| *faults >= self.spec.max_data_faults)
     }
 
-    /// Takes a record in.
+    /// Takes in what happens, if it is about the ledger.
     ///
     /// # Errors
-    /// If it is about a shard that does not exist, or that is complete or given up, or goes back in it.
-    pub(super) fn saw(&mut self, record: &Record) -> Result<(), String> {
+    /// If a record is about a shard that does not exist, or that is complete or given up, or goes back in it; or if the ledger
+    /// goes back to another moment than that of the newest whole checkpoint, or of the start of the job.
+    pub(super) fn saw(&mut self, what: &Happening<'_>) -> Result<(), String> {
+        match what {
+            Happening::Record(record) => self.recorded(record)?,
+            Happening::Cut(checkpoint) => {
+                self.cuts.insert(*checkpoint, self.done.clone());
+            }
+            Happening::Kept(checkpoint) => {
+                self.kept = self
+                    .cuts
+                    .remove(checkpoint)
+                    .ok_or_else(|| format!("checkpoint {checkpoint} is whole without a cut of the ledger"))?;
+                self.cuts = self.cuts.split_off(checkpoint);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// What the ledger had acknowledged of a shard when it was cut for this checkpoint.
+    pub(super) fn at_cut(&self, checkpoint: CheckpointId, key: ShardKey) -> Option<u64> {
+        self.cuts.get(&checkpoint).map(|done| self.offset_in(done, key))
+    }
+
+    /// What it had acknowledged in all.
+    pub(super) fn acked_at_cut(&self, checkpoint: CheckpointId) -> Option<u64> {
+        self.cuts.get(&checkpoint).map(|done| done.acked)
+    }
+
+    fn recorded(&mut self, record: &Record) -> Result<(), String> {
         match record {
             Record::GenerationStarted { generation } => self.generation = *generation,
             Record::Acked { epoch, position, offset } => {
@@ -298,33 +354,32 @@ impl Progress {
                         shard(key)
                     ));
                 }
-                self.acked += offset - before;
+                self.done.acked += offset - before;
                 if *offset == len {
-                    self.partial.remove(&key);
-                    *self.done.entry((key.epoch, key.index / 64)).or_default() |= 1 << (key.index % 64);
+                    self.done.partial.remove(&key);
+                    *self.done.whole.entry((key.epoch, key.index / 64)).or_default() |= 1 << (key.index % 64);
                 } else {
-                    self.partial.insert(key, *offset);
+                    self.done.partial.insert(key, *offset);
                 }
             }
             Record::Failed { epoch, position } => {
                 let key = self.writable(*epoch, *position)?;
-                *self.faults.entry(key).or_default() += 1;
+                *self.done.faults.entry(key).or_default() += 1;
                 if self.is_given_up(key) {
-                    self.quarantined += self.len(key) - self.offset(key);
+                    self.done.quarantined += self.len(key) - self.offset(key);
                 }
             }
-            // Simulated jobs take no checkpoints: what they go back to is their start.
             Record::Restored(snapshot) => {
-                let counts = snapshot.counts();
-                if counts.acked + counts.quarantined > 0 {
+                let (counts, kept) = (snapshot.counts(), &self.kept);
+                if (counts.acked, counts.quarantined) != (kept.acked, kept.quarantined) {
+                    let Done { acked, quarantined, .. } = kept;
                     return Err(format!(
-                        "the ledger goes back to {counts:?}, which is not the start of the job"
+                        "the ledger goes back to {counts:?}; the newest checkpoint has {acked} acknowledged samples and \
+                         {quarantined} given up"
                     ));
                 }
-                self.partial.clear();
-                self.done.clear();
-                self.faults.clear();
-                (self.acked, self.quarantined) = (0, 0);
+                self.done = self.kept.clone();
+                self.cuts.clear();
             }
             _ => {}
         }

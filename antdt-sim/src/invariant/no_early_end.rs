@@ -37,7 +37,7 @@ impl NoEarlyEnd {
         if self.progress.is_finished() {
             return Ok(());
         }
-        let Progress { acked, quarantined, .. } = self.progress;
+        let (acked, quarantined) = (self.progress.acked(), self.progress.quarantined());
         let total = self.progress.total().unwrap_or(u64::MAX);
         Err(format!("{what} with {acked} samples acknowledged and {quarantined} given up of {total}"))
     }
@@ -49,12 +49,11 @@ impl Invariant for NoEarlyEnd {
     }
 
     fn saw(&mut self, _at: JobTime, what: &Happening<'_>) -> Result<(), String> {
+        self.progress.saw(what)?;
         match what {
-            Happening::Record(record) => {
-                if matches!(record, Record::Restored(_)) {
-                    self.since = Some(BTreeSet::new());
-                }
-                self.progress.saw(record)
+            Happening::Record(Record::Restored(_)) => {
+                self.since = Some(BTreeSet::new());
+                Ok(())
             }
             Happening::Effect(HeadEffect::Joined(holder, _)) => {
                 if let Some(since) = &mut self.since {

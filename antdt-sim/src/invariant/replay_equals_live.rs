@@ -49,7 +49,6 @@ impl ReplayEqualsLive {
             let fence = self.fences.entry(*node).or_insert(*through);
             *fence = (*fence).max(*through);
         }
-        self.progress.saw(record)?;
         self.fold.apply(record).map_err(|error| format!("the log does not fold: {error}"))
     }
 
@@ -111,6 +110,7 @@ impl Invariant for ReplayEqualsLive {
     }
 
     fn saw(&mut self, _at: JobTime, what: &Happening<'_>) -> Result<(), String> {
+        self.progress.saw(what)?;
         match what {
             Happening::Record(record) => self.record(record)?,
             Happening::Ledger(_, Answer::Status(status))

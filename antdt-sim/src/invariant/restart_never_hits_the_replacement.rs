@@ -35,6 +35,9 @@ struct Life {
     outdated: bool,
     /// The job goes back without it: another life follows, whenever the news of its end comes.
     undone: bool,
+    /// Its platform takes it back; and a checkpoint is whole since the master heard of that.
+    preempted: bool,
+    taken_back: bool,
     /// It left without the end of the data, or its end is known.
     over: bool,
     /// Its process has ended, or it never was one.
@@ -82,6 +85,8 @@ impl RestartNeverHitsTheReplacement {
             doubted: None,
             outdated: false,
             undone: false,
+            preempted: false,
+            taken_back: false,
             over: false,
             ended: false,
         };
@@ -103,7 +108,7 @@ impl RestartNeverHitsTheReplacement {
             None => at.since(life.launched) >= RestartConfig::default().starting_limit,
         };
         let cut_off = life.doubted.is_some_and(|since| at.since(since) >= self.silence);
-        life.ordered || life.over || life.undone || life.stalled || silent || cut_off
+        life.ordered || life.taken_back || life.over || life.undone || life.stalled || silent || cut_off
     }
 
     /// The job goes back: servers, whose parameters are too new, are started again, and so are workers that have seen the end of the
@@ -132,6 +137,11 @@ impl RestartNeverHitsTheReplacement {
             HeadEvent::Stalled { holder, .. } if matches!(answer, HeadAnswer::Noted) => {
                 if let Some(life) = self.life(*holder) {
                     life.stalled = true;
+                }
+            }
+            HeadEvent::Preempted(holder) if matches!(answer, HeadAnswer::Noted) => {
+                if let Some(life) = self.life(*holder) {
+                    life.preempted = true;
                 }
             }
             HeadEvent::Leave { holder, end_of_data, .. } => {
@@ -165,6 +175,10 @@ impl Invariant for RestartNeverHitsTheReplacement {
     fn saw(&mut self, at: JobTime, what: &Happening<'_>) -> Result<(), String> {
         match what {
             Happening::Head(event, answer) => self.heard(at, event, answer),
+            // With the model in a checkpoint nothing is lost with whoever its platform takes back anyway.
+            Happening::Kept(_) => {
+                self.lives.values_mut().for_each(|life| life.taken_back |= life.preempted);
+            }
             Happening::TakenOver => self.goes_back(true),
             Happening::Effect(HeadEffect::Note {
                 note: Note::Event { node: None, kind: "rollback", .. },

@@ -32,7 +32,7 @@ impl SamplesAccounted {
             return Err(format!("the counts do not add up: {counts:?}"));
         }
         let total = self.progress.total().unwrap_or(counts.total);
-        let (acked, quarantined) = (self.progress.acked, self.progress.quarantined);
+        let (acked, quarantined) = (self.progress.acked(), self.progress.quarantined());
         let doing = self.leases.doing();
         let todo = total.saturating_sub(acked + quarantined + doing);
         let mine = Counts { total, acked, todo, doing, quarantined };
@@ -50,17 +50,16 @@ impl Invariant for SamplesAccounted {
 
     fn saw(&mut self, _at: JobTime, what: &Happening<'_>) -> Result<(), String> {
         self.leases.saw(what);
+        self.progress.saw(what)?;
         match what {
-            Happening::Record(record) => {
-                if matches!(record, Record::Restored(_)) {
-                    self.told = Counts::default();
-                }
-                self.progress.saw(record)
+            Happening::Record(Record::Restored(_)) => {
+                self.told = Counts::default();
+                Ok(())
             }
             Happening::Ledger(_, Answer::Status(status)) => self.check(status.counts),
             Happening::Head(HeadEvent::Tick(Some(counts)), _) => {
                 let before = std::mem::replace(&mut self.told, *counts);
-                if !counts.balance() || counts.acked < before.acked || counts.acked > self.progress.acked {
+                if !counts.balance() || counts.acked < before.acked || counts.acked > self.progress.acked() {
                     return Err(format!("the master is told {counts:?} after {before:?}"));
                 }
                 Ok(())

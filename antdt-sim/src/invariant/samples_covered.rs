@@ -34,17 +34,14 @@ impl Invariant for SamplesCovered {
     }
 
     fn saw(&mut self, _at: JobTime, what: &Happening<'_>) -> Result<(), String> {
-        match what {
-            Happening::Record(record) => self.progress.saw(record)?,
-            Happening::Ended(Ok(())) => {
-                let (acked, given_up) = (self.progress.acked, self.progress.quarantined);
-                if let Some(total) = self.progress.total().filter(|total| *total != acked + given_up) {
-                    return Err(format!(
-                        "the job ended well with {acked} samples acknowledged and {given_up} given up of {total}"
-                    ));
-                }
+        self.progress.saw(what)?;
+        if let Happening::Ended(Ok(())) = what {
+            let (acked, given_up) = (self.progress.acked(), self.progress.quarantined());
+            if let Some(total) = self.progress.total().filter(|total| *total != acked + given_up) {
+                return Err(format!(
+                    "the job ended well with {acked} samples acknowledged and {given_up} given up of {total}"
+                ));
             }
-            _ => {}
         }
         for moved in self.leases.saw(what) {
             if let Move::Granted(holder, grant) = moved {

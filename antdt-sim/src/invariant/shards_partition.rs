@@ -42,9 +42,7 @@ impl Invariant for ShardsPartition {
     }
 
     fn saw(&mut self, _at: JobTime, what: &Happening<'_>) -> Result<(), String> {
-        if let Happening::Record(record) = what {
-            self.progress.saw(record)?;
-        }
+        self.progress.saw(what)?;
         let cap = self.spec.max_leases_per_holder as usize;
         let mut granted_to = None;
         for moved in self.leases.saw(what) {

@@ -30,6 +30,7 @@ pub(super) struct JobFile {
     gradient_bytes: u64,
     max_restarts: u32,
     goes_back: bool,
+    checkpoint_every: Option<String>,
     control_tick: Span,
     heartbeat: Span,
     silence_limit: Span,
@@ -62,6 +63,7 @@ impl Default for JobFile {
             gradient_bytes: setup.gradient_bytes,
             max_restarts: setup.max_restarts,
             goes_back: setup.goes_back,
+            checkpoint_every: None,
             control_tick: Span(setup.control_tick),
             heartbeat: Span(setup.heartbeat),
             silence_limit: Span(setup.silence_limit),
@@ -74,6 +76,11 @@ impl JobFile {
     pub(super) fn resolve(&self) -> Result<(Setup, String), InvalidValue> {
         let pace_rule = Rule::named(&self.pace_rule, &BTreeMap::new()).map_err(|error| {
             InvalidValue::new("job.pace-rule", &self.pace_rule, format!("a known one: {error}"))
+        })?;
+        let every = self.checkpoint_every.as_deref().map(str::parse).transpose();
+        let checkpoint_every = every.map_err(|error: InvalidValue| InvalidValue {
+            field: "job.checkpoint-every".to_owned(),
+            ..error
         })?;
         let setup = Setup {
             sync: sync_mode(&self.sync)?,
@@ -91,6 +98,7 @@ impl JobFile {
             reports_links: Setup::default().reports_links,
             max_restarts: self.max_restarts,
             goes_back: self.goes_back,
+            checkpoint_every,
             control_tick: self.control_tick.0,
             heartbeat: self.heartbeat.0,
             silence_limit: self.silence_limit.0,

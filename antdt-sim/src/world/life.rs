@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use antdt_agent::AgentSession;
-use antdt_core::{DetRng, Generation, Holder, JobTime, MembershipVersion, RollbackId, Seed};
+use antdt_core::{CheckpointId, DetRng, Generation, Holder, JobTime, MembershipVersion, RollbackId, Seed};
 use antdt_job::{HeadEvent, WorkerLoop};
 
 use crate::journal::Usage;
@@ -63,6 +63,12 @@ pub(super) struct Life {
     pub(super) timeout: Duration,
     /// Whether it has the job's model.
     pub(super) trained: bool,
+    /// Samples in its model, and those of the step that its group has agreed on.
+    pub(super) samples: u64,
+    pub(super) agreed: u64,
+    /// The checkpoint that it takes before it exits, and whether it evaluates the model then.
+    pub(super) last: Option<CheckpointId>,
+    pub(super) evaluates: bool,
     /// Whether something will look after what is parked.
     pub(super) reask_armed: bool,
     /// `None` for a server.
@@ -131,6 +137,10 @@ impl Life {
             timeout,
             broken: Arc::default(),
             trained: false,
+            samples: 0,
+            agreed: 0,
+            last: None,
+            evaluates: false,
             attempts: 0,
             born: now,
             died: JobTime::NEVER,

@@ -7,8 +7,9 @@ use antdt_core::{Exit, Holder, JobTime, Machine, RollbackId};
 use antdt_job::head::{HeadRecord, RolledBack};
 use antdt_job::{Head, HeadEffect, HeadEvent};
 use antdt_monitor::classify;
-use antdt_shard::{Event as LedgerEvent, LedgerSnapshot, ShardLedger};
+use antdt_shard::{Event as LedgerEvent, ShardLedger};
 
+use super::checkpoints::Moment;
 use super::life::LifeId;
 use super::{Due, Lost, World, head_config};
 use crate::happening::{Happening, Observer};
@@ -23,8 +24,8 @@ pub(super) struct Successor {
     pub(super) record: HeadRecord,
     /// The job's policy, which has decided nothing.
     policy: Box<dyn Policy>,
-    /// The ledger at the start of the job.
-    start: LedgerSnapshot,
+    /// The job at its start.
+    start: Moment,
     /// The newest rollback that was ordered.
     newest: RollbackId,
     /// When the next master begins; `None` while there is one.
@@ -40,7 +41,7 @@ impl Successor {
         Self {
             record: HeadRecord::default(),
             policy,
-            start: ledger.snapshot(),
+            start: Moment { ledger: ledger.snapshot(), samples: 0, checkpoint: None },
             newest: RollbackId(0),
             begins: None,
             doomed: None,
@@ -107,6 +108,7 @@ impl<O: Observer> World<O> {
         }
         self.master_paused_until = JobTime::ZERO;
         self.deadline = JobTime::NEVER;
+        self.checkpoints.forget();
         self.let_askers_go();
         for index in 0..self.lives.len() {
             let life = &self.lives[index];
@@ -163,7 +165,7 @@ impl<O: Observer> World<O> {
         }
     }
 
-    /// The ledger goes back to the start of the job, unless a newer order says so, or the master that ordered it has ended.
+    /// The job goes back to its newest checkpoint, or to its start, unless a newer order says so, or the master that ordered it has ended.
     pub(super) fn restore(&mut self, rollback: RollbackId) {
         if self.now < self.master_paused_until {
             self.queue.push(self.master_paused_until, Due::Restore(rollback));
@@ -171,13 +173,20 @@ impl<O: Observer> World<O> {
         }
         let ordered = |successor: &&Successor| successor.newest == rollback && successor.begins.is_none();
         let Some(successor) = self.successor.as_deref().filter(ordered) else { return };
-        let (snapshot, generation) = (Box::new(successor.start.clone()), self.ledger.generation().next());
+        let Moment { ledger, samples, checkpoint } =
+            self.checkpoints.newest.clone().unwrap_or_else(|| successor.start.clone());
+        let (snapshot, generation) = (Box::new(ledger), self.ledger.generation().next());
         let before = self.ledger.counts();
         self.ask_ledger(LedgerEvent::Restore { snapshot, generation });
+        self.checkpoints.set_back(samples);
         let counts = self.ledger.counts();
-        let again = before.acked - counts.acked;
-        let text = format!("went back to the start of the job: {again} samples are trained again");
-        let outcome = Ok(RolledBack { checkpoint: None, counts, text });
+        let again = before.acked.saturating_sub(counts.acked);
+        let (place, name) = match checkpoint {
+            Some(checkpoint) => (Some(checkpoint.to_string().into()), format!("checkpoint {checkpoint}")),
+            None => (None, "the start of the job".to_owned()),
+        };
+        let text = format!("went back to {name}: {again} samples are trained again");
+        let outcome = Ok(RolledBack { checkpoint: place, counts, text });
         self.ask_head(HeadEvent::RolledBack { rollback, outcome });
     }
 }

@@ -188,6 +188,7 @@ impl<O: Observer> World<O> {
         };
         let fates = group.fates.take();
         let members = Arc::clone(&group.members);
+        let source = group.source.and_then(|rank| members.get(rank)).copied();
         if self.setup.reports_links && matches!(group.sum, Some(Sum::Combined { .. })) {
             let began = group.last;
             self.note_transfers(&members, began);
@@ -204,6 +205,10 @@ impl<O: Observer> World<O> {
             None => return,
         };
         let calls = group.take();
+        let given = match source {
+            Some(source) => self.lives[source.0 as usize].samples,
+            None => self.checkpoints.restored(),
+        };
         for (rank, call) in calls.iter() {
             let id = members[rank];
             let life = &mut self.lives[id.0 as usize];
@@ -211,8 +216,8 @@ impl<O: Observer> World<O> {
                 continue;
             }
             let reply = if fates.as_ref().is_none_or(|fates| fates[rank] == Fate::Completes) {
-                if matches!(reply, Reply::Entered) {
-                    life.trained = true;
+                if matches!(reply, Reply::Entered) && !std::mem::replace(&mut life.trained, true) {
+                    life.samples = given;
                 }
                 &reply
             } else {

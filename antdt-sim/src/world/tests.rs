@@ -1,6 +1,7 @@
 use antdt_controller::RestartBudget;
 use antdt_controller::policy::{Decision, ProposedAction, REGISTRY};
 use antdt_core::{ClusterView, NodeActionKind, Reason, Seed};
+use antdt_job::head::CheckpointEvery;
 
 use super::*;
 use crate::invariant::{self, Checkers};
@@ -509,5 +510,42 @@ fn what_nobody_watches_goes_as_what_is_watched() {
         let (unseen, _) = blind.at_most(5_000_000).run(limit).unwrap();
         let Ok((seen, _)) = watched.at_most(5_000_000).run(limit) else { panic!("{seed}: a violation") };
         assert_eq!(unseen, seen, "{seed}");
+    }
+}
+
+/// Runs a job that takes a checkpoint after each step or two under these faults, under all invariants.
+fn checkpointed(sync: &str, faults: Vec<(JobTime, Fault)>) -> SimulatedJob {
+    let servers = if sync.starts_with("ps-") { 2 } else { 0 };
+    let setup = Setup {
+        sync: sync.parse().unwrap(),
+        servers,
+        samples: 10_240,
+        goes_back: true,
+        checkpoint_every: Some(CheckpointEvery::Steps(2)),
+        seed: Seed(1),
+        ..Setup::default()
+    };
+    let checkers = Checkers::new(invariant::all(&setup).unwrap());
+    let world =
+        World::watched(setup, REGISTRY.by_name("none").unwrap(), models(1.0, faults), checkers).unwrap();
+    let ended = world.run(JobTime::from_duration(Duration::from_secs(1_000_000)));
+    let (outcome, mut checkers) = ended.unwrap_or_else(|(violation, _)| panic!("{sync}: {violation}"));
+    checkers.finish().unwrap();
+    assert_eq!((&outcome.result, outcome.counts.acked), (&Ok(()), 10_240), "{sync}: {:#?}", outcome.events);
+    outcome
+}
+
+#[test]
+fn a_checkpoint_is_of_one_moment_whenever_the_master_ends() {
+    let at = |millis: u64| JobTime::from_duration(Duration::from_millis(millis));
+    for sync in antdt_job::SyncMode::examples().iter().map(ToString::to_string) {
+        let mut back = 0;
+        for shift in 0..50 {
+            let fault = Fault::RestartMaster(Duration::from_millis(500), None);
+            let outcome = checkpointed(&sync, vec![(at(5_000 + 28 * shift), fault)]);
+            let mut events = outcome.events.iter();
+            back += usize::from(events.any(|event| event.text.starts_with("went back to checkpoint")));
+        }
+        assert!(back > 0, "{sync}: {back} of 50 went back to a checkpoint");
     }
 }
