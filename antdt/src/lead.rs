@@ -11,6 +11,7 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+#[cfg(feature = "cli")]
 use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
@@ -70,6 +71,7 @@ impl Elector {
     }
 
     /// Pause between two tries.
+    #[cfg(feature = "cli")]
     pub(crate) const fn pause(&self) -> Duration {
         match self {
             // It adds at most this to the time that the job is without a master, and costs one system call.

@@ -95,6 +95,7 @@ pub fn place(dir: &Path) -> PathBuf {
 }
 
 /// Returns the settings of the job that took the checkpoint that is meant by `dir`; `None` if there is none or it does not hold them.
+#[cfg(feature = "cli")]
 pub(crate) fn settings(dir: &Path) -> Option<JobSpec> {
     let meant = meant(dir).ok()?;
     serde_json::from_str(meant.checkpoint.manifest().extra.get(SETTINGS)?).ok()

@@ -110,19 +110,14 @@ pub fn formats() -> Vec<&'static str> {
 ///
 /// # Errors
 /// If a file cannot be read.
+#[cfg(feature = "cli")]
 pub(crate) fn fingerprint(spec: &JobSpec) -> Result<Option<String>, Box<dyn Error + Send + Sync>> {
     shipped::fingerprint(spec)
 }
 
 #[cfg(not(feature = "cli"))]
 mod shipped {
-    use crate::job::JobSpec;
-
     pub(super) const ALL: &[super::Entry] = &[];
-
-    pub(super) fn fingerprint(_: &JobSpec) -> Result<Option<String>, Box<dyn super::Error + Send + Sync>> {
-        Ok(None)
-    }
 
     pub(super) const fn formats() -> Vec<&'static str> {
         Vec::new()

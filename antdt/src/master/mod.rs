@@ -68,7 +68,9 @@ use service::{ControlService, Parked};
 use shards::{ShardTap, ShardWatch};
 
 pub(crate) use fleet::Fleet;
-pub(crate) use journal::{Orphaned, first_checkpoint, left_settings, settings};
+pub(crate) use journal::{Orphaned, first_checkpoint};
+#[cfg(feature = "cli")]
+pub(crate) use journal::{left_settings, settings};
 pub use seams::{PartError, PartsAgain, RecorderFactory, Seams, StoreFactory};
 
 /// Events that may wait for the head; a caller beyond that waits its turn.
