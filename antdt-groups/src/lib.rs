@@ -66,6 +66,8 @@ pub mod policy;
 pub mod filter;
 pub mod lock;
 
+pub mod open_pairs;
+
 mod connectivity;
 mod roster;
 
@@ -80,5 +82,6 @@ pub use message::{
     GeneratorEffect, GeneratorError, GeneratorEvent, Go, GroupDecision, GroupKey, GroupOrigin, ReduceOutcome,
     Taken,
 };
+pub use open_pairs::{OpenPairs, Pairing};
 pub use policy::{Bipartite, Division, FirstToArrive, GroupPolicy, InterIntra, Random};
 pub use static_schedule::StaticSchedule;
