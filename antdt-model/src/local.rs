@@ -574,6 +574,53 @@ mod tests {
         }
     }
 
+    proptest! {
+        /// As workers do that average in pairs while they compute: a pair leaves the sum of all models, and a gradient that was begun
+        /// before it moves the sum by a step, once.
+        #[test]
+        fn pairs_beside_gradients_keep_the_mean_and_each_gradient_moves_it_once(
+            seed in any::<u32>(),
+            events in prop::collection::vec((0_usize..4, 0_usize..4, any::<bool>()), 1..40),
+        ) {
+            let sgd = &rule("sgd", 0.5);
+            let mut workers = vec![LocalReplica::new(replica(sgd)); 4];
+            let mut begun: [Option<(Vec<f32>, SparseGradient, u64)>; 4] = Default::default();
+            let sum = |workers: &[LocalReplica]| -> Vec<f64> {
+                let models: Vec<Vec<f32>> = workers.iter().map(|worker| all(worker.model())).collect();
+                (0..models[0].len()).map(|at| models.iter().map(|model| f64::from(model[at])).sum()).collect()
+            };
+            let near = |found: &[f64], expected: &[f64]| {
+                let norm = |of: &mut dyn Iterator<Item = f64>| of.map(|value| value * value).sum::<f64>().sqrt();
+                let off = norm(&mut found.iter().zip(expected).map(|(found, expected)| found - expected));
+                off <= 1e-6 * norm(&mut expected.iter().copied()).max(1.0)
+            };
+            for (number, (one, other, pair)) in (0_u64..).zip(events) {
+                let before = sum(&workers);
+                if pair && one != other {
+                    let given = [workers[one].give(), workers[other].give()];
+                    for worker in [one, other] {
+                        let mean = workers[worker].mean(&given);
+                        workers[worker].mix(mean, 1).unwrap();
+                    }
+                    prop_assert_eq!(all(workers[one].model()), all(workers[other].model()));
+                    prop_assert!(near(&sum(&workers), &before), "{:?} {:?}", sum(&workers), before);
+                } else if let Some((dense, rows, samples)) = begun[one].take() {
+                    let mut expected = before;
+                    let step = |sum: &f32| 0.5 * f64::from(*sum) / samples as f64;
+                    expected.iter_mut().zip(&dense).for_each(|(value, sum)| *value -= step(sum));
+                    for (row, sums) in rows.rows.iter().zip(rows.values.chunks(DIM)) {
+                        let place = 3 + *row as usize * DIM;
+                        expected[place..].iter_mut().zip(sums).for_each(|(value, sum)| *value -= step(sum));
+                    }
+                    workers[one].advance(&dense, &rows, samples).unwrap();
+                    prop_assert!(near(&sum(&workers), &expected), "{:?} {:?}", sum(&workers), expected);
+                } else {
+                    begun[one] = Some(gradient(u64::from(seed) + number));
+                }
+            }
+        }
+    }
+
     /// Models (1, 5, 2) and (-1, 3, 2): from their mean, (0, 4, 2), each is as far as (1, 1, 0).
     #[test]
     fn the_distance_to_an_average_is_in_units_of_its_norm() {
