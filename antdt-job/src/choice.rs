@@ -11,6 +11,7 @@
 //! within s steps: in the long run the slowest sets the pace: maxᵢ mean cᵢ + transfer
 //! nobody:         n / Σ 1 / (mean cᵢ + transfer)
 //! a few, g:       the same, with (g - 1) / g of a median step added, the rest of its peers' steps
+//! beside:         n / Σ 1 / max(mean cᵢ, transfer)
 //! transfer:       hops × latency + loads × (transfer measured - its hops × latency) / its loads
 //! ```
 //!
@@ -38,6 +39,8 @@ pub struct Traffic {
     pub whole: bool,
     /// Number of workers that wait for each other in an exchange.
     pub peers: u32,
+    /// Whether the exchange runs while the next gradient is computed, with workers that are ready for it.
+    pub beside: bool,
 }
 
 impl Traffic {
@@ -46,7 +49,8 @@ impl Traffic {
     pub fn usual(capabilities: Capabilities, workers: u32, servers: u32) -> Self {
         let doublings = f64::from(workers.max(1).next_power_of_two().ilog2());
         let all = 2.0 * f64::from(workers.saturating_sub(1)) / f64::from(workers.max(1));
-        let usual = Self { every: 1, loads: all, hops: 4.0 * doublings, whole: false, peers: workers };
+        let usual =
+            Self { every: 1, loads: all, hops: 4.0 * doublings, whole: false, peers: workers, beside: false };
         match (capabilities.model, capabilities.barrier) {
             (ModelPlace::Replicas | ModelPlace::PerWorker, _) => usual,
             (ModelPlace::Servers, _) => {
@@ -67,7 +71,7 @@ impl Traffic {
     pub fn among(peers: u32) -> Self {
         let peers = peers.max(2);
         let loads = 2.0 * f64::from(peers - 1) / f64::from(peers);
-        Self { every: 1, loads, hops: 6.0, whole: true, peers }
+        Self { every: 1, loads, hops: 6.0, whole: true, peers, beside: false }
     }
 }
 
@@ -125,8 +129,10 @@ impl Measured {
         let transfer = self.transfer(&of, &self.traffic(in_mode));
         let means: Vec<f64> = self.compute.iter().map(|compute| mean(compute)).collect();
         let at_own_pace = |wait: f64| {
-            let paces =
-                means.iter().map(|compute| (compute + wait + transfer).max(f64::MIN_POSITIVE).recip());
+            let step = |compute: &f64| {
+                if of.beside { compute.max(transfer) } else { compute + wait + transfer }
+            };
+            let paces = means.iter().map(|compute| step(compute).max(f64::MIN_POSITIVE).recip());
             f64::from(self.workers()) / paces.sum::<f64>()
         };
         match mode.capabilities().barrier {
@@ -304,9 +310,13 @@ mod tests {
             assert!((found - expected).abs() < 1e-9, "{name}: {found} {expected}");
         }
         // In pairs a worker waits for half of a median step, and moves one load.
-        let found = chosen(&["allreduce", "ripples=division:2", "ad-psgd"], &steps, LONG).seconds;
+        let found =
+            chosen(&["allreduce", "ripples=division:2", "ad-psgd", "ad-psgd=overlap"], &steps, LONG).seconds;
         let in_pairs = 4.0 / (3.0 / 0.35 + 1.0 / 0.75);
         assert!((found[1] - in_pairs).abs() < 1e-9 && (found[2] - in_pairs).abs() < 1e-9, "{found:?}");
+        // Beside the gradient it waits for nobody, and the load takes longer than a fast gradient.
+        let beside = 4.0 / (3.0 / 0.2 + 1.0 / 0.5);
+        assert!((found[3] - beside).abs() < 1e-9, "{found:?}");
         // A whole model is larger than what a step changes.
         let found =
             chosen(&["allreduce", "ad-psgd"], &Measured { whole: 3.0, ..steps.clone() }, LONG).seconds[1];

@@ -78,6 +78,12 @@ pub enum Call {
     /// Compute the gradient of the loaded batch or micro-batch, which is zero if the batch is empty. Answered by
     /// [`Reply::Computed`].
     Compute,
+    /// In modes with a separate model for each worker: begin to compute the gradient of the loaded batch, or of its last
+    /// micro-batch, on the model as it is now. Calls that follow may change the model meanwhile. Answered at once by
+    /// [`Reply::Computing`].
+    ComputeBeside,
+    /// Wait for the gradient that was begun [beside](Self::ComputeBeside). Answered by [`Reply::ComputedBeside`].
+    Finish,
     /// Combine with the other members, and learn which samples each contributed. Replicas add up all members'
     /// gradients. Separate models are averaged: among all members weighted by samples, among a few uniformly.
     /// Answered by [`Reply::Combined`] or [`Reply::Broken`].
@@ -106,6 +112,15 @@ pub enum Call {
     /// In modes whose steps the master commits: wait until the master commits this step, or says which
     /// workers take part in it. Answered by [`Reply::Committed`] or [`Reply::Broken`].
     Ready {
+        /// Number of the step.
+        step: u64,
+        /// Samples and acknowledgements of this worker in the step.
+        readiness: Readiness,
+    },
+    /// Like [`Ready`](Self::Ready), but only until the gradient that was begun [beside](Self::ComputeBeside) is
+    /// computed. Answered by [`Reply::ComputedBeside`] then: the master may have answered, and the worker must ask
+    /// again to know.
+    ReadyBeside {
         /// Number of the step.
         step: u64,
         /// Samples and acknowledgements of this worker in the step.
@@ -207,6 +222,17 @@ pub enum Reply {
         /// Sum of the losses of these samples.
         loss_sum: f64,
     },
+    /// Answers [`Call::ComputeBeside`].
+    Computing,
+    /// Answers [`Call::Finish`] and [`Call::ReadyBeside`]: the gradient that was begun beside is computed.
+    ComputedBeside {
+        /// Number of samples that were computed.
+        samples: u64,
+        /// Sum of the losses of these samples.
+        loss_sum: f64,
+        /// Time that the computation took.
+        took: Duration,
+    },
     /// Answers [`Call::Combine`] with the samples that each member contributed.
     Combined(StepResult),
     /// Answers [`Call::Agree`] with the totals of the control values.
@@ -215,7 +241,7 @@ pub enum Reply {
     Applied,
     /// Answers [`Call::Push`].
     Pushed,
-    /// Answers [`Call::Ready`].
+    /// Answers [`Call::Ready`] and [`Call::ReadyBeside`].
     Committed(Box<StepCommit>),
     /// Answers [`Call::Advance`].
     Advanced,
@@ -337,7 +363,13 @@ impl WorkerLoop {
                 let call = half.before_fault(core, &mut turn);
                 call.unwrap_or_else(|| core.fault(*sample, why.clone()))
             }
-            (At::Half, Reply::Computed { samples, loss_sum }) => {
+            (
+                At::Half,
+                Reply::Computed { samples, loss_sum } | Reply::ComputedBeside { samples, loss_sum, .. },
+            ) => {
+                if let Reply::ComputedBeside { took, .. } = reply {
+                    core.computed_beside(&turn, *took);
+                }
                 // The mode is told of one gradient, in however many micro-batches it was computed.
                 match core.computed_piece(&turn, *samples, *loss_sum) {
                     Ok(next) => next,

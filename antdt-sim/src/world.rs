@@ -148,6 +148,10 @@ enum Work {
     Load,
     Pull,
     Compute,
+    /// To begin to compute beside other calls.
+    Begun,
+    /// To compute beside other calls.
+    Beside,
     Apply,
     Advance,
     Revert,
@@ -1118,6 +1122,10 @@ impl<O: Observer> World<O> {
         if matches!(work, Work::Break) && self.setup.servers > 0 {
             return self.lose_servers(id);
         }
+        if matches!(work, Work::Beside) {
+            // It waits for the master no more.
+            self.lives[id.0 as usize].parked = None;
+        }
         self.advance(id, &self.result_of(id, work));
     }
 
@@ -1156,6 +1164,11 @@ impl<O: Observer> World<O> {
             Work::Load => Reply::Loaded,
             Work::Pull => Reply::Pulled,
             Work::Compute => Reply::Computed { samples: self.lives[id.0 as usize].piece, loss_sum: 0.0 },
+            Work::Begun => Reply::Computing,
+            Work::Beside => {
+                let (_, took, samples) = self.lives[id.0 as usize].beside.unwrap_or_default();
+                Reply::ComputedBeside { samples, loss_sum: 0.0, took }
+            }
             Work::Apply => Reply::Applied,
             Work::Advance => Reply::Advanced,
             Work::Revert => Reply::Reverted,
@@ -1249,14 +1262,23 @@ impl<O: Observer> World<O> {
                 if samples == 0 {
                     return Some(Work::Compute);
                 }
-                let time = self.models.compute.time(self.now, holder, samples, &mut life.rng);
-                life.busy += time;
-                let stands = std::mem::take(&mut life.hang);
-                if !stands.is_zero() {
-                    life.hung = (self.now, self.now + stands);
-                }
-                self.later(id, time + stands, Work::Compute);
+                let time = self.compute_time(id, samples);
+                self.later(id, time, Work::Compute);
                 None
+            }
+            Call::ComputeBeside => {
+                let samples = life.piece;
+                let time = self.compute_time(id, samples);
+                self.lives[id.0 as usize].beside = Some((self.now + time, time, samples));
+                Some(Work::Begun)
+            }
+            Call::Finish => self.finish_beside(id),
+            Call::ReadyBeside { step, readiness } => {
+                let is_there = self.finish_beside(id);
+                if is_there.is_none() {
+                    self.park(id, HeadEvent::Ready { holder, step, readiness });
+                }
+                is_there
             }
             Call::Combine { step, acks, peers, .. } => {
                 if let Peers::Apart { group, ranks } = &peers {
@@ -1293,6 +1315,28 @@ impl<O: Observer> World<O> {
                 None
             }
         }
+    }
+
+    /// How long a worker computes a gradient, from now on.
+    fn compute_time(&mut self, id: LifeId, samples: u64) -> Duration {
+        let life = &mut self.lives[id.0 as usize];
+        let time = self.models.compute.time(self.now, life.holder, samples, &mut life.rng);
+        life.busy += time;
+        let stands = std::mem::take(&mut life.hang);
+        if !stands.is_zero() {
+            life.hung = (self.now, self.now + stands);
+        }
+        time + stands
+    }
+
+    /// The gradient that is computed beside other calls: what it is, if it is there; else the call ends when it will be.
+    fn finish_beside(&mut self, id: LifeId) -> Option<Work> {
+        let due = self.lives[id.0 as usize].beside.map_or(self.now, |(due, ..)| due);
+        if due <= self.now {
+            return Some(Work::Beside);
+        }
+        self.later(id, due.since(self.now), Work::Beside);
+        None
     }
 
     fn later(&mut self, id: LifeId, time: Duration, work: Work) {

@@ -123,6 +123,39 @@ fn equal_workers_mostly_train_however_their_groups_are_formed() {
     }
 }
 
+/// A step of a worker that averages beside its gradient takes as long as the longer of the two, not as both.
+#[test]
+fn an_average_beside_the_gradient_costs_only_what_is_longer_than_the_gradient() {
+    let per_step = |sync: &str, bytes: u64| {
+        let mut scenario = shipped("groups_even");
+        (scenario.setup.workers, scenario.setup.global_batch_size) = (8, 512);
+        (scenario.setup.samples, scenario.setup.gradient_bytes) = (512 * 60, bytes);
+        scenario.setup.sync = sync.parse().unwrap();
+        outcome(&scenario, 0).completed.as_secs_f64() / 60.0
+    };
+    let (compute, mib) = (per_step("ad-psgd=overlap", 1), 1 << 20);
+    let [plain, overlap] = ["ad-psgd", "ad-psgd=overlap"].map(|sync| per_step(sync, 128 * mib));
+    assert!(overlap < 1.05 * compute, "hidden: {overlap} of {compute}, {plain} without");
+    assert!(plain > 1.2 * compute, "not hidden: {plain} of {compute}");
+    let long = per_step("ad-psgd=overlap", 2048 * mib);
+    // Who finds no free partner meanwhile goes on without.
+    assert!(long > 1.1 * compute, "longer than the gradient: {long} of {compute}");
+}
+
+/// Nobody waits for the slow one, and it is not left alone.
+#[test]
+fn a_slow_worker_that_answers_beside_its_gradient_holds_nobody_up() {
+    let time = |sync: &str| {
+        let mut scenario = shipped("groups_slow_worker");
+        scenario.setup.sync = sync.parse().unwrap();
+        outcome(&scenario, 0).completed.as_secs_f64()
+    };
+    let (plain, overlap) = (time("ad-psgd"), time("ad-psgd=overlap"));
+    // 204,800 samples at 128 a second, by 15 workers and a fifth of one.
+    let ideal = 204_800.0 / 128.0 / 15.2;
+    assert!(overlap < 1.1 * ideal && overlap < plain, "{overlap} of {ideal}, {plain} without");
+}
+
 #[test]
 fn who_has_its_share_of_the_data_from_the_start_keeps_it() {
     let mut scenario = shipped("static_sharding");

@@ -95,7 +95,7 @@ fn parameters(checkpoint: &Checkpoint) -> Vec<f32> {
     all
 }
 
-const MODES: [&[&str]; 11] = [
+const MODES: [&[&str]; 12] = [
     &["--sync", "allreduce", "--nproc-per-node", "3"],
     &["--sync", "ps-bsp", "--servers", "2", "--nproc-per-node", "2"],
     &["--sync", "ps-asp", "--servers", "3", "--nproc-per-node", "4"],
@@ -108,6 +108,7 @@ const MODES: [&[&str]; 11] = [
     &["--sync", "ripples=smart:2", "--nproc-per-node", "4"],
     // In the end momentum moves a parameter by 0.5 / (1 - 0.5) of what workers did, so that shares are at most counts here too.
     &["--sync", "diloco=3:rate=0.5:momentum=0.5", "--nproc-per-node", "2"],
+    &["--sync", "ad-psgd=overlap", "--nproc-per-node", "4"],
 ];
 
 /// Whether the mode averages models: then a sample has a share of the model instead of a count.
@@ -993,7 +994,7 @@ fn a_worker_that_gets_sigterm_hands_its_work_over_and_another_life_follows() {
 
 #[test]
 fn a_killed_worker_takes_at_most_its_last_step_with_it_and_the_others_share_what_it_trained() {
-    for mode in [MODES[6], MODES[7], MODES[8], MODES[9], MODES[10]] {
+    for mode in [MODES[6], MODES[7], MODES[8], MODES[9], MODES[10], MODES[11]] {
         let folder = tempfile::tempdir().unwrap();
         let job = begun(mode, true, folder.path());
         let (others, victim) = (nodes(&job, "worker-0"), nodes(&job, "worker-1")[0]);
@@ -1013,9 +1014,8 @@ fn a_killed_worker_takes_at_most_its_last_step_with_it_and_the_others_share_what
 /// Without deaths nothing of a sample is lost in the averages: the shares of all workers' models add up to the count.
 #[test]
 fn the_mean_of_all_models_has_the_same_share_of_every_sample() {
-    for mode in
-        [MODES[6], MODES[7], MODES[8], MODES[9], &["--sync", "d-psgd=exp", "--nproc-per-node", "6"][..]]
-    {
+    let exponential = ["--sync", "d-psgd=exp", "--nproc-per-node", "6"];
+    for mode in [MODES[6], MODES[7], MODES[8], MODES[9], MODES[11], &exponential[..]] {
         let folder = tempfile::tempdir().unwrap();
         let dir = folder.path().to_str().unwrap();
         let every =
@@ -1048,7 +1048,7 @@ fn a_server_that_gets_sigterm_ends_after_a_checkpoint_to_which_the_job_goes_back
 #[test]
 fn a_worker_that_is_stopped_is_missed_soon_and_started_again_and_the_count_is_exact() {
     // Where nobody waits for a push, the one in flight may stay in the model; the report bounds it.
-    for mode in [MODES[0], MODES[1], MODES[3], MODES[6], MODES[7], MODES[8], MODES[9], MODES[10]] {
+    for mode in [MODES[0], MODES[1], MODES[3], MODES[6], MODES[7], MODES[8], MODES[9], MODES[10], MODES[11]] {
         let folder = tempfile::tempdir().unwrap();
         let job = begun(mode, true, folder.path());
         let victim = nodes(&job, "worker-1")[0];

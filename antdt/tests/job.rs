@@ -147,7 +147,7 @@ fn assert_exact(report: &Report, samples: u64) {
 }
 
 /// Flags of the ways to combine what workers compute.
-const MODES: [&[&str]; 11] = [
+const MODES: [&[&str]; 12] = [
     &["--sync", "allreduce"],
     &["--sync", "ps-bsp", "--servers", "2"],
     &["--sync", "ps-asp", "--servers", "2"],
@@ -159,6 +159,7 @@ const MODES: [&[&str]; 11] = [
     &["--sync", "ripples-static=2"],
     &["--sync", "ripples=division:2"],
     &["--sync", "diloco=2"],
+    &["--sync", "ad-psgd=overlap"],
 ];
 
 const SMALL: &[&str] =

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::future::Future;
+use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -352,8 +353,32 @@ impl Agent {
     /// # Errors
     /// If this incarnation is fenced or the master is lost before.
     pub fn ready(&self, step: u64, readiness: &Readiness) -> Result<Option<StepCommit>, AgentError> {
+        self.runtime.block_on(self.ready_async(step, readiness))
+    }
+
+    /// Like [`ready`](Self::ready), but waits no longer than until `over` ends: [`ControlFlow::Break`] with its
+    /// outcome then. The master may have answered: to know, the worker asks again.
+    ///
+    /// # Errors
+    /// If this incarnation is fenced or the master is lost before.
+    pub fn ready_until<T>(
+        &self,
+        step: u64,
+        readiness: &Readiness,
+        over: impl Future<Output = T>,
+    ) -> Result<ControlFlow<T, Option<StepCommit>>, AgentError> {
+        self.runtime.block_on(async {
+            tokio::select! {
+                biased;
+                over = over => Ok(ControlFlow::Break(over)),
+                commit = self.ready_async(step, readiness) => commit.map(ControlFlow::Continue),
+            }
+        })
+    }
+
+    async fn ready_async(&self, step: u64, readiness: &Readiness) -> Result<Option<StepCommit>, AgentError> {
         let request = v1::ReadyRequest::new(self.holder(), step, readiness);
-        let reply = self.call("ready", Duration::MAX, |mut client| {
+        let ready = |mut client: ControlClient<JobChannel>| {
             let request = request.clone();
             async move {
                 let reply = client.ready(request).await?;
@@ -361,7 +386,8 @@ impl Agent {
                 let mine = reply.get_ref().asked == step;
                 if mine { Ok(reply) } else { Err(tonic::Status::aborted("the commit of another step")) }
             }
-        })?;
+        };
+        let reply = self.call_async("ready", Duration::MAX, ready).await?;
         if reply.undone {
             return Ok(None);
         }
@@ -523,6 +549,18 @@ impl Agent {
     where
         F: Future<Output = Result<tonic::Response<T>, tonic::Status>>,
     {
+        self.runtime.block_on(self.call_async(name, limit, call))
+    }
+
+    async fn call_async<T, F>(
+        &self,
+        name: &'static str,
+        limit: Duration,
+        call: impl Fn(ControlClient<JobChannel>) -> F,
+    ) -> Result<T, AgentError>
+    where
+        F: Future<Output = Result<tonic::Response<T>, tonic::Status>>,
+    {
         let holder = self.holder();
         let mut delays = backoff(
             Duration::from_millis(20),
@@ -530,38 +568,36 @@ impl Agent {
             self.session().master_wait(),
             Seed(u64::from(holder.node.index)),
         );
-        self.runtime.block_on(async {
-            loop {
-                let status = tokio::select! {
-                    () = self.stop.cancelled() => return Err(self.ended(name)),
-                    reply = tokio::time::timeout(limit, call(self.client.clone())) => match reply {
-                        Ok(Ok(reply)) => return Ok(reply.into_inner()),
-                        Ok(Err(status)) => status,
-                        Err(_) => tonic::Status::deadline_exceeded(format!("no answer within {limit:?}")),
-                    },
-                };
-                match retry_of(status.code()) {
-                    Retry::Never if status.code() == Code::PermissionDenied => {
-                        return Err(AgentError::Fenced { holder });
-                    }
-                    Retry::Never if status.code() == Code::Unauthenticated => {
-                        let (master, why) = (self.config.master.clone(), status.message().to_owned());
-                        return Err(AgentError::Unauthorized { master, why });
-                    }
-                    Retry::Never | Retry::Register => {
-                        return Err(AgentError::Refused { call: name, why: status.message().to_owned() });
-                    }
-                    Retry::Now => {}
-                    Retry::Later => match delays.next() {
-                        Some(delay) => tokio::time::sleep(delay).await,
-                        None => {
-                            let master = self.config.master.clone();
-                            return Err(AgentError::MasterLost { master, why: status.message().to_owned() });
-                        }
-                    },
+        loop {
+            let status = tokio::select! {
+                () = self.stop.cancelled() => return Err(self.ended(name)),
+                reply = tokio::time::timeout(limit, call(self.client.clone())) => match reply {
+                    Ok(Ok(reply)) => return Ok(reply.into_inner()),
+                    Ok(Err(status)) => status,
+                    Err(_) => tonic::Status::deadline_exceeded(format!("no answer within {limit:?}")),
+                },
+            };
+            match retry_of(status.code()) {
+                Retry::Never if status.code() == Code::PermissionDenied => {
+                    return Err(AgentError::Fenced { holder });
                 }
+                Retry::Never if status.code() == Code::Unauthenticated => {
+                    let (master, why) = (self.config.master.clone(), status.message().to_owned());
+                    return Err(AgentError::Unauthorized { master, why });
+                }
+                Retry::Never | Retry::Register => {
+                    return Err(AgentError::Refused { call: name, why: status.message().to_owned() });
+                }
+                Retry::Now => {}
+                Retry::Later => match delays.next() {
+                    Some(delay) => tokio::time::sleep(delay).await,
+                    None => {
+                        let master = self.config.master.clone();
+                        return Err(AgentError::MasterLost { master, why: status.message().to_owned() });
+                    }
+                },
             }
-        })
+        }
     }
 
     fn ended(&self, call: &'static str) -> AgentError {

@@ -303,6 +303,45 @@ fn an_active_worker_averages_with_a_passive_one_and_no_other_worker_waits() {
     assert_eq!(told.len(), 4, "{told:?}");
 }
 
+/// Questions 6 and 12 seek a partner and wait for it, 8 waits for one that seeks, 10 is to be answered at once.
+#[test]
+fn workers_that_average_beside_their_gradients_are_paired_with_those_that_ask_and_with_nobody_else() {
+    let mut world = World::new("ad-psgd=overlap", 4, 0).running();
+    let go = |group, of: [u32; 2]| of.map(|index| (index, group, false));
+    // Ranks 1 and 3 are active.
+    assert_eq!(asks(&mut world, 1, 6, false), [], "no passive one is open");
+    assert_eq!(asks(&mut world, 3, 8, false), [(3, 0, false)], "it has nothing new, and need not wait");
+    assert_eq!(asks(&mut world, 0, 6, false), go(1, [0, 1]));
+    // The gradient of worker 1 was there before it heard of that, and it has taken the question back.
+    assert_eq!(asks(&mut world, 1, 10, false), [(1, 1, false)], "it is told of the pair that it is in");
+    assert_eq!(asks(&mut world, 1, 6, false), [], "a late copy");
+    assert_eq!(asks(&mut world, 0, 7, false), []);
+    assert_eq!(asks(&mut world, 1, 11, false), go(1, [0, 1]), "both have the average");
+    // A passive one that has averaged answers again, until its gradient is there.
+    assert_eq!(asks(&mut world, 0, 8, false), []);
+    assert_eq!(asks(&mut world, 0, 10, false), [(0, 0, false)]);
+    assert_eq!(asks(&mut world, 3, 12, false), [], "it is not open any more");
+    assert_eq!(asks(&mut world, 2, 6, false), go(2, [2, 3]));
+}
+
+#[test]
+fn an_average_of_all_is_made_beside_gradients_and_no_question_is_taken_back_before() {
+    let mut world = with_checkpoints("ad-psgd=overlap", 3, 0);
+    assert_eq!(asks(&mut world, 0, 6, false), []);
+    world.tell(HeadEvent::Stop("interrupted".to_owned()));
+    assert_eq!(asks(&mut world, 1, 6, false), [], "the copy is of the mean of all");
+    assert_eq!(asks(&mut world, 0, 10, false), []);
+    assert_eq!(asks(&mut world, 0, 6, false), [], "a late copy is not what the worker waits for");
+    let readiness = Readiness { samples: 0, end_of_data: false, plan: PlanVersion(0), acks: Vec::new() };
+    world.tell(HeadEvent::Ready { holder: worker(2, 0), step: 6, readiness });
+    let answered = |effect: &HeadEffect| match effect {
+        HeadEffect::Committed(to, commit) => Some((to.node.index, commit.asked, commit.contributors.len())),
+        _ => None,
+    };
+    let answered: Vec<_> = world.effects.iter().filter_map(answered).collect();
+    assert_eq!(answered, [(0, 10, 3), (1, 6, 3), (2, 6, 3)]);
+}
+
 /// A worker asks for a group, or says that it has the average. What workers were told by it: of which group, and whether it is the end.
 fn asks(world: &mut World, index: u32, step: u64, end_of_data: bool) -> Vec<(u32, u64, bool)> {
     let readiness = Readiness { samples: 0, end_of_data, plan: PlanVersion(0), acks: Vec::new() };

@@ -17,6 +17,7 @@ fn every_variant_of_a_mode_keeps_its_promises() {
         "ripples=arrival",
         "ripples=smart:2:filter=off",
         "d-psgd=exp",
+        "ad-psgd=overlap",
     ] {
         check_mode(&mode.parse().unwrap()).unwrap();
     }

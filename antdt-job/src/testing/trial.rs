@@ -41,6 +41,7 @@ const CUT_TRIES: u32 = 40;
 
 /// Time between two events, and between two heartbeats.
 const MOMENT: Duration = Duration::from_millis(1);
+const MOMENT_NANOS: u64 = 1_000_000;
 const HEARTBEAT: Duration = Duration::from_millis(100);
 
 /// Report that a mode broke an invariant in a history. Its text names the invariant and the step, says what
@@ -245,6 +246,8 @@ struct Life {
     /// What its gradient is of, and what was loaded last.
     batch: Batch,
     piece: Batch,
+    /// Samples of the gradient that is computed beside other calls.
+    beside: Option<u64>,
     unreadable: bool,
     hangs: bool,
     /// Newest step in its model; `None` without the job's model.
@@ -265,6 +268,20 @@ struct Life {
     /// The newest rollback that it has joined after, and the servers that it has connections to.
     rollback: RollbackId,
     connected: BTreeSet<Holder>,
+}
+
+impl Life {
+    /// Whether a gradient that is computed beside others ends the call that the worker waits in.
+    fn may_finish(&self) -> bool {
+        self.beside.is_some() && matches!(self.call, Some(Call::ReadyBeside { .. }))
+    }
+
+    /// The gradient that was computed beside other calls; [`Reply::Broken`] if none was.
+    fn finished(&mut self) -> Reply {
+        let reply =
+            |samples| Reply::ComputedBeside { samples, loss_sum: 0.5, took: Duration::from_millis(1) };
+        self.beside.take().map_or(Reply::Broken, reply)
+    }
 }
 
 /// Model and ledger of one moment.
@@ -321,6 +338,8 @@ struct Trial<'a> {
     groups: BTreeMap<(MembershipVersion, u64), TrialGroup>,
     service: Service,
     service_restarts: u32,
+    /// What the master has said to a worker may be forgotten: workers that wait for it give each other up.
+    has_forgotten: bool,
     /// How often each sample is in the model, and how often it may be beyond once.
     in_model: Vec<u32>,
     excused: Vec<u32>,
@@ -398,6 +417,7 @@ impl<'a> Trial<'a> {
             groups: BTreeMap::new(),
             service: Service::new(&job.shards),
             service_restarts: 0,
+            has_forgotten: false,
             in_model: vec![0; samples],
             excused: vec![0; samples],
             steps: BTreeMap::new(),
@@ -452,8 +472,10 @@ impl<'a> Trial<'a> {
             }
             Step::Hang { process } => {
                 if let Some(life) = self.living(process).and_then(|holder| self.lives.get_mut(&holder)) {
-                    life.hangs |=
-                        matches!(life.call, Some(Call::Load(_) | Call::LoadPiece(..) | Call::Compute));
+                    life.hangs |= matches!(
+                        life.call,
+                        Some(Call::Load(_) | Call::LoadPiece(..) | Call::Compute | Call::Finish)
+                    );
                 }
             }
             Step::Preempt { node } => {
@@ -583,6 +605,7 @@ impl<'a> Trial<'a> {
     fn restart_master(&mut self, written: bool) -> Result<(), Breach> {
         let config = config(&self.mode, &self.job, &self.wish);
         self.head = Head::resume(config, &self.record).expect("the record is of this job");
+        self.has_forgotten = true;
         if self.service_restarts < SERVICE_RESTARTS_MAX {
             self.service_restarts += 1;
             self.service.restart();
@@ -598,7 +621,10 @@ impl<'a> Trial<'a> {
             let Some(life) = self.lives.get_mut(&holder) else { continue };
             let waits = life.stage == Stage::Training && life.coming.is_none() && life.keeps.is_none();
             let call = life.call.clone().filter(|_| waits);
-            if let Some(call @ (Call::Join(_) | Call::Ready { .. } | Call::Rest(_))) = call {
+            if let Some(
+                call @ (Call::Join(_) | Call::Ready { .. } | Call::ReadyBeside { .. } | Call::Rest(_)),
+            ) = call
+            {
                 self.begin(holder, call)?;
             }
         }
@@ -673,7 +699,10 @@ impl<'a> Trial<'a> {
                         }
                     }
                     if let Some(life) = self.lives.get_mut(&holder)
-                        && matches!(life.call, Some(Call::Ready { step, .. }) if step == commit.asked)
+                        && matches!(
+                            life.call,
+                            Some(Call::Ready { step, .. } | Call::ReadyBeside { step, .. }) if step == commit.asked
+                        )
                     {
                         life.coming = Some(Reply::Committed(commit).into());
                     }
@@ -681,13 +710,14 @@ impl<'a> Trial<'a> {
                 HeadEffect::Undone(holder) => {
                     self.ready.retain(|(_, of), _| *of != holder || !self.capabilities.mixes());
                     if let Some(life) = self.lives.get_mut(&holder)
-                        && matches!(life.call, Some(Call::Ready { .. }))
+                        && matches!(life.call, Some(Call::Ready { .. } | Call::ReadyBeside { .. }))
                     {
                         life.coming = Some(Reply::Broken.into());
                     }
                 }
                 HeadEffect::RollBack(rollback) => {
                     self.rollback = rollback;
+                    self.has_forgotten = true;
                     self.to_restore = true;
                     self.overtaken.clear();
                 }
@@ -722,6 +752,7 @@ impl<'a> Trial<'a> {
             coming: None,
             batch: Batch::default(),
             piece: Batch::default(),
+            beside: None,
             unreadable: false,
             hangs: false,
             model: None,
@@ -866,7 +897,7 @@ impl<'a> Trial<'a> {
     fn is_able(&self, holder: Holder) -> bool {
         self.lives.get(&holder).filter(|life| !life.hangs).is_some_and(|life| match life.stage {
             Stage::Starting => true,
-            Stage::Training => life.coming.is_some() || life.keeps.is_some(),
+            Stage::Training => life.coming.is_some() || life.keeps.is_some() || life.may_finish(),
             Stage::Leaving { .. } | Stage::Evaluating | Stage::Exiting => true,
         })
     }
@@ -939,6 +970,10 @@ impl<'a> Trial<'a> {
     fn train(&mut self, holder: Holder) -> Result<(), Breach> {
         self.now = self.now + MOMENT;
         let Some(life) = self.lives.get_mut(&holder) else { return Ok(()) };
+        // An answer of the master may be on its way when the gradient is there.
+        if life.may_finish() && (life.coming.is_none() || (self.now.0 / MOMENT_NANOS).is_multiple_of(3)) {
+            life.coming = Some(life.finished().into());
+        }
         let Some(coming) = life.coming.take() else { return Ok(()) };
         if let Some(parts) = coming.parts {
             life.prepared = Some(parts);
@@ -953,6 +988,7 @@ impl<'a> Trial<'a> {
                     life.model = None;
                     life.prepared = None;
                     life.advanced.clear();
+                    life.beside = None;
                 }
                 life.trained |= !self.capabilities.forms_groups() && !joined.finished;
             }
@@ -996,12 +1032,12 @@ impl<'a> Trial<'a> {
             Call::Combine { .. } | Call::Agree(_) => c.forms_groups() && c.waits_for_all(),
             Call::Apply => c.forms_groups(),
             Call::Pull | Call::Push { .. } => c.needs_servers(),
-            Call::Ready { .. } => match c.barrier {
+            Call::Ready { .. } | Call::ReadyBeside { .. } => match c.barrier {
                 Barrier::All | Barrier::AllBut(_) | Barrier::Peers => c.acks == AckPoint::Commit,
                 Barrier::Within(_) => c.acks == AckPoint::Push,
                 Barrier::Nobody => false,
             },
-            Call::Advance | Call::Revert => c.averages_models(),
+            Call::Advance | Call::Revert | Call::ComputeBeside | Call::Finish => c.averages_models(),
             // What the master commits, it acknowledges too.
             Call::Exchange { acks, .. } => acks.is_empty() || c.acks != AckPoint::Commit,
             Call::Join(_)
@@ -1025,6 +1061,9 @@ impl<'a> Trial<'a> {
         let reply = match call {
             Call::Join(standing) => {
                 self.leave_group(holder);
+                if self.has_forgotten {
+                    self.never_comes(holder);
+                }
                 self.overtaken.remove(&holder);
                 self.joins.push_back((holder, standing.clone()));
                 if self.joins.len() > OLD_JOINS {
@@ -1061,7 +1100,7 @@ impl<'a> Trial<'a> {
                 return self.meet(holder, Part::Combine { step, acks, fragments, peers });
             }
             Call::Agree(lanes) => return self.meet(holder, Part::Agree(lanes)),
-            Call::Ready { step, readiness } => {
+            Call::Ready { step, readiness } | Call::ReadyBeside { step, readiness } => {
                 // It asks for its next step.
                 self.overtaken.remove(&holder);
                 let is_pushed = readiness.samples > 0 && self.capabilities.acks == AckPoint::Commit;
@@ -1112,6 +1151,8 @@ impl<'a> Trial<'a> {
                 if micro.is_first() {
                     life.batch = Batch::default();
                 }
+                // A gradient that nobody waited for is dropped.
+                life.beside = None;
                 let first = life.piece.samples().next();
                 match first.filter(|_| std::mem::take(&mut life.unreadable)) {
                     Some(sample) => {
@@ -1134,6 +1175,21 @@ impl<'a> Trial<'a> {
                 life.batch.fragments.extend(piece.fragments);
                 Reply::Computed { samples, loss_sum: 0.5 }
             }
+            Call::ComputeBeside => {
+                let Some(life) = self.lives.get_mut(&holder) else { return Ok(()) };
+                let piece = std::mem::take(&mut life.piece);
+                life.beside = Some(piece.len());
+                life.batch.fragments.extend(piece.fragments);
+                Reply::Computing
+            }
+            Call::Finish => {
+                let Some(life) = self.lives.get_mut(&holder) else { return Ok(()) };
+                let reply = life.finished();
+                self.holds(Invariant::NeverConfused, reply != Reply::Broken, || {
+                    format!("{holder} waits for a gradient that was not begun")
+                })?;
+                reply
+            }
             Call::Apply => {
                 self.apply(holder)?;
                 Reply::Applied
@@ -1148,6 +1204,10 @@ impl<'a> Trial<'a> {
                 Reply::Pushed
             }
             Call::Advance => {
+                let is_here = self.lives.get(&holder).is_none_or(|life| life.beside.is_none());
+                self.holds(Invariant::NeverConfused, is_here, || {
+                    format!("{holder} applies a gradient that is being computed")
+                })?;
                 if let Some(life) = self.lives.get_mut(&holder) {
                     let batch = life.batch.fragments.to_vec();
                     life.advanced.extend(batch);
@@ -1259,8 +1319,14 @@ impl<'a> Trial<'a> {
     /// A worker applies what was combined last.
     fn apply(&mut self, holder: Holder) -> Result<(), Breach> {
         let Some(life) = self.lives.get_mut(&holder) else { return Ok(()) };
-        life.advanced.clear();
+        let replaced = std::mem::take(&mut life.advanced);
         let (before, prepared) = (life.model, life.prepared.take());
+        let given = prepared.as_ref().and_then(|(_, parts)| parts.by.get(&holder).cloned());
+        let is_kept = !self.capabilities.averages_models() || given.is_none_or(|given| given == replaced);
+        self.holds(Invariant::MeanKept, is_kept, || {
+            format!("{holder} replaces a model by the mean that is not the one which it gave")
+        })?;
+        let Some(life) = self.lives.get_mut(&holder) else { return Ok(()) };
         let Some((step, parts)) = prepared else {
             return self.holds(Invariant::SameModel, false, || {
                 format!("{holder} applies a step, and no result came since the last one")
@@ -1472,6 +1538,23 @@ impl<'a> Trial<'a> {
             {
                 life.coming = Some(Reply::Broken.into());
             }
+        }
+    }
+
+    /// The members of the groups apart that this worker does not come to give them up, after a while.
+    fn never_comes(&mut self, holder: Holder) {
+        let waits =
+            |group: &TrialGroup| group.members.contains(&holder) && !group.parts.contains_key(&holder);
+        let of =
+            |((_, number), group): &(&(MembershipVersion, u64), &TrialGroup)| *number > 0 && waits(group);
+        let waiting: Vec<Holder> = self
+            .groups
+            .iter()
+            .filter(of)
+            .filter_map(|(_, group)| group.parts.keys().next().copied())
+            .collect();
+        for member in waiting {
+            self.break_off(member);
         }
     }
 

@@ -64,6 +64,8 @@ pub struct WorkerCore {
     micro: MicroBatch,
     /// Samples of the micro-batches that were computed, and the sum of their losses.
     pieces: (u64, f64),
+    /// When the gradient was begun that is computed beside other calls; `None` also if the meter was restarted since.
+    beside: Option<JobTime>,
     holder: Holder,
     /// The newest rollback of the job that the worker has joined after.
     rollback: RollbackId,
@@ -84,6 +86,7 @@ impl WorkerCore {
             batch: Batch::default(),
             micro: MicroBatch::WHOLE,
             pieces: (0, 0.0),
+            beside: None,
             holder,
             rollback: RollbackId(0),
             told: MembershipVersion(0),
@@ -225,6 +228,7 @@ impl WorkerCore {
         self.micro = MicroBatch::WHOLE;
         self.idle = false;
         self.computed = (0, 0.0);
+        self.beside = None;
         let call = self.feed.roll_back()?;
         Some(self.ask(At::Feeding(Then::Join(Box::new(joined.clone()))), call))
     }
@@ -318,6 +322,34 @@ impl WorkerCore {
             }
             None => Err(std::mem::replace(&mut self.pieces, (0, 0.0))),
         }
+    }
+
+    /// Returns whether the micro-batch that was loaded is the last one of the batch.
+    pub const fn is_last_piece(&self) -> bool {
+        self.micro.is_last()
+    }
+
+    /// Begins to compute the gradient of the last micro-batch beside the calls that follow. The mode is told of it by
+    /// [`Reply::Computed`], like of one that is computed alone.
+    pub fn compute_beside(&mut self, turn: &Turn<'_>) -> Call {
+        self.enter(turn, Part::Compute);
+        self.beside = Some(turn.now);
+        self.call(Call::ComputeBeside)
+    }
+
+    /// The gradient that was begun beside other calls is here, and took so long: the rest of the time until now went to those calls.
+    pub(super) fn computed_beside(&mut self, turn: &Turn<'_>, took: Duration) {
+        let ended = match self.beside.take() {
+            Some(begun) => (begun + took).min(turn.now),
+            None => {
+                // What broke meanwhile leaves no trace.
+                let begun = turn.now - took;
+                self.meter.restart(begun);
+                self.meter.enter(begun, Part::Compute);
+                turn.now
+            }
+        };
+        self.meter.enter(ended, Part::Communicate);
     }
 
     /// Returns the call that pushes the gradient of the batch to the servers.
@@ -433,6 +465,7 @@ impl WorkerCore {
 
     /// Discards the time that has passed since the worker's last report.
     pub fn restart_meter(&mut self, turn: &Turn<'_>) {
+        self.beside = None;
         self.meter.restart(turn.now);
     }
 

@@ -115,7 +115,14 @@ fn what_a_master_has_spent_on_slow_nodes_is_spent_under_the_next_one() {
 
 /// The job of a seed, but that its workers average in groups that the master forms.
 fn in_groups(seed: u64) -> Case {
-    let modes = ["ripples=smart:2", "ripples=division:3", "ripples=buffer:2", "ripples=arrival:2", "ad-psgd"];
+    let modes = [
+        "ripples=smart:2",
+        "ripples=division:3",
+        "ripples=buffer:2",
+        "ripples=arrival:2",
+        "ad-psgd",
+        "ad-psgd=overlap",
+    ];
     let mut case = case(seed);
     case.setup.sync = modes[index(&mut Seed(seed).derive("mode").rng(), modes.len())].parse().unwrap();
     case.setup.servers = 0;

@@ -37,6 +37,8 @@ pub(super) struct Life {
     pub(super) cut_until: JobTime,
     /// What it sends to the master arrives twice until then.
     pub(super) doubled_until: JobTime,
+    /// When the gradient that is computed beside other calls is there, how long it takes, and of how many samples it is.
+    pub(super) beside: Option<(JobTime, Duration, u64)>,
     /// How long its training thread stands still in its next batch.
     pub(super) hang: Duration,
     /// Since when its training thread stands still, and until when.
@@ -124,6 +126,7 @@ impl Life {
             paused_until: JobTime::ZERO,
             cut_until: JobTime::ZERO,
             doubled_until: JobTime::ZERO,
+            beside: None,
             hang: Duration::ZERO,
             hung: (JobTime::ZERO, JobTime::ZERO),
             newest_arrival: JobTime::ZERO,

@@ -1,4 +1,4 @@
-//! Computation of the gradient of a batch, at the machine's speed or at an emulated one.
+//! Computation of the gradient of a batch, at the machine's speed or at an emulated one; by the training thread, or by another one beside it.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -6,7 +6,9 @@ use antdt_agent::runtime::{AtWork, Pulse};
 use antdt_agent::{Batch, Buffer, Gradient, GradientSink, Params, StepStats, TrainError, Trainer};
 use antdt_core::{Capabilities, Holder, ParamLayout, Work};
 
+use super::beside::Beside;
 use super::control::Control;
+use super::error::WorkerError;
 use crate::job::JobSpec;
 
 /// How fast this worker appears to be.
@@ -104,8 +106,8 @@ impl GradientSink for Paced<'_> {
     }
 }
 
-/// A trainer and its pacing.
-pub(super) struct Compute {
+/// A trainer, its pacing, and the batch that it has loaded.
+struct Engine {
     trainer: Box<dyn Trainer>,
     pacing: Pacing,
     pulse: Pulse,
@@ -115,34 +117,8 @@ pub(super) struct Compute {
     epochs: Vec<u32>,
 }
 
-impl std::fmt::Debug for Compute {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Compute").field("layout", self.trainer.layout()).finish_non_exhaustive()
-    }
-}
-
-impl Compute {
-    pub(super) fn new(trainer: Box<dyn Trainer>, pacing: Pacing, pulse: Pulse) -> Self {
-        Self { trainer, pacing, pulse, samples: Vec::new(), epochs: Vec::new() }
-    }
-
-    pub(super) fn trainer(&mut self) -> &mut dyn Trainer {
-        &mut *self.trainer
-    }
-
-    /// What an action can change, in a plan in which this worker has batches of that size.
-    pub(super) fn control(&mut self, mode: Capabilities, batch_size: u32) -> Control<'_> {
-        let spec = &self.pacing.spec;
-        let even = f64::from(spec.global_batch_size) / f64::from(spec.workers.max(1));
-        Control::new(mode, batch_size, even, &mut *self.trainer)
-    }
-
-    pub(super) fn layout(&self) -> &ParamLayout {
-        self.trainer.layout()
-    }
-
-    /// Reads the samples of a batch. Returns the rows it touches, ascending.
-    pub(super) fn load(&mut self, batch: &Batch) -> Result<&[u64], TrainError> {
+impl Engine {
+    fn load(&mut self, batch: &Batch) -> Result<&[u64], TrainError> {
         self.samples.clear();
         self.samples.extend(batch.samples());
         if self.samples.is_empty() {
@@ -156,13 +132,7 @@ impl Compute {
         self.trainer.load(&self.samples)
     }
 
-    /// Computes the gradient of the loaded batch at the emulated speed. An empty batch has a gradient of zero and takes no
-    /// time.
-    pub(super) fn run(
-        &mut self,
-        params: Params<'_>,
-        sink: &mut dyn GradientSink,
-    ) -> Result<StepStats, TrainError> {
+    fn run(&mut self, params: Params<'_>, sink: &mut dyn GradientSink) -> Result<StepStats, TrainError> {
         let layout = self.trainer.layout();
         if self.samples.is_empty() {
             sink.all(layout, &vec![0.0; layout.dense_len()], &[])?;
@@ -186,21 +156,137 @@ impl Compute {
         Ok(stats)
     }
 
+    fn gradient(&mut self, params: Params<'_>, gradient: &mut Gradient) -> Result<StepStats, TrainError> {
+        gradient.begin(params.rows.len());
+        let stats = self.run(params, gradient)?;
+        gradient.finish()?;
+        Ok(stats)
+    }
+}
+
+/// A gradient that was computed beside the training thread, and all that the computation had.
+struct Computed {
+    engine: Box<Engine>,
+    dense: Vec<f32>,
+    gradient: Gradient,
+    stats: Result<StepStats, TrainError>,
+}
+
+/// A trainer and its pacing.
+pub(super) struct Compute {
+    /// Not here while another thread computes with it.
+    engine: Option<Box<Engine>>,
+    layout: ParamLayout,
+    /// The thread that computes gradients beside this one, once one was wanted.
+    beside: Option<Beside<Computed>>,
+    /// Memory of the parameters that it computes with.
+    dense: Vec<f32>,
+}
+
+impl std::fmt::Debug for Compute {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Compute").field("layout", &self.layout).finish_non_exhaustive()
+    }
+}
+
+impl Compute {
+    pub(super) fn new(trainer: Box<dyn Trainer>, pacing: Pacing, pulse: Pulse) -> Self {
+        let layout = trainer.layout().clone();
+        let engine = Engine { trainer, pacing, pulse, samples: Vec::new(), epochs: Vec::new() };
+        Self { engine: Some(Box::new(engine)), layout, beside: None, dense: Vec::new() }
+    }
+
+    /// The trainer and its batch. A gradient that is computed beside this thread, and that nobody took, is waited for and dropped.
+    fn engine(&mut self) -> &mut Engine {
+        if self.engine.is_none() {
+            let computed = self.beside.as_mut().and_then(Beside::take);
+            self.engine = computed.map(|(computed, _)| computed.engine);
+        }
+        self.engine.as_mut().expect("it is here unless it computes beside this thread")
+    }
+
+    pub(super) fn trainer(&mut self) -> &mut dyn Trainer {
+        &mut *self.engine().trainer
+    }
+
+    /// What an action can change, in a plan in which this worker has batches of that size.
+    pub(super) fn control(&mut self, mode: Capabilities, batch_size: u32) -> Control<'_> {
+        let Engine { trainer, pacing, .. } = self.engine();
+        let even = f64::from(pacing.spec.global_batch_size) / f64::from(pacing.spec.workers.max(1));
+        Control::new(mode, batch_size, even, &mut **trainer)
+    }
+
+    pub(super) const fn layout(&self) -> &ParamLayout {
+        &self.layout
+    }
+
+    /// Reads the samples of a batch. Returns the rows it touches, ascending.
+    pub(super) fn load(&mut self, batch: &Batch) -> Result<&[u64], TrainError> {
+        self.engine().load(batch)
+    }
+
+    /// Computes the gradient of the loaded batch at the emulated speed. An empty batch has a gradient of zero and takes no
+    /// time.
+    pub(super) fn run(
+        &mut self,
+        params: Params<'_>,
+        sink: &mut dyn GradientSink,
+    ) -> Result<StepStats, TrainError> {
+        self.engine().run(params, sink)
+    }
+
     /// The same with the whole gradient in one place.
     pub(super) fn gradient(
         &mut self,
         params: Params<'_>,
         gradient: &mut Gradient,
     ) -> Result<StepStats, TrainError> {
-        gradient.begin(params.rows.len());
-        let stats = self.run(params, gradient)?;
-        gradient.finish()?;
-        Ok(stats)
+        self.engine().gradient(params, gradient)
+    }
+
+    /// Begins to compute the gradient of the loaded batch in another thread, with a copy of the flat parameters. `rows` are the
+    /// values of the rows that the batch touches.
+    pub(super) fn begin_beside(
+        &mut self,
+        dense: &[f32],
+        rows: Vec<f32>,
+        mut gradient: Gradient,
+    ) -> Result<(), WorkerError> {
+        self.engine();
+        let Some(mut engine) = self.engine.take() else { return Ok(()) };
+        let beside = match &mut self.beside {
+            Some(beside) => beside,
+            none => none.insert(Beside::spawn("antdt-gradient")?),
+        };
+        let mut copy = std::mem::take(&mut self.dense);
+        copy.clear();
+        copy.extend_from_slice(dense);
+        beside.start(move || {
+            let stats = engine.gradient(Params::host(&copy, &rows), &mut gradient);
+            Computed { engine, dense: copy, gradient, stats }
+        });
+        Ok(())
+    }
+
+    /// Waits until the gradient is here that was begun beside this thread. May be dropped before.
+    pub(super) async fn is_computed(&mut self) {
+        if let Some(beside) = &mut self.beside {
+            beside.arrives().await;
+        }
+    }
+
+    /// Waits for the gradient that was begun beside this thread, and says how long it took.
+    pub(super) fn finish_beside(&mut self) -> Result<(Gradient, StepStats, Duration), WorkerError> {
+        let computed = self.beside.as_mut().and_then(Beside::take);
+        let (computed, took) =
+            computed.ok_or_else(|| WorkerError::Loop("no gradient was begun to wait for".to_owned()))?;
+        (self.engine, self.dense) = (Some(computed.engine), computed.dense);
+        Ok((computed.gradient, computed.stats?, took))
     }
 
     /// Samples of the loaded batch.
-    pub(super) const fn samples(&self) -> u64 {
-        self.samples.len() as u64
+    pub(super) fn samples(&mut self) -> u64 {
+        self.engine().samples.len() as u64
     }
 }
 

@@ -1,6 +1,7 @@
 //! A worker process: takes samples, computes gradients, and combines them with its peers.
 
 mod accumulate;
+mod beside;
 mod compute;
 mod control;
 mod drive;

@@ -2,6 +2,7 @@
 //! groups.
 
 use std::net::SocketAddr;
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,7 +20,7 @@ use antdt_controller::action::ActionValues;
 use antdt_core::port::ShardSource;
 use antdt_core::{
     Acks, Barrier, Contribution, Holder, Joined, LinkReport, MembershipVersion, ModelDistance, Rank,
-    RollbackId, Seed, StepResult,
+    RollbackId, Seed, StepCommit, StepResult,
 };
 use antdt_job::limits::next_timeout;
 use antdt_job::{Call, Peers, Reply, SyncMode};
@@ -237,13 +238,22 @@ impl Combiner for Reducer<'_, '_> {
                 let stats = self.compute()?;
                 Ok(Reply::Computed { samples: stats.samples, loss_sum: stats.loss_sum })
             }
-            Call::Ready { step, readiness } => Ok(match self.ring.agent.ready(step, &readiness)? {
-                Some(commit) => {
-                    self.samples = Some(commit.samples);
-                    Reply::Committed(Box::new(commit))
+            Call::ComputeBeside => {
+                self.compute_beside()?;
+                Ok(Reply::Computing)
+            }
+            Call::Finish => self.finish_beside(),
+            Call::Ready { step, readiness } => {
+                let commit = self.ring.agent.ready(step, &readiness)?;
+                Ok(self.told(commit))
+            }
+            Call::ReadyBeside { step, readiness } => {
+                let computed = self.compute.is_computed();
+                match self.ring.agent.ready_until(step, &readiness, computed)? {
+                    ControlFlow::Continue(commit) => Ok(self.told(commit)),
+                    ControlFlow::Break(()) => self.finish_beside(),
                 }
-                None => Reply::Broken,
-            }),
+            }
             Call::Combine { step, samples, acks, peers: Peers::Apart { group, ranks } } => {
                 let combined = self.mix_apart(step, group, &ranks, samples, acks);
                 self.unless_broken(combined.map(Reply::Combined))
@@ -299,6 +309,13 @@ impl Combiner for Reducer<'_, '_> {
 }
 
 impl Reducer<'_, '_> {
+    /// The master's answer to a step that is ready.
+    fn told(&mut self, commit: Option<StepCommit>) -> Reply {
+        let Some(commit) = commit else { return Reply::Broken };
+        self.samples = Some(commit.samples);
+        Reply::Committed(Box::new(commit))
+    }
+
     /// A member that failed or was late breaks the group, and is no error of this worker. What the next group would fail of
     /// as well is.
     fn unless_broken(&mut self, outcome: Result<Reply, WorkerError>) -> Result<Reply, WorkerError> {
@@ -505,6 +522,21 @@ impl Reducer<'_, '_> {
         let layout = self.compute.layout().clone();
         let mut sums = self.accumulator.onto(&layout, stream);
         Ok(self.compute.run(params, &mut sums)?)
+    }
+
+    /// Begins to compute the gradient of the loaded micro-batch, the last one of its batch, while this thread goes on.
+    fn compute_beside(&mut self) -> Result<(), WorkerError> {
+        self.accumulator.computed(self.compute.samples());
+        let gradient = std::mem::replace(&mut self.gradient, Gradient::new(self.compute.layout()));
+        self.compute.begin_beside(self.weights.dense(), std::mem::take(&mut self.values), gradient)
+    }
+
+    /// Waits for that gradient.
+    fn finish_beside(&mut self) -> Result<Reply, WorkerError> {
+        let (gradient, stats, took) = self.compute.finish_beside()?;
+        self.gradient = gradient;
+        self.accumulator.complete(self.compute.layout(), &mut self.touched, &mut self.gradient);
+        Ok(Reply::ComputedBeside { samples: stats.samples, loss_sum: stats.loss_sum, took })
     }
 
     /// The sums over all members of the dense gradient, and what this worker brings for rows.

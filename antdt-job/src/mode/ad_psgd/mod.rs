@@ -12,10 +12,24 @@
 //! A step of a worker: `Load`, `Compute`, `Advance`, `Ready` (with which worker), and if there is one, `Combine`, `Ready` (it is averaged),
 //! `Apply`.
 //!
+//! # With `overlap`
+//!
+//! A worker averages while it computes its next gradient, and applies the gradient to the average: `x = average - rate * g(x_t)`, where
+//! `x_t` is its model when the gradient was begun. The gradient is computed on a copy of the model. Beside it the training thread
+//! asks for a partner; averages are the only changes of the model until the gradient is there, so both members of a pair bring the
+//! model that the mean replaces, and the mean of all models stays. Only workers that ask at the same time are
+//! paired ([`OpenPairs`](antdt_groups::OpenPairs)): an active one has one average in a step, a passive one answers as often as it is drawn. When the gradient is
+//! there before a partner, the worker takes the question back and goes on; only an average that has begun is waited for.
+//!
+//! A step of a worker: `Load`, `ComputeBeside`, any number of averages, each `ReadyBeside` (with which worker), `Combine`, `Ready` (it is
+//! averaged), `Apply`; then `Ready` (the question is taken back) or `Finish`, and `Advance`.
+//!
 //! # What was rejected
 //!
-//! - *A passive worker that answers in the middle of its step*, as the paper has it. The training loop of a worker makes one call at a
-//!   time; an exchange beside the gradient needs a copy of the model to exchange and a call that goes on while others are made.
+//! - *Two calls of a training loop at a time*, one for the gradient and one for the average: each mode, the simulator and all
+//!   checks would have to know of replies that cross. A gradient that was begun and is waited for later needs one new pair of calls.
+//! - *Averages in a thread of their own, and a lock for the model.* The averages stay with the thread that has the connections; the gradient,
+//!   which needs neither them nor the model, has a thread.
 //! - *A first come, first served order of pairs.* Two workers that have averaged begin the next step at the same moment, and would meet
 //!   again and again.
 //!
@@ -26,41 +40,67 @@ use antdt_groups::{Bipartite, GeneratorConfig};
 
 use super::shared::grouped::{Head, Worker};
 use super::{Entry, HeadHalf, Mode, SyncMode, WorkerHalf};
+use crate::choice::Traffic;
 
 /// Entry of the sync mode `ad-psgd` in the registry.
 pub const ENTRY: Entry = Entry {
     name: "ad-psgd",
-    setting: None,
-    about: "every worker trains a model of its own; each active one averages it with a random passive one after its step, and no other worker waits",
+    setting: Some("[overlap]"),
+    about: "every worker trains a model of its own; each active one averages it with a random passive one after its step, \
+            or with overlap beside its gradient, and no other worker waits",
     example: "ad-psgd",
     parse,
 };
 
-fn parse(_: Option<&str>) -> Result<SyncMode, InvalidValue> {
-    Ok(SyncMode::new(AdPsgd))
+/// The setting by which averages run beside gradients.
+const OVERLAP: &str = "overlap";
+
+fn parse(setting: Option<&str>) -> Result<SyncMode, InvalidValue> {
+    match setting {
+        None => Ok(SyncMode::new(AdPsgd { overlap: false })),
+        Some(OVERLAP) => Ok(SyncMode::new(AdPsgd { overlap: true })),
+        Some(given) => {
+            let expected = format!("{0} or {0}={OVERLAP}", ENTRY.name);
+            Err(InvalidValue::new("--sync", format!("{}={given}", ENTRY.name), expected))
+        }
+    }
 }
 
 /// The sync mode `ad-psgd`: pairs of workers average their models. See the [module](self).
 #[derive(Debug, Clone, Copy)]
-pub struct AdPsgd;
+pub struct AdPsgd {
+    /// Whether averages run while gradients are computed.
+    pub overlap: bool,
+}
 
 impl Mode for AdPsgd {
     fn name(&self) -> &'static str {
         ENTRY.name
     }
 
+    fn setting(&self) -> Option<String> {
+        self.overlap.then(|| OVERLAP.to_owned())
+    }
+
     fn capabilities(&self) -> Capabilities {
         Capabilities::MIXED_IN_GROUPS
     }
 
+    fn traffic(&self, workers: u32, servers: u32) -> Traffic {
+        Traffic { beside: self.overlap, ..Traffic::usual(self.capabilities(), workers, servers) }
+    }
+
     fn head(&self) -> Box<dyn HeadHalf> {
+        if self.overlap {
+            return Box::new(Head::of_open_pairs());
+        }
         // Even draws connect all workers; a group that connects what had nothing in common would be of more than two, or of one side.
         let config = GeneratorConfig { bridges: false, ..GeneratorConfig::default() };
         Box::new(Head::new(config, Box::new(Bipartite)))
     }
 
     fn worker(&self) -> Box<dyn WorkerHalf> {
-        Box::new(Worker::default())
+        Box::new(if self.overlap { Worker::overlapping() } else { Worker::default() })
     }
 }
 
@@ -69,11 +109,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_is_nothing_to_set() {
-        assert_eq!("ad-psgd".parse::<SyncMode>().unwrap().to_string(), "ad-psgd");
-        for wrong in ["ad-psgd=overlap", "ad-psgd="] {
+    fn averages_may_overlap_and_nothing_else_can_be_set() {
+        for text in ["ad-psgd", "ad-psgd=overlap"] {
+            assert_eq!(text.parse::<SyncMode>().unwrap().to_string(), text);
+        }
+        for wrong in ["ad-psgd=overlaps", "ad-psgd=", "ad-psgd=1"] {
             let error = wrong.parse::<SyncMode>().unwrap_err().to_string();
-            assert_eq!(error, format!("--sync = {wrong}: must be ad-psgd, without `=`"));
+            assert_eq!(error, format!("--sync = {wrong}: must be ad-psgd or ad-psgd=overlap"));
         }
     }
 }

@@ -175,6 +175,10 @@ impl Outside {
             Call::Load(_) | Call::LoadPiece(..) => Reply::Loaded,
             Call::Pull => Reply::Pulled,
             Call::Compute => Reply::Computed { samples: self.piece, loss_sum: 0.5 },
+            Call::ComputeBeside => Reply::Computing,
+            Call::Finish => {
+                Reply::ComputedBeside { samples: self.piece, loss_sum: 0.5, took: Duration::from_millis(1) }
+            }
             Call::Combine { step, acks, .. } => {
                 let contributions = [Contribution { holder: me(), acks: acks.clone() }].into();
                 Reply::Combined(StepResult { step: *step, contributions })
@@ -194,7 +198,7 @@ impl Outside {
             Call::Revert => Reply::Reverted,
             Call::Rest(_) => Reply::Rested,
             Call::Push { .. } => Reply::Pushed,
-            Call::Ready { step, readiness } => {
+            Call::Ready { step, readiness } | Call::ReadyBeside { step, readiness } => {
                 let pushed = (readiness.samples > 0).then(|| (me(), readiness.acks.clone()));
                 Reply::Committed(Box::new(StepCommit {
                     step: *step,

@@ -239,7 +239,7 @@ fn unknown_names_are_refused_with_the_known_ones() {
     );
     assert_eq!(
         e("sync", "ps_bsp"),
-        "--sync = ps_bsp: must be one of allreduce, ps-bsp, ps-asp, ps-backup=WORKERS, ps-ssp=STEPS, local-sgd=STEPS, diloco=STEPS, d-psgd[=GRAPH], ad-psgd, ripples-static[=WORKERS], ripples=POLICY; did you mean `ps-bsp`?"
+        "--sync = ps_bsp: must be one of allreduce, ps-bsp, ps-asp, ps-backup=WORKERS, ps-ssp=STEPS, local-sgd=STEPS, diloco=STEPS, d-psgd[=GRAPH], ad-psgd[=overlap], ripples-static[=WORKERS], ripples=POLICY; did you mean `ps-bsp`?"
     );
     assert!(e("workload", "deepmf").ends_with("did you mean `deepfm`?"));
     assert_eq!(e("sharding", "x"), "--sharding = x: must be one of dynamic, static");
@@ -379,6 +379,7 @@ fn a_step_is_held_against_the_global_batch_where_all_workers_take_it_on_one_mode
         ("diloco=4", "0", false),
         ("d-psgd", "0", false),
         ("ad-psgd", "0", false),
+        ("ad-psgd=overlap", "0", false),
         ("ripples=smart", "0", false),
     ] {
         let mut spec = valid();
@@ -472,7 +473,7 @@ fn models_are_averaged_whole_and_with_another_worker() {
         }
         spec.validate().map_err(|error| error.to_string())
     };
-    for sync in ["d-psgd=ring", "ad-psgd", "ripples-static=2", "ripples=smart:3"] {
+    for sync in ["d-psgd=ring", "ad-psgd", "ad-psgd=overlap", "ripples-static=2", "ripples=smart:3"] {
         assert_eq!(with(sync, 2, ""), Ok(()));
         let alone = "must be another mode with 1 worker (--nproc-per-node), which has nobody to average with";
         assert_eq!(with(sync, 1, ""), Err(format!("--sync = {sync}: {alone}")));

@@ -4,24 +4,55 @@
 //! after it says that the average is made. The answer to an even one names the group and its members, or says that there is nothing
 //! to average now; that to an odd one is the commit. A question that breaks off with the generation of groups is answered as undone, and
 //! its worker meets the others.
+//!
+//! Where workers average beside their gradients, no generator forms groups but [`OpenPairs`]. A worker may take its question back by a newer one:
+//! if the older one was answered meanwhile, the newer one gets the same answer.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use antdt_controller::Arrival;
 use antdt_core::{
-    Ack, Contribution, Holder, JobTime, Machine, MembershipVersion, Readiness, Standing, StepCommit,
+    Ack, Contribution, Holder, JobTime, Machine, MembershipVersion, Readiness, Seed, Standing, StepCommit,
 };
-use antdt_groups::{GeneratorConfig, GeneratorEffect, GroupGenerator, GroupKey, GroupPolicy, ReduceOutcome};
+use antdt_groups::{
+    GeneratorConfig, GeneratorEffect, GroupGenerator, GroupKey, GroupPolicy, OpenPairs, Pairing,
+    ReduceOutcome,
+};
 
+use super::Seeks;
 use crate::head::HeadCore;
 use crate::mode::shared::group::Group;
 use crate::mode::{Departure, HeadHalf};
 
+/// What a running group is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// One of all workers.
+    Whole,
+    /// One of the generator, which it names so.
+    Formed(GroupKey),
+    /// A pair of workers that were open.
+    Pair,
+}
+
+/// What forms groups of a few.
+#[derive(Debug)]
+enum Former {
+    Generator(Box<GroupGenerator>),
+    Pairs(OpenPairs),
+}
+
+/// What a [`Former`] is made from.
+#[derive(Debug)]
+enum Forms {
+    Groups(GeneratorConfig, Box<dyn GroupPolicy>),
+    Pairs(Seed),
+}
+
 /// A group whose members were told to average.
 #[derive(Debug)]
 struct Running {
-    /// Its name at the generator; `None` for the group of all workers.
-    key: Option<GroupKey>,
+    kind: Kind,
     members: BTreeSet<Holder>,
     /// The question in which each reported the average, and what it brought.
     reports: BTreeMap<Holder, (u64, Readiness)>,
@@ -39,7 +70,7 @@ struct Told {
 #[derive(Debug)]
 struct Generation {
     members: BTreeMap<Holder, u32>,
-    generator: GroupGenerator,
+    former: Former,
     /// Those that asked for a group and wait: the question.
     waiting: BTreeMap<Holder, u64>,
     /// By number.
@@ -52,11 +83,24 @@ struct Generation {
     end_of_data: bool,
 }
 
+/// Tells a member of the group of this number to average.
+fn go(number: u64, members: &BTreeSet<Holder>) -> StepCommit {
+    StepCommit {
+        step: number,
+        contributors: members.iter().map(|member| (*member, Vec::new())).collect::<BTreeMap<_, _>>().into(),
+        samples: 0,
+        apply: None,
+        end: false,
+        asked: 0,
+        counted: true,
+        everyone: true,
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Head {
-    /// What each generator is made from; its seed is another one for each.
-    config: GeneratorConfig,
-    policy: Box<dyn GroupPolicy>,
+    /// What forms the groups is made from this; its seed is another one each time.
+    forms: Forms,
     group: Group,
     /// The newest generation that began.
     version: MembershipVersion,
@@ -65,8 +109,8 @@ pub(crate) struct Head {
     keeping: bool,
     /// Groups that were told to run: the number of the next one.
     next: u64,
-    /// Generators that were made.
-    generators: u64,
+    /// How often what forms the groups was made.
+    formers: u64,
     /// The newest answer of each life.
     told: BTreeMap<Holder, Told>,
     /// Samples that others have committed since each life was told.
@@ -76,31 +120,48 @@ pub(crate) struct Head {
 impl Head {
     /// The head half of a mode whose groups this policy forms.
     pub(crate) fn new(config: GeneratorConfig, policy: Box<dyn GroupPolicy>) -> Self {
+        Self::of(Forms::Groups(config, policy))
+    }
+
+    /// The head half of a mode whose workers average in pairs beside their gradients.
+    pub(crate) fn of_open_pairs() -> Self {
+        Self::of(Forms::Pairs(Seed(0)))
+    }
+
+    fn of(forms: Forms) -> Self {
         Self {
-            config,
-            policy,
+            forms,
             group: Group::default(),
             version: MembershipVersion(0),
             generation: None,
             keeping: false,
             next: 0,
-            generators: 0,
+            formers: 0,
             told: BTreeMap::new(),
             since: BTreeMap::new(),
         }
     }
 
-    /// A generator of the groups of these workers.
-    fn generator(&mut self, now: JobTime, members: &BTreeMap<Holder, u32>) -> GroupGenerator {
-        self.generators += 1;
-        let seed = self.config.seed.derive_number(self.generators);
-        let config = GeneratorConfig { seed, ..self.config };
-        let mut generator = GroupGenerator::new(config, self.policy.clone()).expect("the settings are valid");
-        for (holder, host) in members {
-            generator.hello(now, *holder, *host).expect("members are workers, once each");
+    /// What forms the groups of these workers.
+    fn former(&mut self, now: JobTime, members: &BTreeMap<Holder, u32>) -> Former {
+        self.formers += 1;
+        match &self.forms {
+            Forms::Pairs(seed) => {
+                let seed = seed.derive_number(self.formers);
+                Former::Pairs(OpenPairs::new(members.keys().copied(), seed))
+            }
+            Forms::Groups(config, policy) => {
+                let seed = config.seed.derive_number(self.formers);
+                let config = GeneratorConfig { seed, ..*config };
+                let generator = GroupGenerator::new(config, policy.clone());
+                let mut generator = generator.expect("the settings are valid");
+                for (holder, host) in members {
+                    generator.hello(now, *holder, *host).expect("members are workers, once each");
+                }
+                while generator.poll_effect().is_some() {}
+                Former::Generator(Box::new(generator))
+            }
         }
-        while generator.poll_effect().is_some() {}
-        generator
     }
 
     /// A generation begins if a group of workers was formed.
@@ -119,12 +180,12 @@ impl Head {
             });
             members.insert(*holder, u32::try_from(known).expect("fewer hosts than workers"));
         }
-        let generator = self.generator(now, &members);
+        let former = self.former(now, &members);
         self.since = members.keys().map(|holder| (*holder, 0)).collect();
         self.generation = Some(Generation {
             whole: members.len() == 1,
             members,
-            generator,
+            former,
             waiting: BTreeMap::new(),
             running: BTreeMap::new(),
             group_of: BTreeMap::new(),
@@ -152,6 +213,13 @@ impl Head {
         core.tell_undone(holder);
     }
 
+    /// The group that this worker was told of, if it asks for one: it took its question back when that had just been answered. The
+    /// others of the group wait for it, also if the group is void by now.
+    fn unheard_go(&self, holder: Holder) -> Option<StepCommit> {
+        let Told { question, commit } = self.told.get(&holder)?;
+        commit.clone().filter(|go| question.is_multiple_of(2) && go.counted)
+    }
+
     /// Whether this worker has a question that is not answered.
     fn is_asking(&self, holder: Holder) -> bool {
         self.generation.as_ref().is_some_and(|generation| {
@@ -161,42 +229,39 @@ impl Head {
     }
 
     /// Tells the members of a group to average.
-    fn run(&mut self, core: &mut HeadCore, key: Option<GroupKey>, members: BTreeSet<Holder>) {
+    fn run(&mut self, core: &mut HeadCore, kind: Kind, members: BTreeSet<Holder>) {
         let Some(generation) = &mut self.generation else { return };
         self.next += 1;
         let number = self.next;
-        let contributors =
-            members.iter().map(|member| (*member, Vec::new())).collect::<BTreeMap<_, _>>().into();
-        let go = StepCommit {
-            step: number,
-            contributors,
-            samples: 0,
-            apply: None,
-            end: false,
-            asked: 0,
-            counted: true,
-            everyone: true,
-        };
+        let go = go(number, &members);
         let mut asked = Vec::new();
         for member in &members {
             generation.group_of.insert(*member, number);
             asked.extend(generation.waiting.remove(member).map(|question| (*member, question)));
         }
-        generation.running.insert(number, Running { key, members, reports: BTreeMap::new() });
+        generation.running.insert(number, Running { kind, members, reports: BTreeMap::new() });
         for (member, question) in asked {
             self.tell(core, member, go.answering(question, true));
         }
     }
 
+    /// The generator, if one forms the groups.
+    fn generator(&mut self) -> Option<&mut GroupGenerator> {
+        match &mut self.generation.as_mut()?.former {
+            Former::Generator(generator) => Some(generator),
+            Former::Pairs(_) => None,
+        }
+    }
+
     /// Carries out what the generator says.
     fn obey(&mut self, core: &mut HeadCore) {
-        while let Some(effect) = self.generation.as_mut().and_then(|g| g.generator.poll_effect()) {
+        while let Some(effect) = self.generator().and_then(Machine::poll_effect) {
             match effect {
                 GeneratorEffect::Go { go, .. } => {
-                    let runs = |running: &Running| running.key == Some(go.key);
+                    let runs = |running: &Running| running.kind == Kind::Formed(go.key);
                     let known = self.generation.as_ref().is_some_and(|g| g.running.values().any(runs));
                     if !known {
-                        self.run(core, Some(go.key), go.members.iter().copied().collect());
+                        self.run(core, Kind::Formed(go.key), go.members.iter().copied().collect());
                     }
                 }
                 GeneratorEffect::Skip { to, .. } => self.skip(core, to),
@@ -258,9 +323,13 @@ impl Head {
     /// A worker asks for its group.
     fn asks(&mut self, now: JobTime, core: &mut HeadCore, holder: Holder, question: u64, end_of_data: bool) {
         let Some(generation) = &mut self.generation else { return };
-        generation.waiting.insert(holder, question);
+        if generation.waiting.get(&holder).is_some_and(|newer| *newer > question) {
+            // A late copy.
+            return;
+        }
         generation.end_of_data |= end_of_data;
         generation.whole |= end_of_data;
+        generation.waiting.insert(holder, question);
         if self.may_leave(core, holder) {
             return self.let_go(core, holder);
         }
@@ -273,14 +342,31 @@ impl Head {
         if generation.whole || self.keeping {
             if generation.waiting.len() == generation.members.len() {
                 let all = generation.members.keys().copied().collect();
-                self.run(core, None, all);
+                if let Former::Pairs(pairs) = &mut generation.former {
+                    pairs.close();
+                }
+                self.run(core, Kind::Whole, all);
             }
             return;
         }
         for holder in asking {
-            if let Some(question) = generation.waiting.get(holder) {
-                // A question of before is answered: nothing that is wrong with it is this worker's.
-                let _ = generation.generator.request(now, *holder, question / 2 + 1);
+            let Some(generation) = &mut self.generation else { return };
+            let Some(question) = generation.waiting.get(holder) else { continue };
+            match &mut generation.former {
+                Former::Generator(generator) => {
+                    // A question of before is answered: nothing that is wrong with it is this worker's.
+                    let _ = generator.request(now, *holder, question / 2 + 1);
+                }
+                Former::Pairs(pairs) => {
+                    let seeks = Seeks::of(*question);
+                    match pairs.ask(*holder, seeks != Seeks::Others, seeks != Seeks::AtOnce) {
+                        Pairing::With(partner) => {
+                            self.run(core, Kind::Pair, [*holder, partner].into_iter().collect());
+                        }
+                        Pairing::Open => {}
+                        Pairing::Alone => self.skip(core, *holder),
+                    }
+                }
             }
         }
         self.obey(core);
@@ -305,9 +391,9 @@ impl Head {
         if running.reports.len() < running.members.len() {
             return Ok(());
         }
-        let Some(Running { key, reports, .. }) = generation.running.remove(&number) else { return Ok(()) };
+        let Some(Running { kind, reports, .. }) = generation.running.remove(&number) else { return Ok(()) };
         let samples: u64 = reports.values().map(|(_, readiness)| readiness.samples).sum();
-        let end = key.is_none() && generation.end_of_data && samples == 0;
+        let end = kind == Kind::Whole && generation.end_of_data && samples == 0;
         let due: BTreeMap<Holder, Vec<Ack>> =
             reports.iter().map(|(holder, (_, readiness))| (*holder, readiness.acks.clone())).collect();
         for (holder, acks) in due.iter().filter(|(_, acks)| !acks.is_empty()) {
@@ -318,8 +404,8 @@ impl Head {
         }
         for holder in reports.keys() {
             generation.group_of.remove(holder);
-            if let Some(key) = key {
-                let _ = generation.generator.done(now, *holder, key, ReduceOutcome::Reduced);
+            if let (Kind::Formed(key), Former::Generator(generator)) = (kind, &mut generation.former) {
+                let _ = generator.done(now, *holder, key, ReduceOutcome::Reduced);
             }
         }
         let commit = StepCommit {
@@ -337,10 +423,10 @@ impl Head {
             let samples = self.since.get_mut(&holder).map(std::mem::take).unwrap_or_default();
             self.tell(core, holder, StepCommit { samples, ..commit.answering(question, true) });
         }
-        if key.is_none() && !end {
+        if kind == Kind::Whole && !end {
             self.after_whole(now);
         }
-        if key.is_some() {
+        if kind != Kind::Whole {
             self.obey(core);
         }
         // Those that wait for an average of all may have waited for this group.
@@ -353,9 +439,9 @@ impl Head {
         let Some(members) = self.generation.as_ref().map(|generation| generation.members.clone()) else {
             return;
         };
-        let generator = self.generator(now, &members);
+        let former = self.former(now, &members);
         if let Some(generation) = &mut self.generation {
-            generation.generator = generator;
+            generation.former = former;
             generation.whole = members.len() == 1;
         }
     }
@@ -367,6 +453,10 @@ impl HeadHalf for Head {
         if arrival == Arrival::Waits {
             // All others meet it. One that asks again where it belongs disturbs nobody.
             self.break_up(core);
+            if let Some(told) = self.told.get_mut(&holder) {
+                // It is in no group any more.
+                told.commit = None;
+            }
         }
         self.group.arrived(now, core, holder, arrival);
         self.begin(now, core);
@@ -387,6 +477,12 @@ impl HeadHalf for Head {
                 None if step == *question && !self.is_asking(holder) => core.tell_undone(holder),
                 _ => {}
             }
+            return Ok(());
+        }
+        if step.is_multiple_of(2)
+            && let Some(go) = self.unheard_go(holder)
+        {
+            self.tell(core, holder, go.answering(step, true));
             return Ok(());
         }
         if !self.generation.as_ref().is_some_and(|generation| generation.members.contains_key(&holder)) {
@@ -425,6 +521,9 @@ impl HeadHalf for Head {
             Departure::EndOfData => {
                 if let Some(generation) = &mut self.generation {
                     generation.members.remove(&holder);
+                    if let Former::Pairs(pairs) = &mut generation.former {
+                        pairs.remove(holder);
+                    }
                 }
             }
         }
