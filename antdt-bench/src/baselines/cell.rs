@@ -17,11 +17,13 @@ pub(super) enum Scheme {
     PsAspOne,
     PsAspFair,
     AdPsgd,
+    AdPsgdOverlap,
     RipplesSmart,
     RipplesDivision,
     RipplesBuffer,
     RipplesUnfiltered,
     DiLoCo,
+    DiLoCoNd,
     Auto,
     RipplesStatic,
     RipplesStaticNd,
@@ -38,7 +40,7 @@ impl Scheme {
         Self::RipplesSmart,
         Self::RipplesStatic,
     ];
-    pub(super) const ALL: [Self; 16] = [
+    pub(super) const ALL: [Self; 18] = [
         Self::AllReduce,
         Self::AllReduceNd,
         Self::PsBspOne,
@@ -46,6 +48,7 @@ impl Scheme {
         Self::PsAspOne,
         Self::PsAspFair,
         Self::AdPsgd,
+        Self::AdPsgdOverlap,
         Self::RipplesSmart,
         Self::RipplesDivision,
         Self::RipplesStatic,
@@ -54,6 +57,7 @@ impl Scheme {
         Self::RipplesBuffer,
         Self::RipplesUnfiltered,
         Self::DiLoCo,
+        Self::DiLoCoNd,
         Self::Auto,
     ];
 
@@ -66,11 +70,13 @@ impl Scheme {
             Self::PsAspOne => "ps-asp, 1 server",
             Self::PsAspFair => "ps-asp, a server per node",
             Self::AdPsgd => "ad-psgd",
+            Self::AdPsgdOverlap => "ad-psgd=overlap",
             Self::RipplesSmart => "ripples=smart",
             Self::RipplesDivision => "ripples=division",
             Self::RipplesBuffer => "ripples=buffer",
             Self::RipplesUnfiltered => "ripples=smart, filter off",
             Self::DiLoCo => "diloco=4",
+            Self::DiLoCoNd => "diloco=4, nd+lr",
             Self::Auto => "auto",
             Self::RipplesStatic => "ripples-static",
             Self::RipplesStaticNd => "ripples-static, nd+lr",
@@ -85,11 +91,13 @@ impl Scheme {
             Self::PsAspOne | Self::PsAspFair => "ps-asp".to_owned(),
             Self::RipplesStatic | Self::RipplesStaticNd => format!("ripples-static={}", setting.per_host),
             Self::RipplesUnfiltered => "ripples=smart:filter=off".to_owned(),
+            Self::DiLoCoNd => Self::DiLoCo.name().to_owned(),
             // It may take what is fast here by the other rows.
             Self::Auto => {
                 format!("auto=allreduce,ripples-static={},ripples=division,ad-psgd", setting.per_host)
             }
             Self::AdPsgd
+            | Self::AdPsgdOverlap
             | Self::RipplesSmart
             | Self::RipplesDivision
             | Self::RipplesBuffer
@@ -102,7 +110,7 @@ impl Scheme {
         match self {
             Self::AllReduceNd => "nd",
             // Each worker steps alone: a batch that was made small must move its model less.
-            Self::RipplesStaticNd => "nd+lr",
+            Self::RipplesStaticNd | Self::DiLoCoNd => "nd+lr",
             _ => "none",
         }
     }

@@ -5,8 +5,8 @@ use crate::Entry;
 use crate::entry::State;
 use crate::meter::interval;
 
-/// What only AntDT has: its policy over two modes, and its choice of a mode.
-const OURS: [Scheme; 3] = [Scheme::AllReduceNd, Scheme::RipplesStaticNd, Scheme::Auto];
+/// What only AntDT has: its policies over three modes, and its choice of a mode.
+const OURS: [Scheme; 4] = [Scheme::AllReduceNd, Scheme::RipplesStaticNd, Scheme::DiLoCoNd, Scheme::Auto];
 
 /// For each slowness a row for each way of AntDT that was measured: the time to the loss of the fastest of the others over its own. 1 is a
 /// tie. With several seeds the fastest is that of each seed, and the row is judged by the interval of its mean.
