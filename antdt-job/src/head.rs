@@ -836,8 +836,11 @@ impl Head {
             if checkpoints.last_of_all() == Some(checkpoint) {
                 checkpoints.without_last();
             }
-            let text = format!("checkpoint {checkpoint} was not taken: {why}");
-            self.core.event(now, None, Note::NO_CHECKPOINT, text);
+            // Servers end with the job, and what is copied from them then is for nothing.
+            if self.core.phase != Phase::Over {
+                let text = format!("checkpoint {checkpoint} was not taken: {why}");
+                self.core.event(now, None, Note::NO_CHECKPOINT, text);
+            }
             self.last_ended = Some((checkpoint, Err(why)));
         }
         self.tell_rested(now, told);
@@ -912,8 +915,10 @@ impl Head {
     }
 
     fn stop_if_kept(&mut self, now: JobTime) {
-        let under_way = self.checkpoints.as_ref().filter(|checkpoints| checkpoints.is_busy());
-        let under_way = under_way.map(Checkpoints::attempt_id);
+        // The data may have come to its end meanwhile: then the last checkpoint is waited for, too.
+        let under_way = self.checkpoints.as_ref().and_then(|checkpoints| {
+            checkpoints.is_busy().then(|| checkpoints.attempt_id()).or_else(|| checkpoints.last_of_all())
+        });
         let busy = under_way.is_some();
         if let Some((_, why)) = self.stopping.take_if(|(until, _)| !busy || *until <= now) {
             if let Some(checkpoint) = under_way {

@@ -720,6 +720,33 @@ fn a_job_that_is_stopped_ends_after_its_checkpoint() {
 }
 
 #[test]
+fn a_job_that_is_stopped_as_its_data_end_waits_for_the_last_checkpoint_and_hears_of_none_afterwards() {
+    let stopped = || {
+        let mut world = with_checkpoints("ps-bsp", 1, 1);
+        world.tell(HeadEvent::Stop("interrupted".to_owned()));
+        world.tell(HeadEvent::Rest { holder: worker(0, 0), checkpoint: CheckpointId(1) });
+        world.tell(HeadEvent::Cut { checkpoint: CheckpointId(1), taken: Ok(()) });
+        world.leave(worker(0, 0), true);
+        world.tell(HeadEvent::Kept { checkpoint: CheckpointId(1), outcome: Ok("there".to_owned()) });
+        assert_eq!(world.orders(), ["worker-0#0 keeps 1"]);
+        world
+    };
+    let failed = |world: &World| {
+        let of = |note: &&Note| matches!(note, Note::Event { kind: Note::NO_CHECKPOINT, .. });
+        world.notes.iter().filter(of).count()
+    };
+    let mut world = stopped();
+    world.tell(HeadEvent::Kept { checkpoint: CheckpointId(2), outcome: Ok("there".to_owned()) });
+    assert_eq!((world.orders(), failed(&world)), (vec!["fail: interrupted".to_owned()], 0));
+    let mut world = stopped();
+    let closed = || HeadEvent::Cut { checkpoint: CheckpointId(2), taken: Err("closed".to_owned()) };
+    world.tell(closed());
+    assert_eq!((world.orders(), failed(&world)), (vec!["fail: interrupted".to_owned()], 1));
+    world.tell(closed());
+    assert_eq!(failed(&world), 1, "the job has ended");
+}
+
+#[test]
 fn a_job_that_is_stopped_does_not_wait_for_a_checkpoint_for_ever_nor_when_it_is_told_twice() {
     let mut world = with_checkpoints("ps-asp", 2, 1);
     world.tell(HeadEvent::Stop("interrupted".to_owned()));
