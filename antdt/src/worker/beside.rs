@@ -84,12 +84,12 @@ mod tests {
         let (go, waits) = mpsc::channel::<u32>();
         beside.start(move || waits.recv().unwrap() + 1);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-        let early = runtime.block_on(tokio::time::timeout(Duration::from_millis(10), beside.arrives()));
+        let early = runtime
+            .block_on(async { tokio::time::timeout(Duration::from_millis(10), beside.arrives()).await });
         assert!(early.is_err(), "it waits for the caller");
         go.send(41).unwrap();
         runtime.block_on(beside.arrives());
-        let (made, took) = beside.take().unwrap();
-        assert!(made == 42 && took >= Duration::from_millis(10), "{made} {took:?}");
+        assert_eq!(beside.take().map(|(made, _)| made), Some(42));
         assert!(beside.take().is_none());
         beside.start(|| 7);
         assert_eq!(beside.take().map(|(made, _)| made), Some(7), "without waiting for it before");
