@@ -788,8 +788,12 @@ impl Head {
 
     // Checkpoints.
 
-    /// Begins a checkpoint that is due, or one that is asked for.
+    /// Begins a checkpoint that is due, or one that is asked for. Not once the job is over: its processes end, which looks as if
+    /// their platform took them back, and servers close their connections.
     fn begin_checkpoint(&mut self, now: JobTime, asked: bool) {
+        if self.core.phase == Phase::Over {
+            return;
+        }
         let Counts { acked, total, .. } = self.core.counts;
         let Some(checkpoints) = &mut self.checkpoints else { return };
         if checkpoints.is_busy() || !(asked || checkpoints.is_due(now, acked, total)) {

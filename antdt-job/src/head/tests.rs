@@ -720,6 +720,21 @@ fn a_job_that_is_stopped_ends_after_its_checkpoint() {
 }
 
 #[test]
+fn no_checkpoint_begins_when_the_processes_of_a_job_that_is_over_are_told_to_end() {
+    let mut world = with_checkpoints("ps-bsp", 2, 1);
+    let id = CheckpointId(1);
+    world.tell(HeadEvent::Stop("interrupted".to_owned()));
+    world.tell(HeadEvent::Rest { holder: worker(0, 0), checkpoint: id });
+    world.tell(HeadEvent::Cut { checkpoint: id, taken: Ok(()) });
+    world.tell(HeadEvent::Kept { checkpoint: id, outcome: Err("the disk is full".to_owned()) });
+    assert_eq!(world.orders(), ["worker-0#0 keeps 1", "fail: interrupted"]);
+    for holder in [worker(0, 0), worker(1, 0), server(0)] {
+        world.tell(HeadEvent::Preempted(holder));
+    }
+    assert_eq!((ordered(&mut world, worker(0, 0)), ordered(&mut world, worker(1, 0))), (None, None));
+}
+
+#[test]
 fn a_job_that_is_stopped_as_its_data_end_waits_for_the_last_checkpoint_and_hears_of_none_afterwards() {
     let stopped = || {
         let mut world = with_checkpoints("ps-bsp", 1, 1);
