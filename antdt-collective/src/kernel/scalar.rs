@@ -3,7 +3,7 @@
 //!
 //! They count by hand, and know the operation by a constant: an adapter of iterators, or a closure that is handed on, is
 //! inlined only where its code happens to stand in the same unit of code generation. Without optimisation at link time that
-//! is chance, and a call for each element takes three times as long.
+//! is chance, and a call for each element takes more than twice as long.
 
 use crate::element::Element;
 use crate::op::ReduceOp;
