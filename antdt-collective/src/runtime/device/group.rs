@@ -17,7 +17,7 @@ use crate::group::Group;
 use crate::kernel;
 use crate::op::ReduceOp;
 use crate::runtime::process_group::ProcessGroup;
-use crate::runtime::{AbortHandle, Communicator, CommunicatorConfig, Halves};
+use crate::runtime::{AbortHandle, Communicator, CommunicatorConfig, Halves, Transfer};
 use crate::schedule::split_even;
 use crate::weighted::WeightedMean;
 
