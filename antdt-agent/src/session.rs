@@ -57,7 +57,8 @@ pub struct Beat {
     /// Newest distance between the worker's model and the mean of all models, if one was measured since the
     /// last heartbeat.
     pub model_distance: Option<ModelDistance>,
-    /// What went to each peer since its last report: peers to which much went.
+    /// Bytes that the node sent to each peer since its last report of that peer, and the time that they took.
+    /// Peers that got fewer than 64 KiB are left out; their bytes stay for a later heartbeat.
     pub links: Vec<LinkReport>,
 }
 
@@ -220,7 +221,8 @@ impl AgentSession {
         self.model_distance = Some(distance);
     }
 
-    /// Records what went to a peer. A heartbeat carries the sum once it is worth a report.
+    /// Records bytes that were sent to a peer, and the time that they took. A heartbeat carries the sums of a
+    /// peer once they reach 64 KiB.
     pub fn transferred(&mut self, report: LinkReport) {
         let LinkReport { to, bytes, time } = report;
         if self.links.len() < LINKS_MAX || self.links.contains_key(&to) {

@@ -38,7 +38,8 @@ pub enum TrainError {
     /// The framework that computes the model failed, with this message.
     #[error("the model failed: {0}")]
     Model(String),
-    /// The device that has some of the parameters failed. A process that is started again may have it whole.
+    /// The device whose memory holds some of the parameters failed. The device may work again in a new
+    /// process.
     #[error("the device failed: {0}")]
     Device(String),
     /// The trainer handed over a gradient that does not fit the layout.
@@ -151,31 +152,31 @@ pub enum GradientError {
     /// The layout has no parameter group of this number.
     #[error("the trainer handed over group {group}, the layout has {groups}")]
     Unknown {
-        /// Number of the group that the trainer named.
+        /// Number of the parameter group that the trainer handed over.
         group: usize,
-        /// Number of groups in the layout.
+        /// Number of parameter groups in the layout.
         groups: usize,
     },
-    /// The trainer handed over a group, or the rows, twice.
+    /// The trainer handed over the gradient of a parameter group, or of the rows, twice in one batch.
     #[error("the trainer handed over {what} twice in one batch")]
     Twice {
-        /// Name of the group, or `rows`.
+        /// Name of the parameter group, or `rows` for the rows of tables.
         what: String,
     },
-    /// A group, or the rows, has another number of values than the layout says.
+    /// The gradient of a parameter group, or of the rows, has another number of values than the layout says.
     #[error("the trainer handed over {got} values of {what}, which has {expected}")]
     Length {
-        /// Name of the group, or `rows`.
+        /// Name of the parameter group, or `rows` for the rows of tables.
         what: String,
         /// Number of values that the trainer handed over.
         got: usize,
         /// Number of values that the layout asks for.
         expected: usize,
     },
-    /// The trainer did not hand over some groups, or the rows.
+    /// The trainer did not hand over the gradients of some parameter groups, or of the rows.
     #[error("the trainer never handed over {what}; hand over zeros where the loss does not depend on it")]
     Missing {
-        /// Names of the missing groups, or `rows`.
+        /// Names of the missing parameter groups, or `rows` for the rows of tables.
         what: String,
     },
 }

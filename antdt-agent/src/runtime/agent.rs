@@ -337,7 +337,7 @@ impl Agent {
     /// Asks the master for a group, and waits until a group of all live workers is formed.
     ///
     /// # Errors
-    /// If this incarnation is fenced or the master is lost before.
+    /// If this incarnation is fenced, or the master is lost, before the master has answered.
     pub fn join(&self, standing: &Standing) -> Result<Joined, AgentError> {
         let request = v1::JoinRequest::new(self.holder(), standing);
         let reply = self.call("join", Duration::MAX, |mut client| {
@@ -351,16 +351,17 @@ impl Agent {
     /// `None` if a rollback of the job has undone the step: the worker must join again.
     ///
     /// # Errors
-    /// If this incarnation is fenced or the master is lost before.
+    /// If this incarnation is fenced, or the master is lost, before the master has answered.
     pub fn ready(&self, step: u64, readiness: &Readiness) -> Result<Option<StepCommit>, AgentError> {
         self.runtime.block_on(self.ready_async(step, readiness))
     }
 
-    /// Like [`ready`](Self::ready), but waits no longer than until `over` ends: [`ControlFlow::Break`] with its
-    /// outcome then. The master may have answered: to know, the worker asks again.
+    /// Does the same as [`ready`](Self::ready), but stops waiting when the future `over` ends, and then
+    /// returns [`ControlFlow::Break`] with its outcome. The master may have committed the step by then; the
+    /// worker learns that by asking again.
     ///
     /// # Errors
-    /// If this incarnation is fenced or the master is lost before.
+    /// If this incarnation is fenced, or the master is lost, before the master has answered.
     pub fn ready_until<T>(
         &self,
         step: u64,
@@ -399,7 +400,7 @@ impl Agent {
     /// whether this worker takes the copies of the model; if not, it goes on training.
     ///
     /// # Errors
-    /// If this incarnation is fenced or the master is lost before.
+    /// If this incarnation is fenced, or the master is lost, before the master has answered.
     pub fn rest(&self, checkpoint: CheckpointId) -> Result<bool, AgentError> {
         let request = v1::RestRequest { holder: Some(self.holder().into()), checkpoint: checkpoint.0 };
         let reply = self.call("rest", Duration::MAX, |mut client| async move {
@@ -415,7 +416,7 @@ impl Agent {
     /// it answers. Returns whether the cut succeeded.
     ///
     /// # Errors
-    /// If this incarnation is fenced or the master is lost before.
+    /// If this incarnation is fenced, or the master is lost, before the master has answered.
     pub fn cut(&self, checkpoint: CheckpointId, copies: &Result<Copies, String>) -> Result<bool, AgentError> {
         let (holder, checkpoint) = (Some(self.holder().into()), checkpoint.0);
         let request = match copies {
