@@ -220,8 +220,8 @@ impl Capabilities {
         self.needs_servers() && self.steps_in_common()
     }
 
-    /// Returns whether a plan may set the number of workers that a step need not wait for. That requires a
-    /// place that commits each step and can commit it without the work of some.
+    /// Returns whether a plan may set the number of workers that a step need not wait for. That requires one
+    /// process that commits each step, and can commit it without the work of some workers.
     #[doc(alias = "BACKUP_WORKERS")]
     pub const fn takes_backups(self) -> bool {
         self.needs_servers() && self.steps_in_common()

@@ -99,7 +99,7 @@ impl Exit {
     /// or configuration.
     pub const CODE_NEVER: i32 = 78; // EX_CONFIG of sysexits.h
 
-    /// Returns whether a new process may do better.
+    /// Returns whether a new process of the node may succeed where this one failed.
     pub const fn retryable(&self) -> bool {
         match self {
             Self::Killed { .. } | Self::OutOfMemory | Self::Retryable { .. } | Self::Silent => true,

@@ -167,12 +167,13 @@ impl ParamLayout {
         &self.tables
     }
 
-    /// Returns the number of rows of all tables: joint rows are `0..rows()`.
+    /// Returns the number of rows of all tables together. The joint rows, which number the rows of all tables
+    /// one table after another, are `0..rows()`.
     pub fn rows(&self) -> u64 {
         self.starts[self.tables.len()]
     }
 
-    /// Returns the first joint row of a table.
+    /// Returns the joint row of a table's first row.
     ///
     /// # Panics
     /// If there is no such table.

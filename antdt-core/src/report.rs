@@ -79,7 +79,7 @@ pub struct NodeLoad {
     pub memory_bound: Option<u64>,
 }
 
-/// What went over the connection from a node to one peer since the node's last report of it.
+/// Bytes that a node sent to one peer since its last report of that peer, and the time that they took.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct LinkReport {
@@ -137,7 +137,7 @@ pub struct BatchReport {
     /// Time spent sending and receiving parameters and gradients.
     #[cfg_attr(feature = "serde", serde(with = "crate::time::nanoseconds"))]
     pub communicate: Duration,
-    /// Time spent waiting for peers, where that can be told from sending.
+    /// Time spent waiting for peers, where the node can tell it from the time spent sending.
     #[cfg_attr(feature = "serde", serde(with = "crate::time::nanoseconds"))]
     pub barrier_wait: Duration,
 }
