@@ -29,8 +29,8 @@ pub struct WorkloadSpec {
     pub data: DataSource,
     /// Format of the rows; `None` detects it. Ignored for synthetic rows.
     pub format: Option<Format>,
-    /// Share of the rows held out for evaluation, in `[0, 1)`; with synthetic rows, this many more are
-    /// generated. With 0 the training rows are evaluated.
+    /// Share of the rows held out for evaluation, in `[0, 1)`. Of a synthetic source, this share of the
+    /// training rows is generated in addition to them. With 0 the model is evaluated on the training rows.
     pub eval_fraction: f64,
     /// Device that the model computes on.
     pub device: Device,

@@ -92,8 +92,8 @@ pub enum DatasetError {
         /// any format would do.
         due: Option<(&'static str, usize)>,
     },
-    /// The data set cannot be opened: a row has the wrong columns, its index or its copy cannot be stored, or
-    /// a store does not answer.
+    /// The data set cannot be opened: a row has the wrong columns, the index or the copy of a file cannot be
+    /// stored, or an object store does not answer.
     #[error(transparent)]
     Data(antdt_data::OpenError),
     /// A setting is invalid.

@@ -53,9 +53,9 @@ pub static REGISTRY: Registry<Model> = Registry::new("workload", SHIPPED);
 pub struct Recipe {
     /// Name of the default optimizer, in the registry of `antdt-model`.
     pub optimizer: &'static str,
-    /// Default learning rate, for that optimizer.
+    /// Default learning rate, for the default optimizer.
     pub learning_rate: f32,
-    /// Default weight decay, for that optimizer.
+    /// Default weight decay, for the default optimizer.
     pub weight_decay: f32,
     pub(crate) task: Task,
 }
