@@ -149,8 +149,8 @@ impl Folder {
         Ok(self.numbers()?.first().map_or(CheckpointId(1), |newest| newest.next()))
     }
 
-    /// Returns all checkpoints and attempts, newest first, each with its manifest or the reason why it has
-    /// none. Files are checked for their length, not read.
+    /// Returns all checkpoints, complete or not, newest first, each with its manifest or the reason why it
+    /// has none. Files are checked for their length, not read.
     ///
     /// # Errors
     /// If the folder cannot be read.

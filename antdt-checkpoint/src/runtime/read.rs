@@ -24,7 +24,7 @@ pub enum CheckpointReadError {
     Url {
         /// URL that was given.
         url: String,
-        /// Reason why the URL is not one, in words.
+        /// Reason why the URL does not name a place for checkpoints, in words.
         why: String,
     },
     /// The folder has no checkpoint of this number.
@@ -80,7 +80,7 @@ pub enum CheckpointReadError {
     /// The ledger's cut cannot be read with the settings of this data set.
     #[error("{}: {error}; resume with the data set and the --shard-len of the checkpoint", path.display())]
     Ledger {
-        /// Path of the cut.
+        /// Path of the file with the ledger's cut.
         path: PathBuf,
         /// Reason why the cut cannot be read.
         error: DecodeError,
@@ -88,9 +88,9 @@ pub enum CheckpointReadError {
     /// The ledger's cut and the model do not come from the same checkpoint.
     #[error("{}: {error}", path.display())]
     Pair {
-        /// Path of the cut.
+        /// Path of the file with the ledger's cut.
         path: PathBuf,
-        /// Difference between the bindings of the two.
+        /// Difference between the binding in the cut and that in the manifest.
         error: RecoverError,
     },
     /// The operating system could not read a file.

@@ -63,7 +63,8 @@ pub enum CheckpointWriteError {
         /// Number of the checkpoint.
         checkpoint: CheckpointId,
     },
-    /// The manifest does not agree with the files; the attempt was removed.
+    /// The manifest does not agree with the files of the checkpoint that was being written; its files were
+    /// removed.
     #[error("checkpoint {checkpoint} cannot be finished: {why}; it is removed, take a new one")]
     Unfit {
         /// Number of the checkpoint.
