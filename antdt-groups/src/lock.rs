@@ -1,10 +1,10 @@
 //! The lock vector: which workers are in a running group.
 
-/// One bit per worker: set while it is in a running group.
+/// One bit per worker, which is set while the worker is in a running group.
 ///
-/// The order of the buffers already separates groups that share a worker; the lock vector is a second check.
-/// The bits of all members are set at once or not at all, so that no worker holds a lock while it waits for
-/// another.
+/// Groups that share a worker run one after the other anyway, because each worker runs its groups in the
+/// order of their keys; the lock vector is a second check. The bits of all members are set at once or not at
+/// all, so that no worker holds a lock while it waits for another.
 ///
 /// Source: Ripples's lock vector (recalled).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -14,14 +14,14 @@ use std::collections::BTreeMap;
 
 use antdt_core::{DetRng, Holder, Seed};
 
-/// What a worker that asks is told.
+/// Answer to a worker that asks for a partner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pairing {
-    /// It is paired with this worker, which was open; neither is open any more.
+    /// The worker is paired with this one, which was open. Neither is open any more.
     With(Holder),
-    /// It is open.
+    /// No partner is open. The worker itself is open from now on, so that a later question can pair it.
     Open,
-    /// There is no partner for it now, and it is not open.
+    /// The worker gets no partner and is not open.
     Alone,
 }
 
@@ -51,9 +51,10 @@ impl OpenPairs {
         }
     }
 
-    /// Handles the question of a worker for a partner, or its newer question in place of an open one. With `seeks`, an active
-    /// worker takes a partner; without, it goes without. A passive worker is paired if an active one seeks. With `waits` the
-    /// worker is open until it is paired; without, it is told at once.
+    /// Handles the question of a worker for a partner, which replaces an earlier question of that worker. The
+    /// partner is drawn evenly from the open workers of the other side. If none is open, the worker is open
+    /// from now on with `waits`, and stays without a partner otherwise. An active worker that asks without
+    /// `seeks` gets no partner; for a passive worker `seeks` has no meaning.
     pub fn ask(&mut self, holder: Holder, seeks: bool, waits: bool) -> Pairing {
         let Some(me) = self.members.get_mut(&holder) else { return Pairing::Alone };
         me.is_open = false;
@@ -78,12 +79,12 @@ impl OpenPairs {
         }
     }
 
-    /// Closes all workers that are open: they are in another group.
+    /// Makes no worker open any more: the caller has put all of them into another group.
     pub fn close(&mut self) {
         self.members.values_mut().for_each(|member| member.is_open = false);
     }
 
-    /// Removes a worker, which is in no pair any more. The others keep their sides.
+    /// Removes a worker, which is in no later pair. The other workers stay active or passive as they were.
     pub fn remove(&mut self, holder: Holder) {
         self.members.remove(&holder);
     }
