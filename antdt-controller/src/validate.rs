@@ -42,8 +42,8 @@ pub enum Refusal {
         /// Samples in the global batch.
         global: u32,
     },
-    /// The decision asks for micro-batches without batch sizes, or in a mode whose workers do not wait for
-    /// each other.
+    /// The decision asks for micro-batches without batch sizes, or in a mode whose batch sizes do not add up
+    /// to the global batch.
     #[error(
         "{node} is to compute its batch in {count} micro-batches; that takes new batch sizes, in a sync mode whose workers take each step together"
     )]
@@ -105,7 +105,8 @@ pub enum Refusal {
         /// Incarnation of the node that runs.
         running: Holder,
     },
-    /// The node action is for a parameter server, which cannot be restarted.
+    /// The node action is for a parameter server, which no policy may restart: its partition of the
+    /// parameters would be lost.
     #[error("{node} is a server; its partition of the parameters would be lost")]
     Server {
         /// Server that the action is for.

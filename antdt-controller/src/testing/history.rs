@@ -14,7 +14,7 @@ pub const WORKERS_MAX: u8 = 8;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Job {
-    /// Sync mode of the job, as an index into `Capabilities::COMMON`, 0 to 5.
+    /// Sync mode of the job, as an index into `Capabilities::COMMON`, 0 to 7.
     pub sync: u8,
     /// Number of workers at the start, 1 to 8. Worker 0 is the chief.
     pub workers: u8,
@@ -101,7 +101,7 @@ impl History {
             return Err(InvalidValue::new("workers", job.workers, "1 to 8 in a history"));
         }
         if usize::from(job.sync) >= Capabilities::COMMON.len() {
-            return Err(InvalidValue::new("sync", job.sync, "0 to 5"));
+            return Err(InvalidValue::new("sync", job.sync, "0 to 7"));
         }
         if job.samples_per_worker == 0 || job.batch_size_min > job.samples_per_worker {
             let expected = "at least 1, and at least batch_size_min";

@@ -33,12 +33,14 @@ const LOOK: Duration = Duration::from_millis(2);
 /// * *faithful*: the node runs the program with its arguments and environment, and its exit code comes back;
 /// * *orderly*: `Started` at most once, then `Gone` exactly once; the status only goes from pending to running to gone,
 ///   and says the same as the events;
-/// * *deadly*: a node that is ended without a grace is gone, however often that is said, and so is one that ignores what
-///   it is asked when its grace is over;
+/// * *deadly*: a node that is ended without a grace ends, also if the call is repeated; a node that ignores
+///   the request to exit ends when its grace is over;
 /// * *polite*: a node that is ended with a grace may use it;
-/// * *precise*: no other life is touched, and a life that is unknown or gone cannot be ended;
-/// * *fenced*: a life is launched once, not even again after its end; the next life of the node is another one;
-/// * *placed*: a node has a host, and the same one when asked again; where there are several, it is one of them, and none that is to be avoided;
+/// * *precise*: a call ends no other incarnation, and returns `false` for one that is unknown or gone;
+/// * *fenced*: an incarnation is launched once, and not again after its end; a call to end it does not end
+///   the node's next incarnation;
+/// * *placed*: a node has a host, and the same one when asked again; if the launcher can choose among
+///   several, it is one of these, and none that the launcher was told to avoid;
 /// * *honest*: a program that cannot be run is refused or ends in a failure.
 ///
 /// The machine needs `/bin/sh` where the nodes run. Every wait ends after `limit`. The calling thread is blocked: within
