@@ -128,7 +128,7 @@ pub enum HeadEvent {
         /// The reported load.
         load: NodeLoad,
     },
-    /// A worker reports what went to its peers.
+    /// A worker reports how many bytes it sent to its peers, and how long they took.
     Transferred {
         /// Worker and incarnation that sent the report.
         holder: Holder,

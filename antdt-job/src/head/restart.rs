@@ -41,7 +41,7 @@ pub struct NodeRecord {
     /// Number of restarts of the node for slowness.
     #[cfg_attr(feature = "serde", serde(default))]
     pub slow_restarts: u32,
-    /// Cool-down of the node after the last of these restarts.
+    /// Cool-down of the node after its last restart for slowness.
     #[cfg_attr(feature = "serde", serde(default, with = "antdt_core::time::nanoseconds"))]
     pub rest: Duration,
 }

@@ -214,9 +214,9 @@ pub trait WorkerHalf: fmt::Debug + Send {
     /// Returns the next call.
     fn loaded(&mut self, core: &mut WorkerCore, turn: &mut Turn<'_>) -> Call;
 
-    /// Called when the batch holds a sample that cannot be read. Returns `None` if the sample's lease may be
-    /// given back at once as a data fault. Otherwise returns a call that must come before; the same samples
-    /// are then taken and read again.
+    /// Called when the batch holds a sample that cannot be read. Returns `None` if the worker may report the
+    /// sample's lease as a data fault at once. Otherwise returns a call that the worker must make first; it
+    /// then takes and reads the same samples again.
     fn before_fault(&mut self, _core: &mut WorkerCore, _turn: &mut Turn<'_>) -> Option<Call> {
         None
     }

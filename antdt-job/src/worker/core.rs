@@ -329,8 +329,8 @@ impl WorkerCore {
         self.micro.is_last()
     }
 
-    /// Begins to compute the gradient of the last micro-batch beside the calls that follow. The mode is told of it by
-    /// [`Reply::Computed`], like of one that is computed alone.
+    /// Begins to compute the gradient of the last micro-batch while the worker makes further calls. The mode
+    /// gets [`Reply::Computed`] for it, as for a gradient that is computed alone.
     pub fn compute_beside(&mut self, turn: &Turn<'_>) -> Call {
         self.enter(turn, Part::Compute);
         self.beside = Some(turn.now);

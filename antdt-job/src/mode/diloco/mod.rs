@@ -72,7 +72,7 @@ fn read(text: &str) -> Option<DiLoCo> {
 pub struct DiLoCo {
     /// Number of steps of a worker between two averages, unless a plan says otherwise; at least 1.
     pub steps: u32,
-    /// Step of the outer optimizer that an average is for the model.
+    /// Outer optimizer, which changes the model by one step at each average.
     pub outer: OuterStep,
 }
 
