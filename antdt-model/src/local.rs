@@ -172,8 +172,9 @@ impl LocalReplica {
         self.model.set_trained(trained);
     }
 
-    /// Returns this worker's contribution to the average: the difference of its model to the base, times its
-    /// samples, as `[dense_len]` and by row.
+    /// Returns this worker's contribution to the next average: the difference between its model and the model
+    /// of the last average, times the samples that it trained since, for the flat vector, `[dense_len]`, and
+    /// by row.
     pub fn drift(&self) -> (Vec<f32>, SparseGradient) {
         #[allow(clippy::cast_precision_loss, reason = "a weight")]
         let weight = self.samples as f32;

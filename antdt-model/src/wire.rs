@@ -42,7 +42,8 @@ pub enum WireError {
     },
 }
 
-/// The header of a message. Written by hand, since its length and the place of its checksum are fixed.
+/// The header of a message. It is encoded by code of its own, because its length and the place of its
+/// checksum are fixed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MessageHeader {
     /// Length of the payload, in bytes.

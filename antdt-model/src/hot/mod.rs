@@ -111,7 +111,7 @@ impl HotRows {
     /// Begins a batch that touches `rows`, each listed once, and returns the moves that it requires.
     ///
     /// # Panics
-    /// If the table does not have a row; so do the other methods.
+    /// If the table does not have one of the rows. The other methods panic for the same reason.
     pub fn touch(&mut self, rows: &[u64]) -> Moves {
         self.batch += 1;
         let mut moves = Moves { places: Vec::with_capacity(rows.len()), ..Moves::default() };
