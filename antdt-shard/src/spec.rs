@@ -341,7 +341,7 @@ impl DatasetSpec {
 /// is registered. One worker is assumed to be four times slower than its `n - 1` equal peers, the straggler that
 /// this framework is measured with: `v_min / Σv = 1 / (4n - 3)`. `P` is 1, as agents fetch late.
 ///
-/// Source: the bound is our design, checked by simulation of random speeds (`antdt.md` §2.7).
+/// Source: the bound is our design, checked by simulation of random speeds.
 ///
 /// ```
 /// use antdt_shard::shard_len_default;

@@ -492,7 +492,8 @@ impl ShardLedger {
     /// before the first is counted. Returns one outcome for each, in order.
     ///
     /// # Errors
-    /// If any entry is wrong, two entries of one lease go back, or `acks` is empty. Nothing is changed then.
+    /// If an entry is wrong, an entry has a lower offset than an earlier entry of the same lease, or `acks`
+    /// is empty. Nothing is changed then.
     pub fn ack_all(&mut self, holder: Holder, acks: &[Ack]) -> Result<Vec<AckOutcome>, AckError> {
         self.check_all(holder, acks)?;
         Ok(acks.iter().map(|ack| self.ack_checked(holder, *ack, acks.len())).collect())

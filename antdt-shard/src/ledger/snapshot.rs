@@ -89,7 +89,8 @@ impl ShardLedger {
     /// Restores the ledger to a snapshot, in a new generation.
     ///
     /// All leases and stored answers are void, and every worker must register again. Samples that were
-    /// acknowledged after the snapshot are granted again; none from before is. Fences never go back.
+    /// acknowledged after the snapshot are granted again; those that were acknowledged before it are not.
+    /// Incarnations that were fenced after the snapshot stay fenced.
     ///
     /// # Errors
     /// If the snapshot is of another data set, or the generation was used before. Nothing is changed then.

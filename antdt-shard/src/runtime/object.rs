@@ -51,8 +51,8 @@ pub struct ObjectLogOptions {
     /// When the log writes records to the object store. If the process is killed, the acks of one interval,
     /// and those of a write in progress, may be lost.
     pub sync: SyncPolicy,
-    /// Least number of bytes of log pieces after which a snapshot replaces the log. The store waits longer if
-    /// the snapshot is larger than this, and less if the pieces are many. A larger value makes recovery
+    /// Least number of bytes of log pieces after which a snapshot replaces the log. The log waits longer if
+    /// its last snapshot is larger than this, and not longer than 512 pieces. A larger value makes recovery
     /// slower, a smaller one snapshots more frequent.
     pub segment_bytes: u64,
     /// Timeouts of the requests to the object store.
@@ -197,8 +197,8 @@ pub struct ObjectLog {
 impl ObjectLog {
     /// Returns the log of a data set below a prefix. This sends no request to the object store yet.
     ///
-    /// A [`LocalFileSystem`](object_store::local::LocalFileSystem) keeps what it wrote when its machine stops
-    /// only `with_fsync(true)`.
+    /// A [`LocalFileSystem`](object_store::local::LocalFileSystem) must be made `with_fsync(true)`; otherwise
+    /// the log may lose what it wrote when the machine stops.
     ///
     /// # Errors
     /// If the prefix is not a valid path in an object store, the data set's settings are invalid, or the
