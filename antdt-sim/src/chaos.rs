@@ -264,7 +264,7 @@ impl Case {
         }
     }
 
-    /// Runs the case again, and returns the history of what its failure names.
+    /// Runs the case again, and returns the history of the nodes, leases and shards that its failure names.
     pub fn story(&self) -> Story {
         match self.run_watched(story::Lines::default()) {
             Ok((result, lines)) => Story::new(lines.0, result.err().map(CaseError::Violated)),

@@ -36,11 +36,12 @@ pub enum Happening<'a> {
     MasterEnded(JobTime),
     /// The master's successor has taken the job over.
     TakenOver,
-    /// A copy of the model exists that this incarnation has had made for a checkpoint.
+    /// A copy of the model exists for this checkpoint; this incarnation of a worker took it, or made the
+    /// servers take it.
     Copied(Holder, CheckpointId),
     /// The ledger is cut for a checkpoint.
     Cut(CheckpointId),
-    /// A checkpoint is whole: the job goes back to this one from now on.
+    /// A checkpoint is complete: a rollback sets the job back to this one from now on.
     Kept(CheckpointId),
     /// A message between this incarnation and another process was lost.
     Lost(Holder),

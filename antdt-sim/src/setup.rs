@@ -44,10 +44,11 @@ pub struct Setup {
     pub workers_per_host: u32,
     /// Size of the dense gradient in bytes, which is reduced, or pulled and pushed, in each step.
     pub gradient_bytes: u64,
-    /// Whether workers report what went to their peers in an all-reduce, as they do in a real job: one event
-    /// more with each heartbeat. Off by default.
+    /// Whether workers report how many bytes they sent to their peers in an all-reduce, as they do in a real
+    /// job. This costs one more event with each heartbeat. Off by default.
     pub reports_links: bool,
-    /// Number of times that one node may be started again before the job fails.
+    /// Largest number of restarts of one node in a row, without a commit in between. A node that ends once
+    /// more ends the job.
     pub max_restarts: u32,
     /// Whether the job goes back to its newest checkpoint, or to its start, when its model is lost, and whether its
     /// master keeps a record for a successor. Otherwise the job ends when the model is lost.

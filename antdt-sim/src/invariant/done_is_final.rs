@@ -10,7 +10,7 @@ use super::Invariant;
 use super::leases::{Leases, Move, Progress, shard};
 use crate::happening::Happening;
 
-/// Checks that what is acknowledged stays acknowledged; see the [module](self).
+/// Checks that acknowledged samples stay acknowledged; see the [module](self).
 #[derive(Debug)]
 pub struct DoneIsFinal {
     leases: Leases,

@@ -31,7 +31,8 @@ const LIMIT: Duration = Duration::from_secs(6 * 3600);
 pub enum JobEnding {
     /// Every sample is committed.
     Completed,
-    /// A server ended, and with it its part of the model; or the worker that was to write the last checkpoint.
+    /// A server ended, and its part of the model with it; or the worker ended that was to write the last
+    /// checkpoint, and the whole model with it.
     ServerLost,
     /// All workers that had the model ended at once.
     ModelLost,

@@ -9,9 +9,10 @@ use crate::model::{Compute, seconds};
 
 /// Measured times of a batch on each kind of device.
 ///
-/// Between two measured sizes the time of a batch lies on the line between theirs. Below the smallest it lies on the line
-/// through the two smallest, but a sample is never cheaper than in the smallest measured batch and a batch never dearer.
-/// Above the largest, a sample costs what it costs there: no gain beyond the measured ones.
+/// Between two measured sizes the time of a batch lies on the line between theirs. Below the smallest it lies
+/// on the line through the two smallest, but the time per sample is never less than in the smallest measured
+/// batch, and the time of the batch never more than that of this batch. Above the largest, the time per
+/// sample is that of the largest measured batch.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DeviceTimes {
     // Sizes ascending, seconds of a batch; not empty.

@@ -25,7 +25,8 @@ pub struct Chaos {
 }
 
 impl Chaos {
-    /// Exit codes of the three usual failures: failed, to be tried again, out of memory.
+    /// Exit codes of three usual failures: 1, an error that a new process would meet again; 75, a request to
+    /// be started again; 137, an end by signal 9, by which the kernel also ends a process for lack of memory.
     pub const CODES: [i32; 3] = [1, 75, 137];
 
     /// Returns a list of faults whose number, times, kinds and nodes are drawn from `rng`. One in four
