@@ -1313,7 +1313,8 @@ pub struct HeartbeatRequest {
     /// Load of the node's host, about once a second.
     #[prost(message, optional, tag = "9")]
     pub load: ::core::option::Option<NodeLoad>,
-    /// What went to the node's peers since its last reports of them; only what is much.
+    /// Bytes that the node sent to each peer since its last report of that peer, and the time that they took.
+    /// Peers that got little are left out until there is more to report.
     #[prost(message, repeated, tag = "10")]
     pub links: ::prost::alloc::vec::Vec<LinkReport>,
 }
@@ -1326,7 +1327,7 @@ pub struct LinkReport {
     pub index: u32,
     #[prost(uint64, tag = "3")]
     pub bytes: u64,
-    /// Time that the network took for them, in nanoseconds.
+    /// Time that the network took for these bytes, in nanoseconds.
     #[prost(uint64, tag = "4")]
     pub time_ns: u64,
 }
@@ -2740,9 +2741,10 @@ pub struct SlowLink {
     /// Time per byte divided by that of the other connections.
     #[prost(double, tag = "5")]
     pub ratio: f64,
-    /// Bytes per second of this connection while bytes are on their way, and usual ones.
+    /// Bytes per second of this connection while bytes are on their way.
     #[prost(double, tag = "6")]
     pub bytes_per_second: f64,
+    /// Bytes per second of the connections that this one is compared with.
     #[prost(double, tag = "7")]
     pub usual_bytes_per_second: f64,
     /// Share of the sender's time that the connection takes beyond the usual, 0 to 1.
@@ -2751,7 +2753,7 @@ pub struct SlowLink {
     /// Time since the start of the job from which on the connection is slow, in nanoseconds.
     #[prost(uint64, tag = "9")]
     pub since_ns: u64,
-    /// Number of reports that this is based on.
+    /// Number of reports that the verdict is based on.
     #[prost(uint32, tag = "10")]
     pub reports: u32,
 }
