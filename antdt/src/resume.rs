@@ -37,7 +37,8 @@ pub enum ResumeError {
         /// Checkpoints that were examined, and why they cannot be used, in words.
         passed_over: String,
     },
-    /// The last job in the folder has taken no checkpoint, and what is there is of a job before it.
+    /// The last job in the folder has taken no checkpoint; the checkpoints in the folder are those of an
+    /// earlier job.
     #[error("--resume = {}: the last job there took no checkpoint, and this one is of the job before it; name {} to go on from it, or leave --resume out", path.display(), path.display())]
     Earlier {
         /// Path of the newest checkpoint.

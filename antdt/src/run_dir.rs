@@ -116,10 +116,10 @@ pub enum RunDirError {
         /// Description of the damage.
         why: String,
     },
-    /// The masters of the job cannot elect one.
+    /// The masters of the job cannot elect the one that leads it.
     #[error("--elect: {why}")]
     Election {
-        /// Why the masters cannot elect one of them, and the remedy.
+        /// Why the masters cannot elect one, and the remedy.
         why: String,
     },
     /// A file cannot be read or written.

@@ -26,9 +26,10 @@ pub fn counted(dir: &Path) -> Result<Option<Vec<f32>>, CheckpointReadError> {
     Ok(Some(counts))
 }
 
-/// Returns what is wrong with a job that should have trained every sample once in each of `epochs` epochs;
-/// `None` if nothing is. It judges by the job's report, and by the `counts` of the counting model if there
-/// are any. With `averages` the model is an average, so that a sample counts in part only.
+/// Returns a description of what is wrong with a job that should have trained every sample once in each of
+/// `epochs` epochs; `None` if nothing is. The function judges by the job's report, and by the `counts` of the
+/// counting model if there are any. With `averages` the model is an average of several workers' models, so
+/// that a sample trained by one of them adds less than 1 to its count.
 #[allow(clippy::cast_precision_loss, reason = "a handful of epochs")]
 pub fn inexact(report: &Report, counts: Option<&[f32]>, epochs: u32, averages: bool) -> Option<String> {
     let samples = &report.samples;

@@ -6,10 +6,10 @@ use std::str::FromStr;
 
 use antdt_core::InvalidValue;
 
-/// Source of a job's samples. Text form: `synthetic:ROWS`, or a path.
+/// Source of a job's samples. Text form: `synthetic:ROWS`, a path, or a URL.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DataSpec {
-    /// A file or a folder at this path.
+    /// A file or a folder at this path, or objects in a store at this URL.
     Path(PathBuf),
     /// Samples that are generated from the job's seed, in the form that the workload takes.
     Synthetic {

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use antdt_core::InvalidValue;
 
-/// Location of the etcd cluster through which the masters of a job elect one. Text form:
+/// Location of the etcd cluster through which the masters of a job elect the one that leads it. Text form:
 /// `etcd://HOST:PORT,HOST:PORT/PREFIX`; the default prefix is `antdt`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EtcdSpec {

@@ -12,8 +12,9 @@ use antdt_job::mode::{Entry, REGISTRY};
 /// What stands for a choice.
 const AUTO: &str = "auto";
 
-/// The sync mode of a job. Text form: that of a mode; `auto`, to choose among modes that compute the same as
-/// one process would; or `auto=MODE,MODE`.
+/// The sync mode of a job. Text form: that of a mode; or `auto=MODE,MODE`, to let the master choose one of
+/// these modes; or `auto`, to let it choose among the modes whose result is that of one process with the
+/// whole batch.
 ///
 /// With several modes it dereferences to the first one, in which the job begins.
 #[derive(Debug, Clone, PartialEq, Eq)]

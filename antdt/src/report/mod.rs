@@ -48,8 +48,8 @@ pub struct Report {
     /// ranges.
     #[serde(default)]
     pub missing: Vec<MissingEntry>,
-    /// Number of global steps that the job took, those included that a rollback undid; in modes without common
-    /// steps, the number of batches of all workers.
+    /// Number of global steps that the job took, including steps that a rollback undid; in modes without
+    /// common steps, the number of batches of all workers.
     pub steps: u64,
     /// Name of the policy.
     pub policy: String,
@@ -112,7 +112,8 @@ pub struct ModelSpread {
 }
 
 impl ModelSpread {
-    /// Returns the spread of models with these distances from their mean; `None` if there are none.
+    /// Returns the spread of models for the workers' `distances` from the mean of all models, each divided by
+    /// the norm of the mean; `None` if `distances` is empty.
     pub fn of(time_s: f64, distances: &BTreeMap<NodeId, f64>) -> Option<Self> {
         if distances.is_empty() {
             return None;
