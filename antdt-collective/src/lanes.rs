@@ -26,13 +26,13 @@ pub struct Lanes {
     /// a new group, too.
     pub leaving: bool,
     /// Whether the rank needs the mean of all ranks' models in the next step, in a mode whose steps average
-    /// the models of a few.
+    /// the models of a few workers.
     pub whole: bool,
     /// Sum of the losses of the rank's samples in this step.
     pub loss_sum: f64,
 }
 
-/// What all ranks conclude, identically, from the totals of a step's control values.
+/// The conclusion that all ranks draw, identically, from the totals of a step's control values.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Verdict {
     /// Samples of the step over all ranks; with 0 there is no update to apply.
@@ -75,7 +75,8 @@ impl Lanes {
         ]
     }
 
-    /// Returns what the totals of the control values over `world` ranks mean. Every rank computes the same.
+    /// Returns the conclusion from the control values of a step, given their `totals` over all `world` ranks.
+    /// Every rank computes the same.
     #[allow(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,

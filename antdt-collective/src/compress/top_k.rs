@@ -64,7 +64,7 @@ impl TopK {
     }
 
     /// Appends the chosen values to `into`, all positions first, then all values. It replaces the chosen
-    /// values in `values` by zeros, so that `values` then holds what was not sent.
+    /// values in `values` by zeros, so that `values` then holds the values that are not sent.
     ///
     /// # Panics
     /// If there are more than 2³² values.

@@ -19,7 +19,7 @@ pub struct Abilities {
     pub split: bool,
 }
 
-/// The communicator of its last group, which a member still has.
+/// A communicator that a member still has from its last group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Last {
     /// Fingerprint of the last group.
@@ -32,7 +32,8 @@ pub struct Last {
     pub failed: bool,
 }
 
-/// What a member tells the others about its GPU, its library and its communicator when a group meets.
+/// Message in which a member describes its GPU, its library and its communicator to the other members when a
+/// group meets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Statement {
     /// UUID of the member's GPU; `None` if the member has no GPU or no library.

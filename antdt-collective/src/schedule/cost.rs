@@ -7,9 +7,9 @@ use super::{Schedule, Step};
 ///
 /// A round costs a rank `alpha`, `overhead` for each message each way beyond the first, the larger of its
 /// bytes out and in at `bandwidth`, and `gamma` per byte it folds, half of that where the round has folded
-/// into the same span before: it is in the cache then. A round begins once the rank's own round before is
-/// over, and those of the ranks it receives from. The model ignores which ranks share a link, and how badly a
-/// receiver takes many long messages at once.
+/// into the same span before, because the span is in the cache then. A round begins once the rank's own round
+/// before is over, and those of the ranks it receives from. The model ignores which ranks share a link, and
+/// how badly a receiver takes many long messages at once.
 ///
 /// Source: Hockney's α-β model with γ for the arithmetic, and the overhead per message of LogP (both
 /// recalled).

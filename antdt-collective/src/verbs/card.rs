@@ -3,7 +3,7 @@
 use super::mtu::Mtu;
 use super::shape::Shape;
 
-/// What a member tells the others about its RDMA adapter before they connect.
+/// Message in which a member describes its RDMA adapter to the other members before they connect.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Offer {
     /// The member has an adapter.

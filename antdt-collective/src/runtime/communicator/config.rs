@@ -25,9 +25,9 @@ pub struct CommunicatorConfig {
     /// How an all-reduce picks its algorithm.
     pub algorithm: Choice,
     /// Bytes for each member in a slice of an all-reduce over messages: a longer buffer is reduced slice by
-    /// slice, where its algorithm [asks for it](crate::schedule::Algorithm::slices). Where the order of
-    /// summation shows in the result, it is that of the slices. Default: 512 KiB, more where the latency of a
-    /// slice's rounds would tell.
+    /// slice, where its algorithm [asks for it](crate::schedule::Algorithm::slices). The values are summed in
+    /// the order that the algorithm has for a buffer of a slice's length, which may change the rounding.
+    /// Default: 512 KiB; more where a round of such a slice would take less than eight times the latency.
     pub slice: Option<usize>,
     /// Whether an all-reduce ends with a round in which all members tell each other that they have the
     /// result, so that either all of them commit it or none: see [`outcome`](crate::outcome). Costs one round

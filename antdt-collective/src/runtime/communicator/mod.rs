@@ -128,7 +128,8 @@ impl<T: Transport> ScheduledCommunicator<T> {
         self.config.timeout = timeout;
     }
 
-    /// Returns what went to each other member since the last call; see [`Transport::transfers`].
+    /// Returns the bytes that this rank sent to each other member since the last call, and the time that the
+    /// network took for them; see [`Transport::transfers`].
     pub fn transfers(&mut self) -> Vec<Transfer> {
         self.transport.transfers()
     }

@@ -27,7 +27,8 @@ impl Compressor {
         Self { compression, feedback: ErrorFeedback::default() }
     }
 
-    /// Returns the residual: what this member has not sent yet.
+    /// Returns the residual: the part of the gradients that compression has left out and this member has not
+    /// sent yet.
     pub const fn feedback(&self) -> &ErrorFeedback {
         &self.feedback
     }

@@ -58,8 +58,8 @@ pub trait ProcessGroup: Communicator {
     /// the usual duration of a step may be known only after the group was formed.
     fn set_timeout(&mut self, timeout: Duration);
 
-    /// Returns what went to each other member since the last call, where the group can tell how long the
-    /// network took for it; none by default.
+    /// Returns the bytes that this rank sent to each other member since the last call, and the time that the
+    /// network took for them. Empty by default, for groups that cannot measure the time.
     fn transfers(&mut self) -> Vec<Transfer> {
         Vec::new()
     }

@@ -75,7 +75,7 @@ pub enum RowsError {
     /// A batch is to be copied to memory that is not this GPU's.
     #[error("the address {address:#x} is not in the memory of the GPU that has the rows")]
     Elsewhere {
-        /// The address.
+        /// Address to which the batch was to be copied.
         address: u64,
     },
     /// The number of values does not fit the number of rows.
@@ -143,9 +143,9 @@ pub trait RowMemory: Debug + Send {
     /// If the GPU fails.
     fn gathered(&mut self, into: &mut Vec<f32>) -> Result<(), RowsError>;
 
-    /// Copies the values of the last batch, `[places, dim]`, to other memory of the same GPU, such as a tensor of a training
-    /// framework, and returns when they are there. Whoever gives the address has so much memory there, which nothing that is
-    /// under way reads or writes.
+    /// Copies the values of the last batch, `[places, dim]`, to other memory of the same GPU, such as a
+    /// tensor of a training framework, and returns when they are there. The caller must own that much memory
+    /// at `address`, and no operation in progress may read or write it.
     ///
     /// # Errors
     /// If the address is not in the memory of this GPU, or the GPU fails.

@@ -16,8 +16,9 @@ use crate::schedule::{Choice, Hierarchical, direct::SEGMENT_LEN, split_even};
 const SIZE: u64 = size_of::<f32>() as u64;
 
 /// Checks invariant I5: every algorithm sends, per member, the bytes, messages and rounds of its closed
-/// formula. The hierarchical algorithm also does so for the bytes between hosts, and compression for the
-/// compressed form and a few lengths. A group of one sends nothing.
+/// formula. For the hierarchical algorithm the bytes between hosts are also checked. A compressed all-reduce
+/// sends the bytes of the compressed form, and a bounded number of bytes for lengths. A group of one sends
+/// nothing.
 ///
 /// # Panics
 /// If the invariant is broken.

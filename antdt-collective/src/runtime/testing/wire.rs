@@ -20,9 +20,9 @@ pub enum Damage {
     HalfClose,
     /// This direction silently drops all further bytes.
     Pause,
-    /// One bit of the byte is flipped.
+    /// One bit of the byte at [`Strike::at`] is flipped.
     Flip,
-    /// These bytes are inserted before the byte.
+    /// These bytes are inserted before the byte at [`Strike::at`].
     Insert(Vec<u8>),
     /// All connections of this rank end.
     Kill(u32),
@@ -35,7 +35,7 @@ pub struct Strike {
     pub from: u32,
     /// Rank that receives in the damaged direction.
     pub to: u32,
-    /// Number of bytes that pass undamaged before.
+    /// Number of bytes that pass undamaged before the damage, which is also the position of the damaged byte.
     pub at: usize,
     /// Kind of the damage.
     pub damage: Damage,

@@ -182,7 +182,7 @@ pub trait Merge {
     fn merge(&mut self, at: usize, pieces: &mut [Piece<'_>]);
 }
 
-/// What went to one other member of a group.
+/// Bytes that this rank sent to one other member of a group, and the time that they took.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Transfer {
     /// Receiving rank.
@@ -255,8 +255,9 @@ pub trait Transport: Send {
         CostModel::LOOPBACK
     }
 
-    /// Returns what went to each other member since the last call, where the transport can tell how long the
-    /// network took for it; none by default. Members between which bytes cross no network are left out.
+    /// Returns the bytes that this rank sent to each other member since the last call, and the time that the
+    /// network took for them. Empty by default, for transports that cannot measure the time. Members that are
+    /// reached without a network are left out.
     fn transfers(&mut self) -> Vec<Transfer> {
         Vec::new()
     }

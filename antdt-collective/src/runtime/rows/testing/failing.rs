@@ -8,8 +8,7 @@ use crate::runtime::region::DevicePlace;
 
 /// Row memory some of whose operations fail, with [`RowsError::Device`], and change nothing.
 ///
-/// Operations are counted from 0. One that is asked for no row counts as any other, and fails only where the
-/// memory beneath would notice: not if it reads or changes none.
+/// Operations are counted from 0. An operation on no rows is counted, too, but never fails.
 #[derive(Debug)]
 pub struct FailingRows {
     rows: Box<dyn RowMemory>,
