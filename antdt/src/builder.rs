@@ -83,8 +83,8 @@ impl JobBuilder {
         self
     }
 
-    /// Replaces the store of the ledger's log. By default the log is in the run directory, for as long as the
-    /// job runs.
+    /// Replaces the store of the ledger's log. By default the log is in the run directory while the job runs,
+    /// if another master may succeed this one; otherwise no log is kept.
     pub fn ledger_store(mut self, store: StoreFactory) -> Self {
         self.seams.store = Some(store);
         self.seams.again = None;
