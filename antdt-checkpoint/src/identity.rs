@@ -13,7 +13,8 @@ pub struct JobIdentity {
     pub workload: String,
     /// Shape of the model.
     pub layout: ParamLayout,
-    /// The job's seed, from which the order of the data, the split and the initial values follow.
+    /// The job's seed, from which follow the order of the data, the choice of the samples that are held out
+    /// for evaluation, and the initial values of the parameters.
     pub seed: u64,
     /// Seed of the initial values of table rows, derived from the job's seed.
     pub rows_seed: u64,
