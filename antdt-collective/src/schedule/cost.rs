@@ -38,8 +38,8 @@ impl CostModel {
         Self { alpha: 20e-6, overhead: 12e-6, bandwidth: 2.2e9, gamma: 5e-11, burst: 64 << 10 };
 
     /// Cost of memory that processes of one host with 2 cores share. Among four of them, messages from all to
-    /// all took as long as halving and doubling at 256 KiB, and a quarter longer from 1 MiB on, since what is
-    /// folded second and third is copied first.
+    /// all took as long as halving and doubling at 256 KiB, and a quarter longer from 1 MiB on, because a
+    /// rank must copy the second and the third message of a round before it folds them.
     pub const SHARED: Self =
         Self { alpha: 1e-6, overhead: 0.3e-6, bandwidth: 8e9, gamma: 5e-11, burst: 256 << 10 };
 
