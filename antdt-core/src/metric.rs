@@ -22,7 +22,7 @@ pub enum Combine {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "lowercase"))]
 pub enum Better {
-    /// Neither: the metric only describes.
+    /// Neither is better: the metric only describes the model.
     #[default]
     Neither,
     /// A larger value is better.
