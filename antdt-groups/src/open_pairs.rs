@@ -1,4 +1,4 @@
-//! [`OpenPairs`]: pairs workers that wait for a partner beside what they compute.
+//! [`OpenPairs`]: pairs workers that look for a partner while they compute.
 //!
 //! Half of the workers are active, the others passive, as in [`Bipartite`](crate::Bipartite). A worker that asks is open until it is
 //! paired or takes its question back. An active worker that seeks a partner gets one of the open passive ones, drawn evenly; if none
@@ -31,7 +31,7 @@ struct Member {
     is_open: bool,
 }
 
-/// Pairs workers that wait for a partner beside what they compute. See the [module](self).
+/// Pairs workers that look for a partner while they compute. See the [module](self).
 #[derive(Debug, Clone)]
 pub struct OpenPairs {
     members: BTreeMap<Holder, Member>,
