@@ -224,7 +224,8 @@ pub enum Reply {
     },
     /// Answers [`Call::ComputeBeside`].
     Computing,
-    /// Answers [`Call::Finish`] and [`Call::ReadyBeside`]: the gradient that was begun beside is computed.
+    /// Answers [`Call::Finish`] and [`Call::ReadyBeside`]: the gradient that [`Call::ComputeBeside`] began is
+    /// computed.
     ComputedBeside {
         /// Number of samples that were computed.
         samples: u64,

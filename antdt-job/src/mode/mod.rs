@@ -159,8 +159,9 @@ pub trait HeadHalf: fmt::Debug + Send {
         Err(format!("{holder} waits for the commit of a step, which --sync {} has not", core.sync()))
     }
 
-    /// Called when the answer to a worker's heartbeat orders it to leave or to pause for a checkpoint. If
-    /// the worker waits between two steps for an answer of the master, this method must answer it, so that it can follow the order.
+    /// Called when the answer to a worker's heartbeat orders it to leave or to pause for a checkpoint. If the
+    /// worker waits between two steps for an answer of the master, this method must answer the worker, so
+    /// that it can follow the order.
     fn ordered(&mut self, _core: &mut HeadCore, _holder: Holder) {}
 
     /// Returns whether this worker may take the copies of a checkpoint. In a mode with common steps it must
