@@ -38,9 +38,9 @@ pub struct NodeInfo {
     /// if the operating system does not say.
     #[cfg_attr(feature = "serde", serde(default))]
     pub memory_bytes: Option<u64>,
-    /// Smallest batch that the node accepts, in samples.
+    /// Smallest batch, or micro-batch, that the node accepts, in samples.
     pub batch_size_min: u32,
-    /// Largest batch that fits into the node's memory, in samples.
+    /// Largest batch, or micro-batch, that fits into the memory of the node's device, in samples.
     pub batch_size_max: u32,
 }
 
@@ -73,7 +73,8 @@ pub enum Exit {
         /// Number of the signal.
         signal: i32,
     },
-    /// The process ran out of memory.
+    /// The process, or its device, ran out of memory, as the process says by
+    /// [`CODE_MEMORY`](Self::CODE_MEMORY).
     OutOfMemory,
     /// The user's code failed in a way that will repeat.
     Unretryable {
