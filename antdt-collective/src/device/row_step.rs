@@ -44,7 +44,7 @@ pub enum RowStep {
     /// Adam: `m = beta1 * m + rest1 * g; v = beta2 * v + rest2 * (g * g); w = keep * w - rate * m / (√v *
     /// correction + epsilon)`.
     Adam {
-        /// Learning rate, divided by the bias of the mean `m`.
+        /// Learning rate divided by `1 - beta1ᵗ`, which corrects the bias of the mean `m` in step `t`.
         rate: f32,
         /// Factor for the sums of gradients, one over the number of samples for a mean.
         scale: f32,
@@ -60,7 +60,7 @@ pub enum RowStep {
         beta2: f32,
         /// Weight of the new squared gradient in the mean square: `1 - beta2`.
         rest2: f32,
-        /// One over the square root of the bias of the mean square `v`.
+        /// `1 / √(1 - beta2ᵗ)`, which corrects the bias of the mean square `v` in step `t`.
         correction: f32,
         /// Small constant that keeps the division finite.
         epsilon: f32,
