@@ -104,7 +104,6 @@ fn step(
     backward: Option<Backward>,
     reduces: bool,
 ) -> Result<()> {
-    let mut handles = Vec::new();
     for layer in (0..LAYERS).rev() {
         match backward {
             None => {}
@@ -112,15 +111,14 @@ fn step(
             Some(Backward::Elsewhere) => thread::sleep(LAYER_TIME),
         }
         if reduces {
-            handles.push(reducer.submit(layer, std::mem::take(&mut gradients[layer]))?);
+            reducer.submit(layer, &gradients[layer])?;
         }
     }
     if reduces {
         reducer.finish(Instant::now() + PATIENCE)?;
-    }
-    for handle in handles {
-        let layer = handle.layer();
-        gradients[layer] = handle.wait(Instant::now() + PATIENCE)?;
+        for layer in 0..LAYERS {
+            std::hint::black_box(reducer.wait(layer, Instant::now() + PATIENCE)?);
+        }
     }
     Ok(())
 }

@@ -166,12 +166,31 @@ impl Filling {
         Ok(first..self.next)
     }
 
+    /// Checks that the gradients of all layers of a bucket and of those before it have arrived, so that the
+    /// bucket was returned by [`arrive`](Self::arrive).
+    ///
+    /// # Errors
+    /// If gradients are missing; the error names their layers.
+    pub fn check(&self, buckets: &Buckets, bucket: usize) -> Result<(), BucketError> {
+        self.missing(|layer| buckets.bucket_of(layer) <= bucket)
+    }
+
+    /// Returns whether a gradient has arrived whose bucket may not be reduced yet.
+    pub fn has_begun(&self, buckets: &Buckets) -> bool {
+        (0..self.came.len()).any(|layer| self.came[layer] && buckets.bucket_of(layer) >= self.next)
+    }
+
     /// Checks that the gradients of all layers have arrived.
     ///
     /// # Errors
     /// If gradients are missing; the error names their layers.
     pub fn finish(&self) -> Result<(), BucketError> {
-        let layers: Vec<usize> = (0..self.came.len()).filter(|layer| !self.came[*layer]).collect();
+        self.missing(|_| true)
+    }
+
+    fn missing(&self, counts: impl Fn(usize) -> bool) -> Result<(), BucketError> {
+        let layers: Vec<usize> =
+            (0..self.came.len()).filter(|layer| !self.came[*layer] && counts(*layer)).collect();
         if layers.is_empty() { Ok(()) } else { Err(BucketError::Missing { layers }) }
     }
 }
@@ -205,7 +224,9 @@ mod tests {
         assert_eq!(filling.arrive(&plan, 1, 4), Ok(0..0));
         assert_eq!(filling.arrive(&plan, 1, 4), Err(BucketError::Twice { layer: 1 }));
         assert_eq!(filling.finish(), Err(BucketError::Missing { layers: vec![0] }));
+        assert!(filling.has_begun(&plan));
         assert_eq!(filling.arrive(&plan, 0, 3), Ok(0..1));
+        assert!(!filling.has_begun(&plan));
         assert_eq!(filling.finish(), Ok(()));
     }
 
@@ -233,6 +254,9 @@ mod tests {
             let (mut filling, mut went) = (Filling::new(&plan), Vec::new());
             for (count, layer) in arrivals.iter().enumerate() {
                 prop_assert!(filling.finish().is_err());
+                for bucket in 0..plan.buckets().len() {
+                    prop_assert_eq!(filling.check(&plan, bucket).is_ok(), went.contains(&bucket));
+                }
                 let out = filling.arrive(&plan, *layer, lens[*layer]).unwrap();
                 for bucket in out {
                     let layers = &plan.buckets()[bucket].layers;

@@ -42,7 +42,7 @@ pub use ipc::IpcError;
 #[cfg(feature = "nccl")]
 pub use nccl::NcclError;
 pub use process_group::{Backend, ProcessGroup, TransportBackend};
-pub use reducer::{Handle, Reducer, ReducerError};
+pub use reducer::{BucketMemory, Reducer, ReducerError, ReducerParts};
 pub use region::{DeviceMemory, DevicePlace, Region};
 pub use rows::{RowMemory, RowShape, RowsError};
 pub use transport::{

@@ -16,6 +16,7 @@ mod reduce;
 mod share;
 mod spread;
 mod stream;
+mod sums;
 mod weights;
 
 use std::fmt::Display;

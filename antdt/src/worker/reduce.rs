@@ -12,7 +12,8 @@ use antdt_agent::{Batch, Buffer, Gradient, MicroBatch, Params, StepStats, TrainE
 use antdt_collective::bucket::Buckets;
 use antdt_collective::lanes::Lanes;
 use antdt_collective::runtime::{
-    AbortHandle, Backend, Communicator, CommunicatorConfig, Listener, ProcessGroup, Transfer,
+    AbortHandle, Backend, BucketMemory, Communicator, CommunicatorConfig, Listener, ProcessGroup,
+    ReducerParts, Transfer,
 };
 use antdt_collective::schedule::Choice;
 use antdt_collective::{Compression, Compressor, Group, Member, ReduceOp};
@@ -36,7 +37,8 @@ use super::keep::Keep;
 use super::mean;
 use super::share::Share;
 use super::spread::Spread;
-use super::stream::{self, GradientStream, Spare};
+use super::stream::{self, GradientStream};
+use super::sums::{Sums, SumsMemory};
 use super::weights::{Weights, kept_optimizer};
 use crate::net;
 use crate::resume::Taken;
@@ -113,7 +115,8 @@ where
         weights,
         plan,
         stream: None,
-        spare: Spare::default(),
+        buckets: BucketMemory::default(),
+        sums: SumsMemory::default(),
         gradient: Gradient::new(&layout),
         accumulator: Accumulator::new(),
         trained: false,
@@ -150,7 +153,7 @@ struct Prepared {
 /// What was combined.
 enum Combined {
     /// The sums of what all members brought.
-    Sums(Vec<f32>, SparseGradient),
+    Sums(Sums, SparseGradient),
     /// The mean of some members' models.
     Mean(Given),
 }
@@ -175,7 +178,10 @@ struct Reducer<'a, 'r> {
     plan: Option<Buckets>,
     /// The gradient of the batch that is computed or was, if there is a plan.
     stream: Option<GradientStream<Comm>>,
-    spare: Spare,
+    /// Memory of the plan's buckets while there is no stream.
+    buckets: BucketMemory,
+    /// Memory in which the whole dense gradient is reduced, if there is no plan.
+    sums: SumsMemory,
     /// The gradient of the batch, if there is no plan; of one of its micro-batches in any case.
     gradient: Gradient,
     /// The gradients of the micro-batches of the batch.
@@ -274,7 +280,11 @@ impl Combiner for Reducer<'_, '_> {
                 let prepared =
                     prepared.ok_or_else(|| WorkerError::Loop("no step was combined to apply".to_owned()))?;
                 let distance = match prepared.result {
-                    Combined::Sums(dense, rows) => self.weights.apply(&dense, &rows, prepared.samples)?,
+                    Combined::Sums(dense, rows) => {
+                        let distance = self.weights.apply(&dense, &rows, prepared.samples)?;
+                        self.sums.keep(dense);
+                        distance
+                    }
                     Combined::Mean(mean) => {
                         let says = self.spread.averages(prepared.of_all, prepared.samples);
                         let own = self.weights.own()?;
@@ -334,7 +344,7 @@ impl Reducer<'_, '_> {
     fn leave(&mut self) {
         if let Some(stream) = self.stream.take() {
             match stream.cancel("this worker left in the middle of a step") {
-                Ok((comm, compressors)) => (self.comm, self.compressors) = (Some(comm), compressors),
+                Ok(parts) => self.take_back(parts),
                 // The connections are gone with the thread that had them.
                 Err(error) => tracing::warn!(%error, "the gradient's thread ended badly"),
             }
@@ -516,12 +526,20 @@ impl Reducer<'_, '_> {
             self.accumulator.complete(self.compute.layout(), &mut self.touched, &mut self.gradient);
             return Ok(stats);
         };
-        let (compressors, spare) = (std::mem::take(&mut self.compressors), std::mem::take(&mut self.spare));
-        let stream = GradientStream::begin(comm, plan, compressors, abort.clone(), spare, rows.len())?;
+        let (compressors, memory) =
+            (std::mem::take(&mut self.compressors), std::mem::take(&mut self.buckets));
+        let parts = ReducerParts { communicator: comm, compressors, memory };
+        let stream = GradientStream::begin(parts, plan, abort.clone(), rows.len())?;
         let stream = self.stream.insert(stream);
         let layout = self.compute.layout().clone();
         let mut sums = self.accumulator.onto(&layout, stream);
         Ok(self.compute.run(params, &mut sums)?)
+    }
+
+    /// A stream is over.
+    fn take_back(&mut self, parts: ReducerParts<Comm>) {
+        self.comm = Some(parts.communicator);
+        (self.compressors, self.buckets) = (parts.compressors, parts.memory);
     }
 
     /// Begins to compute the gradient of the loaded micro-batch, the last one of its batch, while this thread goes on.
@@ -540,24 +558,25 @@ impl Reducer<'_, '_> {
     }
 
     /// The sums over all members of the dense gradient, and what this worker brings for rows.
-    fn dense_sums(&mut self) -> Result<(Vec<f32>, SparseGradient), WorkerError> {
+    fn dense_sums(&mut self) -> Result<(Sums, SparseGradient), WorkerError> {
         if let Some(stream) = self.stream.take() {
             let streamed = stream.finish(self.compute.layout(), self.step_wait())?;
-            (self.comm, self.compressors, self.spare) =
-                (Some(streamed.communicator), streamed.compressors, streamed.spare);
+            self.take_back(streamed.parts);
             (self.gradient.dense, self.gradient.rows) = streamed.sums?;
             let (touched, rows) = (&mut self.touched, &mut self.gradient.rows);
             self.accumulator.complete_rows(self.compute.layout(), touched, rows);
-            return Ok(self.weights.contribution(&mut self.gradient, &mut self.touched));
+            let (dense, rows) = self.weights.contribution(&mut self.gradient, &mut self.touched);
+            return Ok((dense.into(), rows));
         }
-        let (mut dense, rows) = self.weights.contribution(&mut self.gradient, &mut self.touched);
-        let Self { comm, compressors, .. } = self;
+        let (dense, rows) = self.weights.contribution(&mut self.gradient, &mut self.touched);
+        let Self { comm, compressors, sums, .. } = self;
         let comm = comm.as_mut().ok_or_else(no_group)?;
-        match &mut compressors[..] {
-            [compressor] => compressor.all_reduce(comm, &mut dense)?,
-            _ => comm.all_reduce(&mut dense, ReduceOp::Sum)?,
-        }
-        Ok((dense, rows))
+        // A worker that is alone has those of all buckets, and needs none.
+        let compressor = match &mut compressors[..] {
+            [compressor] => Some(compressor),
+            _ => None,
+        };
+        Ok((sums.reduce(comm, compressor, dense)?, rows))
     }
 
     /// Adds up what all members bring. All ranks see the same sums, so all replicas stay equal bit for bit.

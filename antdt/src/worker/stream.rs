@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use antdt_agent::{Buffer, GradientError, GradientSink, TrainError};
+use antdt_collective::CollectiveError;
 use antdt_collective::bucket::{Buckets, FIRST_BUCKET_BYTES};
-use antdt_collective::runtime::{AbortHandle, Communicator, Handle, Reducer, ReducerError};
-use antdt_collective::{CollectiveError, Compressor};
+use antdt_collective::runtime::{AbortHandle, Communicator, Reducer, ReducerError, ReducerParts};
 use antdt_core::ParamLayout;
 
 use super::error::WorkerError;
@@ -18,10 +18,6 @@ pub(super) fn plan(layout: &ParamLayout, bucket_bytes: usize) -> Option<Buckets>
     (plan.buckets().len() > 1).then_some(plan)
 }
 
-/// Memory of the groups' gradients, kept from step to step.
-#[derive(Debug, Default)]
-pub(super) struct Spare(Vec<Vec<f32>>);
-
 /// Takes the gradient of one batch. Each bucket is reduced on a thread of its own as soon as its groups are there.
 ///
 /// The trainer never sees a failure of the group: it goes on, and [`finish`](Self::finish) says what went wrong.
@@ -29,8 +25,6 @@ pub(super) struct Spare(Vec<Vec<f32>>);
 pub(super) struct GradientStream<C: Communicator + 'static> {
     reducer: Reducer<C>,
     abort: AbortHandle,
-    spare: Spare,
-    reduced: Vec<Handle>,
     failed: Option<ReducerError>,
     rows: Vec<f32>,
     rows_len: usize,
@@ -38,32 +32,24 @@ pub(super) struct GradientStream<C: Communicator + 'static> {
 
 /// What comes back from a stream.
 pub(super) struct Streamed<C> {
-    /// The communicator, to go on with or to leave the group with.
-    pub(super) communicator: C,
-    /// What the buckets' compressors keep.
-    pub(super) compressors: Vec<Compressor>,
-    pub(super) spare: Spare,
+    /// The communicator, to go on with or to leave the group with, what the buckets' compressors keep, and the buckets' memory
+    /// for the next step.
+    pub(super) parts: ReducerParts<C>,
     /// The dense sums over all members, and this worker's own sums of its rows; or why the group broke.
     pub(super) sums: Result<(Vec<f32>, Vec<f32>), WorkerError>,
 }
 
 impl<C: Communicator + 'static> GradientStream<C> {
-    /// Begins a batch whose rows have `rows_len` values in all. `compressors` are those of the plan's buckets, or none.
+    /// Begins a batch whose rows have `rows_len` values in all, with what came back from the stream before: compressors are
+    /// those of the plan's buckets, or none.
     pub(super) fn begin(
-        communicator: C,
+        parts: ReducerParts<C>,
         plan: &Buckets,
-        compressors: Vec<Compressor>,
         abort: AbortHandle,
-        mut spare: Spare,
         rows_len: usize,
     ) -> Result<Self, CollectiveError> {
-        spare.0.resize(plan.layer_lens().len(), Vec::new());
-        let (plan, handle) = (plan.clone(), abort.clone());
-        let reducer = match compressors.is_empty() {
-            true => Reducer::new(communicator, plan, handle)?,
-            false => Reducer::compressed(communicator, plan, compressors, handle)?,
-        };
-        Ok(Self { reducer, abort, spare, reduced: Vec::new(), failed: None, rows: Vec::new(), rows_len })
+        let reducer = Reducer::resume(parts, plan.clone(), abort.clone())?;
+        Ok(Self { reducer, abort, failed: None, rows: Vec::new(), rows_len })
     }
 
     /// Waits until all buckets are reduced. `timeout` is the limit of one collective call.
@@ -82,12 +68,8 @@ impl<C: Communicator + 'static> GradientStream<C> {
             None => self.reducer.finish(deadline),
         };
         let outcome = outcome.and_then(|()| {
-            let places: Vec<_> = layout.ranges().map(|(range, _)| range).collect();
-            for handle in self.reduced.drain(..) {
-                let group = handle.layer();
-                let values = handle.wait(deadline)?;
-                dense[places[group].clone()].copy_from_slice(&values);
-                self.spare.0[group] = values;
+            for (group, (place, _)) in layout.ranges().enumerate() {
+                dense[place].copy_from_slice(self.reducer.wait(group, deadline)?);
             }
             Ok(())
         });
@@ -103,12 +85,11 @@ impl<C: Communicator + 'static> GradientStream<C> {
             }
         };
         let ended = |error: ReducerError| WorkerError::Loop(error.to_string());
-        let (communicator, compressors) = self.reducer.into_parts().map_err(ended)?;
-        Ok(Streamed { communicator, compressors, spare: self.spare, sums })
+        Ok(Streamed { parts: self.reducer.into_parts().map_err(ended)?, sums })
     }
 
     /// Gives the step up: the other members stop waiting for it.
-    pub(super) fn cancel(self, why: &str) -> Result<(C, Vec<Compressor>), WorkerError> {
+    pub(super) fn cancel(self, why: &str) -> Result<ReducerParts<C>, WorkerError> {
         self.abort.abort(why);
         self.reducer.into_parts().map_err(|error| WorkerError::Loop(error.to_string()))
     }
@@ -116,13 +97,8 @@ impl<C: Communicator + 'static> GradientStream<C> {
 
 impl<C: Communicator + 'static> GradientSink for GradientStream<C> {
     fn group(&mut self, group: usize, sums: Buffer<'_>) -> Result<(), TrainError> {
-        let sums = sums.host()?;
-        // A later step does not begin with a piece of this one.
-        let mut values = self.spare.0.get_mut(group).map(std::mem::take).unwrap_or_default();
-        values.clear();
-        values.extend_from_slice(sums);
-        match self.reducer.submit(group, values) {
-            Ok(handle) => self.reduced.push(handle),
+        match self.reducer.submit(group, sums.host()?) {
+            Ok(()) => {}
             Err(ReducerError::Bucket(error)) => return Err(TrainError::Model(error.to_string())),
             Err(error) => {
                 self.failed.get_or_insert(error);
@@ -147,8 +123,8 @@ mod tests {
     use std::sync::Barrier;
     use std::thread;
 
-    use antdt_collective::runtime::{CommunicatorConfig, MemTransport, ScheduledCommunicator};
-    use antdt_collective::{Compression, Member};
+    use antdt_collective::runtime::{BucketMemory, CommunicatorConfig, MemTransport, ScheduledCommunicator};
+    use antdt_collective::{Compression, Compressor, Member};
     use antdt_core::{Holder, Incarnation, MembershipVersion, NodeId, ParamGroup, Seed};
 
     use super::*;
@@ -167,6 +143,10 @@ mod tests {
         let transports = MemTransport::group(MembershipVersion(1), &members, &aborts).unwrap();
         let communicator = |transport| ScheduledCommunicator::new(transport, CommunicatorConfig::default());
         transports.into_iter().map(communicator).zip(aborts).collect()
+    }
+
+    fn parts(communicator: Comm) -> ReducerParts<Comm> {
+        ReducerParts { communicator, compressors: Vec::new(), memory: BucketMemory::default() }
     }
 
     fn layout() -> ParamLayout {
@@ -204,22 +184,20 @@ mod tests {
             let form: Compression = "topk=1".parse().unwrap();
             let (plan, layout) = (&plan, &layout());
             thread::scope(|scope| {
-                for (rank, (mut communicator, abort)) in (0..3).zip(members(3)) {
+                for (rank, (communicator, abort)) in (0..3).zip(members(3)) {
                     scope.spawn(move || {
                         let each = plan.buckets().iter().filter(|_| compress);
-                        let mut compressors: Vec<Compressor> = each.map(|_| Compressor::new(form)).collect();
-                        let mut spare = Spare::default();
+                        let compressors: Vec<Compressor> = each.map(|_| Compressor::new(form)).collect();
+                        let mut parts =
+                            ReducerParts { communicator, compressors, memory: BucketMemory::default() };
                         for step in 0..4_usize {
                             let mut order = [4, 3, 2, 1, 0];
                             order.rotate_left(step * (1 + rank as usize) % 5);
                             let abort = abort.clone();
-                            let stream =
-                                GradientStream::begin(communicator, plan, compressors, abort, spare, 2);
-                            let mut stream = stream.unwrap();
+                            let mut stream = GradientStream::begin(parts, plan, abort, 2).unwrap();
                             hand_over(&mut stream, &gradient(rank, step as u64), &order);
                             let streamed = stream.finish(layout, TIMEOUT).unwrap();
-                            (communicator, compressors, spare) =
-                                (streamed.communicator, streamed.compressors, streamed.spare);
+                            parts = streamed.parts;
                             let all = [0, 1, 2].map(|rank| gradient(rank, step as u64));
                             let sums: Vec<f32> =
                                 (0..layout.dense_len()).map(|i| all.iter().map(|g| g[i]).sum()).collect();
@@ -238,9 +216,7 @@ mod tests {
         thread::scope(|scope| {
             for (rank, (communicator, abort)) in (0..2).zip(members(2)) {
                 scope.spawn(move || {
-                    let mut stream =
-                        GradientStream::begin(communicator, plan, Vec::new(), abort, Spare::default(), 2)
-                            .unwrap();
+                    let mut stream = GradientStream::begin(parts(communicator), plan, abort, 2).unwrap();
                     if rank == 0 {
                         stream.group(4, Buffer::Host(&[1.0; 5])).unwrap();
                         over.wait();
@@ -265,9 +241,7 @@ mod tests {
         thread::scope(|scope| {
             for (rank, (communicator, abort)) in (0..2).zip(members(2)) {
                 scope.spawn(move || {
-                    let stream =
-                        GradientStream::begin(communicator, plan, Vec::new(), abort, Spare::default(), 2);
-                    let mut stream = stream.unwrap();
+                    let mut stream = GradientStream::begin(parts(communicator), plan, abort, 2).unwrap();
                     let order: &[usize] = if rank == 0 { &[4, 3, 1, 0] } else { &[4, 3, 2, 1, 0] };
                     hand_over(&mut stream, &gradient(rank, 0), order);
                     let error = stream.finish(layout, TIMEOUT).unwrap().sums.unwrap_err();

@@ -123,12 +123,12 @@ fn what_is_built_on_communicators_runs_over_a_boxed_group() {
 
             let buckets = Buckets::plan(&[2, 3], 1 << 10, 1 << 10);
             let mut reducer = Reducer::new(group, buckets, abort).unwrap();
-            let handles =
-                [reducer.submit(1, vec![mine; 3]).unwrap(), reducer.submit(0, vec![1.0; 2]).unwrap()];
-            let sums = handles.map(|handle| handle.wait(Instant::now() + PATIENT).unwrap());
-            assert_eq!(sums, [vec![1.0; 3], vec![2.0; 2]]);
+            reducer.submit(1, &[mine; 3]).unwrap();
+            reducer.submit(0, &[1.0; 2]).unwrap();
             reducer.finish(Instant::now() + PATIENT).unwrap();
-            reducer.into_parts().unwrap().0.leave();
+            assert_eq!(reducer.wait(1, Instant::now()).unwrap(), [1.0; 3]);
+            assert_eq!(reducer.wait(0, Instant::now()).unwrap(), [2.0; 2]);
+            reducer.into_parts().unwrap().communicator.leave();
         });
     }
 }

@@ -1,21 +1,25 @@
 //! All-reduce on a thread of its own, bucket by bucket, while the backward pass still runs.
 //!
-//! The caller hands over each layer's gradient as it is made and goes on. Full buckets are reduced in the order of the
-//! plan, so all members make the same calls whatever order their layers come in. A bucket of one layer is reduced in
-//! the memory that was handed over; layers that share a bucket are copied together, reduced, and copied back into the
-//! memory they came in.
+//! The caller hands over each layer's gradient as it is made and goes on. It is copied straight to its place in the
+//! bucket, which lies in memory of the communicator ([`Communicator::buffer`]), made once and kept from step to step: a
+//! transport with adapters registers it once, and peers read and write it where it lies. Full buckets are reduced in the
+//! order of the plan, so all members make the same calls whatever order their layers come in.
+//!
+//! Cost: a bucket has memory for the operand and for the result, so that the plan has twice the gradient's bytes, and each
+//! value is copied once in and, by the caller, once out. Rejected: layers in memory of the caller's own, which are copied
+//! together, to a log, and back again, and which no adapter knows.
 
 use std::fmt;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::ops::{Deref, DerefMut};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::{AbortHandle, Communicator, Compressor};
+use super::{AbortHandle, Communicator, CommunicatorBuffer, Compressor};
 use crate::bucket::{BucketError, Buckets, Filling};
 use crate::error::CollectiveError;
 use crate::op::ReduceOp;
+use crate::schedule::Span;
 
 /// Reason why a gradient could not be submitted, or a step's reduction failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -36,32 +40,82 @@ pub enum ReducerError {
         /// Time that the caller waited.
         waited: Duration,
     },
-    /// The reducer's thread has ended, because it panicked or the reducer was dropped.
+    /// The reducer's thread has ended, because it panicked.
     #[error("the reducer has ended; make a new one with a new group")]
     Ended,
 }
 
-/// A handle to the reduction of one layer's gradient. Dropping it does not stop the reduction.
-#[derive(Debug)]
-pub struct Handle {
-    layer: usize,
-    reply: Receiver<Result<Vec<f32>, CollectiveError>>,
+/// The memory of the buckets of a [`Reducer`], for the next reducer with the same plan.
+#[derive(Debug, Default)]
+pub struct BucketMemory {
+    buckets: Vec<Memory>,
 }
 
-impl Handle {
-    /// Returns the index of the layer.
-    pub const fn layer(&self) -> usize {
-        self.layer
+/// What is left of a [`Reducer`], and what one begins with.
+#[derive(Debug)]
+pub struct ReducerParts<C> {
+    /// The communicator of the group.
+    pub communicator: C,
+    /// The compressors of the buckets, in order of the plan, with their residuals; none without compression.
+    pub compressors: Vec<Compressor>,
+    /// The memory of the buckets; by default none, and the reducer makes what it lacks. Memory of the previous group's
+    /// communicator may be passed: its first all-reduce moves it where the new communicator needs it.
+    pub memory: BucketMemory,
+}
+
+/// The values of one bucket.
+#[derive(Debug)]
+enum Memory {
+    /// Memory of the communicator.
+    Own(CommunicatorBuffer<f32>),
+    /// Any memory: of compressed buckets, whose values never travel as they are, and of empty ones.
+    Heap(Vec<f32>),
+}
+
+impl Memory {
+    fn make<C: Communicator>(
+        communicator: &mut C,
+        len: usize,
+        is_compressed: bool,
+    ) -> Result<Self, CollectiveError> {
+        if is_compressed || len == 0 {
+            return Ok(Self::Heap(vec![0.0; len]));
+        }
+        communicator.buffer(len).map(Self::Own)
     }
 
-    /// Waits for the reduction and returns the sum over all members, in the memory that was submitted.
-    ///
-    /// # Errors
-    /// If the layer's bucket, or one before it, could not be reduced, or the deadline passed. A bucket is
-    /// reduced only once all its layers are submitted.
-    pub fn wait(self, deadline: Instant) -> Result<Vec<f32>, ReducerError> {
-        receive(&self.reply, deadline, || format!("layer {}", self.layer))
+    fn fits(&self, len: usize, is_compressed: bool) -> bool {
+        self.len() == len && matches!(self, Self::Heap(_)) == (is_compressed || len == 0)
     }
+}
+
+impl Deref for Memory {
+    type Target = [f32];
+
+    fn deref(&self) -> &[f32] {
+        match self {
+            Self::Own(buffer) => buffer,
+            Self::Heap(values) => values,
+        }
+    }
+}
+
+impl DerefMut for Memory {
+    fn deref_mut(&mut self) -> &mut [f32] {
+        match self {
+            Self::Own(buffer) => buffer,
+            Self::Heap(values) => values,
+        }
+    }
+}
+
+/// Where the memory of a bucket is.
+#[derive(Debug)]
+enum Place {
+    /// It takes gradients, or holds their sums.
+    Here { memory: Memory, is_reduced: bool },
+    /// The thread reduces it.
+    Away,
 }
 
 /// All-reduces the gradients of one model bucket by bucket, on a thread of its own. Every member submits
@@ -72,186 +126,243 @@ impl Handle {
 /// are then still being reduced, the abort handle is used, so that neither this process nor the others wait
 /// for them.
 pub struct Reducer<C> {
-    buckets: Arc<Buckets>,
+    buckets: Buckets,
+    // Bucket of each layer, and its span there.
+    spans: Vec<(usize, Span)>,
     filling: Filling,
     abort: AbortHandle,
-    // Gradients that were handed over and not answered yet.
-    open: Arc<AtomicUsize>,
+    places: Vec<Place>,
+    // Buckets that the thread has.
+    away: usize,
+    failed: Option<CollectiveError>,
     jobs: Option<SyncSender<Job>>,
+    done: Receiver<Done>,
     thread: Option<JoinHandle<(C, Vec<Compressor>)>>,
-    // An end of the step that was asked for and not answered in time.
-    finishing: Option<Receiver<Result<(), CollectiveError>>>,
 }
 
 impl<C> fmt::Debug for Reducer<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Reducer")
             .field("filling", &self.filling)
-            .field("open", &self.open)
+            .field("away", &self.away)
             .finish_non_exhaustive()
     }
 }
 
 const DROPPED: &str = "the reducer was dropped while gradients were on their way";
 
-enum Job {
-    Layer(usize, Gradient),
-    Reduce(usize),
-    Finish(Sender<Result<(), CollectiveError>>),
+struct Job {
+    bucket: usize,
+    memory: Memory,
 }
 
-struct Gradient {
-    values: Vec<f32>,
-    reply: Sender<Result<Vec<f32>, CollectiveError>>,
+struct Done {
+    bucket: usize,
+    memory: Memory,
+    outcome: Result<(), CollectiveError>,
 }
 
 impl<C: Communicator + 'static> Reducer<C> {
     /// Starts the thread of a reducer. `abort` is the handle that the communicator's transport was made with.
     ///
     /// # Errors
-    /// If the system has no thread left.
+    /// If the system has no thread or no memory left.
     pub fn new(communicator: C, buckets: Buckets, abort: AbortHandle) -> Result<Self, CollectiveError> {
-        Self::start(communicator, buckets, Vec::new(), abort)
+        let parts = ReducerParts { communicator, compressors: Vec::new(), memory: BucketMemory::default() };
+        Self::resume(parts, buckets, abort)
     }
 
-    /// Starts a reducer whose gradients are compressed. It needs one compressor for each bucket, in order of
-    /// the plan, new or from [`into_parts`](Self::into_parts) of the previous group's reducer.
+    /// Starts a reducer that goes on with the [parts](Self::into_parts) of another one. With compressors its
+    /// gradients are compressed.
     ///
     /// # Errors
-    /// If there is not one compressor for each bucket, or the system has no thread left.
-    pub fn compressed(
-        communicator: C,
+    /// If there are compressors, but not one for each bucket, or the system has no thread or no memory left.
+    pub fn resume(
+        parts: ReducerParts<C>,
         buckets: Buckets,
-        compressors: Vec<Compressor>,
         abort: AbortHandle,
     ) -> Result<Self, CollectiveError> {
+        let ReducerParts { mut communicator, compressors, memory } = parts;
         let (got, due) = (compressors.len(), buckets.buckets().len());
-        if got != due {
+        let is_compressed = got > 0;
+        if is_compressed && got != due {
             let what = format!("{got} compressors for {due} buckets; give each bucket its own");
             return Err(CollectiveError::Invalid { what });
         }
-        Self::start(communicator, buckets, compressors, abort)
-    }
-
-    fn start(
-        communicator: C,
-        buckets: Buckets,
-        compressors: Vec<Compressor>,
-        abort: AbortHandle,
-    ) -> Result<Self, CollectiveError> {
-        // In one step: each layer, each bucket, and the end.
-        let (jobs, todo) = sync_channel(buckets.layer_lens().len() + buckets.buckets().len() + 1);
-        let (buckets, open) = (Arc::new(buckets), Arc::new(AtomicUsize::new(0)));
-        let worker = Worker {
-            communicator,
-            compressors,
-            buckets: Arc::clone(&buckets),
-            came: buckets.layer_lens().iter().map(|_| None).collect(),
-            shared: Vec::new(),
-            open: Arc::clone(&open),
-            abort: abort.clone(),
-            failed: None,
+        let mut kept = memory.buckets.into_iter();
+        let place = |len| {
+            let memory = match kept.next().filter(|memory| memory.fits(len, is_compressed)) {
+                Some(memory) => memory,
+                None => Memory::make(&mut communicator, len, is_compressed)?,
+            };
+            Ok(Place::Here { memory, is_reduced: false })
         };
+        let places: Vec<Place> = buckets
+            .buckets()
+            .iter()
+            .map(|bucket| bucket.len)
+            .map(place)
+            .collect::<Result<_, CollectiveError>>()?;
+        let mut spans = vec![(0, Span { start: 0, len: 0 }); buckets.layer_lens().len()];
+        for (index, bucket) in buckets.buckets().iter().enumerate() {
+            for (layer, span) in &bucket.layers {
+                spans[*layer] = (index, *span);
+            }
+        }
+        // All buckets of a step at once, at the most.
+        let (jobs, todo) = sync_channel(due.max(1));
+        let (answers, done) = channel();
+        let worker = Worker { communicator, compressors, abort: abort.clone(), failed: None };
         let thread = std::thread::Builder::new()
             .name("reducer".to_owned())
-            .spawn(move || worker.run(&todo))
+            .spawn(move || worker.run(&todo, &answers))
             .map_err(|error| CollectiveError::Io {
                 what: "starting the reducer's thread".to_owned(),
                 kind: error.kind(),
             })?;
-        let filling = Filling::new(&buckets);
-        Ok(Self { buckets, filling, abort, open, jobs: Some(jobs), thread: Some(thread), finishing: None })
+        Ok(Self {
+            filling: Filling::new(&buckets),
+            buckets,
+            spans,
+            abort,
+            places,
+            away: 0,
+            failed: None,
+            jobs: Some(jobs),
+            done,
+            thread: Some(thread),
+        })
     }
 
     /// Returns the bucket plan.
-    pub fn buckets(&self) -> &Buckets {
+    pub const fn buckets(&self) -> &Buckets {
         &self.buckets
     }
 
-    /// Submits a layer's gradient for reduction and returns at once.
+    /// Submits a layer's gradient for reduction: copies it into its bucket, and returns at once.
     ///
     /// # Errors
-    /// If the gradient does not fit the plan, in which case the step goes on without it; or if the reducer's
-    /// thread has ended.
-    pub fn submit(&mut self, layer: usize, gradient: Vec<f32>) -> Result<Handle, ReducerError> {
+    /// If the gradient does not fit the plan, in which case the step goes on without it; if a bucket of this
+    /// reducer has failed; or if the reducer's thread has ended.
+    pub fn submit(&mut self, layer: usize, gradient: &[f32]) -> Result<(), ReducerError> {
+        self.check()?;
         let ready = self.filling.arrive(&self.buckets, layer, gradient.len())?;
-        let (answer, reply) = channel();
-        self.open.fetch_add(1, Ordering::AcqRel);
-        self.send(Job::Layer(layer, Gradient { values: gradient, reply: answer }))?;
+        let (bucket, span) = self.spans[layer];
+        let Place::Here { memory, is_reduced } = &mut self.places[bucket] else {
+            return Err(ReducerError::Ended);
+        };
+        *is_reduced = false;
+        memory[span.range()].copy_from_slice(gradient);
         for bucket in ready {
-            self.send(Job::Reduce(bucket))?;
+            let Place::Here { memory, .. } = std::mem::replace(&mut self.places[bucket], Place::Away) else {
+                return Err(ReducerError::Ended);
+            };
+            let jobs = self.jobs.as_ref().ok_or(ReducerError::Ended)?;
+            jobs.send(Job { bucket, memory }).map_err(|_| ReducerError::Ended)?;
+            self.away += 1;
         }
-        Ok(Handle { layer, reply })
+        Ok(())
+    }
+
+    /// Waits until a layer is reduced, and returns the sums over all members. They stay until a layer of the
+    /// same bucket is submitted in the next step.
+    ///
+    /// # Errors
+    /// If the layer's bucket, or one before it, could not be reduced, or the deadline passed; or if layers
+    /// of these buckets are missing, which the error names.
+    pub fn wait(&mut self, layer: usize, deadline: Instant) -> Result<&[f32], ReducerError> {
+        let layers = self.spans.len();
+        let (bucket, span) = *self.spans.get(layer).ok_or(BucketError::Unknown { layer, layers })?;
+        while !matches!(self.places[bucket], Place::Here { is_reduced: true, .. }) {
+            self.check()?;
+            self.filling.check(&self.buckets, bucket)?;
+            self.receive(deadline, || format!("layer {layer}"))?;
+        }
+        match &self.places[bucket] {
+            Place::Here { memory, .. } => Ok(&memory[span.range()]),
+            Place::Away => Err(ReducerError::Ended),
+        }
     }
 
     /// Waits until all buckets of the step are reduced, and begins the next step.
     ///
     /// # Errors
     /// If layers are missing: names them, and aborts the group, since the other members wait for them; every
-    /// handle of the step then fails. If a bucket could not be reduced. If the deadline passed: the step is
-    /// not over, and the caller may call again.
+    /// later call then fails. If a bucket could not be reduced. If the deadline passed: the step is not over,
+    /// and the caller may call again.
     pub fn finish(&mut self, deadline: Instant) -> Result<(), ReducerError> {
         if let Err(missing) = self.filling.finish() {
             self.abort.abort(missing.to_string());
             self.jobs = None;
+            self.failed = self.failed.take().or_else(|| self.abort.error());
             return Err(missing.into());
         }
-        let reply = match self.finishing.take() {
-            Some(reply) => reply,
-            None => {
-                let (answer, reply) = channel();
-                self.send(Job::Finish(answer))?;
-                reply
-            }
-        };
-        let result = receive(&reply, deadline, || "the step".to_owned());
-        match &result {
-            Ok(()) => self.filling = Filling::new(&self.buckets),
-            Err(ReducerError::Timeout { .. }) => self.finishing = Some(reply),
-            Err(_) => {}
+        self.check()?;
+        while self.away > 0 {
+            self.receive(deadline, || "the step".to_owned())?;
         }
-        result
+        self.filling = Filling::new(&self.buckets);
+        Ok(())
     }
 
-    /// Ends the thread once all full buckets are reduced. Returns the communicator, and the compressors of
-    /// the buckets, which hold the residuals; none without compression.
+    /// Ends the thread once all full buckets are reduced. Returns the communicator, the compressors with their
+    /// residuals, and the memory of the buckets.
     ///
     /// # Errors
     /// If the thread panicked.
-    pub fn into_parts(mut self) -> Result<(C, Vec<Compressor>), ReducerError> {
+    pub fn into_parts(mut self) -> Result<ReducerParts<C>, ReducerError> {
         self.jobs = None;
-        self.thread.take().and_then(|thread| thread.join().ok()).ok_or(ReducerError::Ended)
+        let ended = self.thread.take().and_then(|thread| thread.join().ok());
+        let (communicator, compressors) = ended.ok_or(ReducerError::Ended)?;
+        while let Ok(done) = self.done.try_recv() {
+            self.places[done.bucket] = Place::Here { memory: done.memory, is_reduced: false };
+        }
+        let here = |place| match place {
+            Place::Here { memory, .. } => memory,
+            // Is made anew.
+            Place::Away => Memory::Heap(Vec::new()),
+        };
+        let buckets = std::mem::take(&mut self.places).into_iter().map(here).collect();
+        Ok(ReducerParts { communicator, compressors, memory: BucketMemory { buckets } })
     }
 
-    fn send(&self, job: Job) -> Result<(), ReducerError> {
-        self.jobs.as_ref().and_then(|jobs| jobs.send(job).ok()).ok_or(ReducerError::Ended)
+    fn check(&self) -> Result<(), CollectiveError> {
+        self.failed.clone().map_or(Ok(()), Err)
+    }
+
+    // Takes one bucket back from the thread.
+    fn receive(&mut self, deadline: Instant, what: impl Fn() -> String) -> Result<(), ReducerError> {
+        let started = Instant::now();
+        match self.done.recv_timeout(deadline.saturating_duration_since(started)) {
+            Ok(Done { bucket, memory, outcome }) => {
+                self.away -= 1;
+                self.places[bucket] = Place::Here { memory, is_reduced: outcome.is_ok() };
+                if let Err(error) = outcome {
+                    self.failed.get_or_insert_with(|| error.clone());
+                    return Err(error.into());
+                }
+                Ok(())
+            }
+            Err(RecvTimeoutError::Timeout) => {
+                Err(ReducerError::Timeout { what: what(), waited: started.elapsed() })
+            }
+            Err(RecvTimeoutError::Disconnected) => Err(ReducerError::Ended),
+        }
     }
 }
 
 impl<C> Drop for Reducer<C> {
     fn drop(&mut self) {
         let Some(thread) = self.thread.take() else { return };
-        if self.open.load(Ordering::Acquire) > 0 {
+        while self.done.try_recv().is_ok() {
+            self.away -= 1;
+        }
+        if self.away > 0 || self.filling.has_begun(&self.buckets) {
             self.abort.abort(DROPPED);
         }
         self.jobs = None;
-        // A panic of the thread was told to everyone who waited for it.
+        // A panic of the thread is the error of everyone who waited for it.
         let _ = thread.join();
-    }
-}
-
-fn receive<T>(
-    reply: &Receiver<Result<T, CollectiveError>>,
-    deadline: Instant,
-    what: impl Fn() -> String,
-) -> Result<T, ReducerError> {
-    let started = Instant::now();
-    match reply.recv_timeout(deadline.saturating_duration_since(started)) {
-        Ok(answer) => Ok(answer?),
-        Err(RecvTimeoutError::Timeout) => {
-            Err(ReducerError::Timeout { what: what(), waited: started.elapsed() })
-        }
-        Err(RecvTimeoutError::Disconnected) => Err(ReducerError::Ended),
     }
 }
 
@@ -260,37 +371,23 @@ struct Worker<C> {
     communicator: C,
     // One for each bucket, or none.
     compressors: Vec<Compressor>,
-    buckets: Arc<Buckets>,
-    // Gradients whose bucket was not reduced yet, by layer.
-    came: Vec<Option<Gradient>>,
-    // Where layers that share a bucket lie together.
-    shared: Vec<f32>,
-    open: Arc<AtomicUsize>,
     abort: AbortHandle,
     failed: Option<CollectiveError>,
 }
 
 impl<C: Communicator> Worker<C> {
-    fn run(mut self, jobs: &Receiver<Job>) -> (C, Vec<Compressor>) {
-        while let Ok(job) = jobs.recv() {
-            match job {
-                Job::Layer(layer, gradient) => match &self.failed {
-                    None => self.came[layer] = Some(gradient),
-                    Some(error) => self.answer(&gradient.reply, Err(error.clone())),
-                },
-                Job::Reduce(bucket) => self.reduce(bucket),
-                Job::Finish(reply) => {
-                    // Nobody may be waiting any more.
-                    let _ = reply.send(self.failed.clone().map_or(Ok(()), Err));
-                }
+    fn run(mut self, jobs: &Receiver<Job>, answers: &Sender<Done>) -> (C, Vec<Compressor>) {
+        while let Ok(Job { bucket, mut memory }) = jobs.recv() {
+            let outcome = match &self.failed {
+                Some(error) => Err(error.clone()),
+                None => self.reduce(bucket, &mut memory),
+            };
+            if let Err(error) = &outcome {
+                self.failed.get_or_insert_with(|| error.clone());
             }
+            // The reducer may have been dropped.
+            let _ = answers.send(Done { bucket, memory, outcome });
         }
-        let error = self.abort.error().unwrap_or_else(|| CollectiveError::Aborted {
-            by: None,
-            culprit: None,
-            reason: DROPPED.to_owned(),
-        });
-        self.fail(&error);
         if self.abort.reason().is_some() {
             // Fails at once, and tells the other members why.
             let _ = self.communicator.barrier();
@@ -298,54 +395,13 @@ impl<C: Communicator> Worker<C> {
         (self.communicator, self.compressors)
     }
 
-    fn reduce(&mut self, bucket: usize) {
-        if self.failed.is_some() {
-            return;
+    fn reduce(&mut self, bucket: usize, memory: &mut Memory) -> Result<(), CollectiveError> {
+        let communicator = &mut self.communicator;
+        match (self.compressors.get_mut(bucket), memory) {
+            (Some(compressor), memory) => compressor.all_reduce(communicator, memory),
+            (None, Memory::Own(buffer)) => communicator.all_reduce_buffer(buffer, ReduceOp::Sum),
+            (None, Memory::Heap(values)) => communicator.all_reduce(values, ReduceOp::Sum),
         }
-        let buckets = Arc::clone(&self.buckets);
-        let layers = &buckets.buckets()[bucket].layers;
-        // All are there: the caller sends a bucket after its layers.
-        let mut gradients: Vec<Gradient> =
-            layers.iter().filter_map(|(layer, _)| self.came[*layer].take()).collect();
-        let (communicator, compressor) = (&mut self.communicator, self.compressors.get_mut(bucket));
-        let all_reduce = |values: &mut [f32]| match compressor {
-            Some(compressor) => compressor.all_reduce(communicator, values),
-            None => communicator.all_reduce(values, ReduceOp::Sum),
-        };
-        let result = if let [gradient] = &mut gradients[..] {
-            all_reduce(&mut gradient.values)
-        } else {
-            self.shared.clear();
-            gradients.iter().for_each(|gradient| self.shared.extend_from_slice(&gradient.values));
-            let result = all_reduce(&mut self.shared);
-            for (gradient, (_, span)) in gradients.iter_mut().zip(layers) {
-                gradient.values.copy_from_slice(&self.shared[span.range()]);
-            }
-            result
-        };
-        for gradient in gradients {
-            self.answer(&gradient.reply, result.clone().map(|()| gradient.values));
-        }
-        if let Err(error) = result {
-            self.fail(&error);
-        }
-    }
-
-    fn fail(&mut self, error: &CollectiveError) {
-        for gradient in std::mem::take(&mut self.came).into_iter().flatten() {
-            self.answer(&gradient.reply, Err(error.clone()));
-        }
-        self.failed = Some(error.clone());
-    }
-
-    fn answer(
-        &self,
-        reply: &Sender<Result<Vec<f32>, CollectiveError>>,
-        answer: Result<Vec<f32>, CollectiveError>,
-    ) {
-        self.open.fetch_sub(1, Ordering::AcqRel);
-        // The handle may have been dropped.
-        let _ = reply.send(answer);
     }
 }
 

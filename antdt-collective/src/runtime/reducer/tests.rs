@@ -4,7 +4,7 @@ use std::thread;
 use antdt_core::Seed;
 
 use super::*;
-use crate::runtime::testing::{self, holder, mem_members, tcp_members};
+use crate::runtime::testing::{self, CountTransport, holder, mem_members, tcp_members};
 use crate::{CommunicatorConfig, Compression, MemTransport, ScheduledCommunicator, TopK, Transport};
 
 type Members<T> = Vec<Reducer<ScheduledCommunicator<T>>>;
@@ -60,71 +60,78 @@ fn layers_that_come_in_any_order_get_the_sums_of_their_own_step() {
                 order.sort_by_key(|layer| {
                     Seed(u64::from(me)).derive_number(step).derive_number(*layer as u64).0
                 });
-                let handles: Vec<Handle> = order
-                    .iter()
-                    .map(|layer| reducer.submit(*layer, gradient(me, step, *layer)).unwrap())
-                    .collect();
-                // Handles may be waited for before or after the end of the step.
-                let late = handles.into_iter().filter_map(|handle| {
-                    if handle.layer() % 2 == 0 {
-                        Some(handle)
-                    } else {
-                        check(handle, step);
-                        None
-                    }
-                });
-                let late: Vec<Handle> = late.collect();
+                for layer in &order {
+                    reducer.submit(*layer, &gradient(me, step, *layer)).unwrap();
+                }
+                // Sums may be waited for before or after the end of the step.
+                let early = order.iter().filter(|layer| **layer % 2 == 1);
+                early.for_each(|layer| check(&mut reducer, *layer, step));
                 reducer.finish(later()).unwrap();
-                late.into_iter().for_each(|handle| check(handle, step));
+                order.iter().for_each(|layer| check(&mut reducer, *layer, step));
             }
-            let (mut communicator, _) = reducer.into_parts().unwrap();
-            communicator.barrier().unwrap();
+            reducer.into_parts().unwrap().communicator.barrier().unwrap();
         });
     }
 }
 
-fn check(handle: Handle, step: u64) {
-    let layer = handle.layer();
+fn check<C: Communicator + 'static>(reducer: &mut Reducer<C>, layer: usize, step: u64) {
     let all = [0, 1, 2].map(|rank| gradient(rank, step, layer));
     let expected: Vec<f32> = (0..layer_len(layer)).map(|i| all.iter().map(|g| g[i]).sum()).collect();
-    assert_eq!(handle.wait(later()), Ok(expected), "layer {layer} of step {step}");
+    assert_eq!(reducer.wait(layer, later()).unwrap(), expected, "layer {layer} of step {step}");
 }
 
 #[test]
-fn results_come_back_in_the_memory_that_was_handed_over() {
-    for bucket_bytes in [0, 1000] {
-        on_all(reducers(2, &Buckets::plan(&[3, 4], bucket_bytes, bucket_bytes)), |_, mut reducer| {
-            let gradients = [vec![1.0; 3], vec![2.0; 4]];
-            let places = gradients.each_ref().map(|gradient| gradient.as_ptr() as usize);
-            let handles: Vec<Handle> = (0..)
-                .zip(gradients)
-                .map(|(layer, gradient)| reducer.submit(layer, gradient).unwrap())
-                .collect();
-            for (handle, place) in handles.into_iter().zip(places) {
-                let reduced = handle.wait(later()).unwrap();
-                assert_eq!(reduced.as_ptr() as usize, place);
-            }
-        });
-    }
+fn buckets_are_registered_once_and_sent_from_there_in_every_step() {
+    const LEN: usize = 100_000;
+    let plan = &Buckets::plan(&[LEN, 10, LEN, 0, LEN], 600_000, 0);
+    let buckets = plan.buckets().iter().filter(|bucket| bucket.len > 0).count() as u64;
+    let (transports, aborts) = tcp_members(2);
+    thread::scope(|scope| {
+        for (transport, abort) in transports.into_iter().zip(aborts) {
+            scope.spawn(move || {
+                let (transport, traffic) = CountTransport::new(transport);
+                let communicator = ScheduledCommunicator::new(transport, CommunicatorConfig::default());
+                let mut reducer = Reducer::new(communicator, plan.clone(), abort.clone()).unwrap();
+                for step in 0..6 {
+                    for (layer, len) in plan.layer_lens().iter().enumerate().rev() {
+                        reducer.submit(layer, &vec![step as f32; *len]).unwrap();
+                    }
+                    reducer.finish(later()).unwrap();
+                    let sums = reducer.wait(0, later()).unwrap();
+                    assert!(
+                        sums.len() == LEN && sums.iter().all(|sum| *sum == 2.0 * step as f32),
+                        "step {step}"
+                    );
+                    // A training loop makes a reducer for each step.
+                    reducer =
+                        Reducer::resume(reducer.into_parts().unwrap(), plan.clone(), abort.clone()).unwrap();
+                    assert_eq!(traffic.regions(), 2 * buckets, "operand and result of each, in step {step}");
+                }
+                assert!(traffic.bytes() > 6 * 4 * 3 * LEN as u64);
+                assert_eq!(traffic.copied_bytes(), 0, "all was sent from where it lay");
+            });
+        }
+    });
 }
 
 #[test]
 fn a_gradient_that_does_not_fit_is_refused_and_the_step_goes_on() {
     on_all(reducers(2, &Buckets::plan(&[3, 4], 0, 0)), |_, mut reducer| {
-        let first = reducer.submit(0, vec![1.0; 3]).unwrap();
-        let refused = |result: Result<Handle, ReducerError>| result.unwrap_err();
-        assert_eq!(refused(reducer.submit(0, vec![1.0; 3])), BucketError::Twice { layer: 0 }.into());
+        reducer.submit(0, &[1.0; 3]).unwrap();
+        assert_eq!(reducer.submit(0, &[7.0; 3]), Err(BucketError::Twice { layer: 0 }.into()));
         let length = BucketError::Length { layer: 1, got: 3, expected: 4 };
-        assert_eq!(refused(reducer.submit(1, vec![1.0; 3])), length.into());
-        assert_eq!(refused(reducer.submit(2, vec![])), BucketError::Unknown { layer: 2, layers: 2 }.into());
-        reducer.submit(1, vec![1.0; 4]).unwrap();
+        assert_eq!(reducer.submit(1, &[1.0; 3]), Err(length.into()));
+        let unknown = BucketError::Unknown { layer: 2, layers: 2 };
+        assert_eq!(reducer.submit(2, &[]), Err(unknown.clone().into()));
+        assert_eq!(reducer.wait(2, later()), Err(unknown.into()));
+        reducer.submit(1, &[1.0; 4]).unwrap();
         reducer.finish(later()).unwrap();
-        assert_eq!(first.wait(later()), Ok(vec![2.0; 3]));
+        assert_eq!(reducer.wait(0, later()).unwrap(), [2.0; 3]);
     });
 }
 
 #[test]
-fn a_lost_members_bucket_fails_and_so_does_every_handle_after_it() {
+fn a_lost_members_bucket_fails_and_so_does_every_bucket_after_it() {
     let plan = Buckets::plan(&[2, 2, 2], 0, 0);
     lose(started(mem_members(3), &plan));
     lose(started(tcp_members(3), &plan));
@@ -134,21 +141,25 @@ fn lose<T: Transport + 'static>(members: Members<T>) {
     // A call may fail on one member after it succeeded on another, so the first bucket is over on all before one goes.
     let over = Barrier::new(members.len());
     on_all(members, |me, mut reducer| {
-        let last = reducer.submit(2, vec![1.0; 2]).unwrap();
-        assert_eq!(last.wait(later()), Ok(vec![3.0; 2]));
+        reducer.submit(2, &[1.0; 2]).unwrap();
+        assert_eq!(reducer.wait(2, later()).unwrap(), [3.0; 2]);
         over.wait();
         if me == 0 {
             return;
         }
-        let named = |result: Result<Vec<f32>, ReducerError>| match result {
+        let named = |result: Result<&[f32], ReducerError>| match result {
             Err(ReducerError::Collective(error)) => assert_eq!(error.culprit(), Some(holder(0)), "{error}"),
             other => panic!("{other:?}"),
         };
         // Layer 0 has come, but its bucket is behind the one that fails.
-        let behind = reducer.submit(0, vec![1.0; 2]).unwrap();
-        named(reducer.submit(1, vec![1.0; 2]).unwrap().wait(later()));
-        named(behind.wait(later()));
+        reducer.submit(0, &[1.0; 2]).unwrap();
+        reducer.submit(1, &[1.0; 2]).unwrap();
+        named(reducer.wait(1, later()));
+        named(reducer.wait(0, later()));
         assert!(matches!(reducer.finish(later()), Err(ReducerError::Collective(_))));
+        assert!(matches!(reducer.submit(2, &[1.0; 2]), Err(ReducerError::Collective(_))));
+        assert_eq!(reducer.wait(2, later()).unwrap(), [3.0; 2], "what was reduced before stays");
+        reducer.into_parts().unwrap();
     });
 }
 
@@ -162,53 +173,79 @@ fn a_step_without_all_layers_names_them_and_fails_on_all_members() {
 fn forget<T: Transport + 'static>(members: Members<T>) {
     let over = Barrier::new(members.len());
     on_all(members, |me, mut reducer| {
-        let last = reducer.submit(2, vec![1.0; 2]).unwrap();
-        let middle = reducer.submit(1, vec![1.0; 2]).unwrap();
-        assert_eq!(last.wait(later()), Ok(vec![2.0; 2]));
+        reducer.submit(2, &[1.0; 2]).unwrap();
+        reducer.submit(1, &[1.0; 2]).unwrap();
+        assert_eq!(reducer.wait(2, later()).unwrap(), [2.0; 2]);
         over.wait();
         if me == 0 {
             let missing = ReducerError::Bucket(BucketError::Missing { layers: vec![0] });
+            assert_eq!(reducer.wait(1, later()).unwrap_err(), missing);
             assert_eq!(reducer.finish(later()), Err(missing));
-            assert_eq!(reducer.submit(0, vec![1.0; 2]).unwrap_err(), ReducerError::Ended);
+            assert!(matches!(reducer.submit(0, &[1.0; 2]), Err(ReducerError::Collective(_))));
         } else {
-            reducer.submit(0, vec![1.0; 2]).unwrap();
+            reducer.submit(0, &[1.0; 2]).unwrap();
         }
-        let error = middle.wait(later()).unwrap_err().to_string();
+        let error = reducer.wait(1, later()).unwrap_err().to_string();
         assert!(error.contains("layers [0] never came"), "{me}: {error}");
     });
 }
 
 #[test]
 fn a_deadline_passes_and_the_step_can_still_be_finished() {
-    on_all(reducers(2, &Buckets::plan(&[2, 2], 1000, 1000)), |_, mut reducer| {
-        let handle = reducer.submit(1, vec![1.0; 2]).unwrap();
-        let error = handle.wait(Instant::now()).unwrap_err();
-        assert!(matches!(&error, ReducerError::Timeout { what, .. } if what == "layer 1"), "{error}");
-        let first = reducer.submit(0, vec![1.0; 2]).unwrap();
-        // Passed already or just in time: the step is over either way after the second call.
-        while reducer.finish(Instant::now()).is_err() {}
-        assert_eq!(first.wait(later()), Ok(vec![2.0; 2]));
+    let (started, over) = (&Barrier::new(2), &Barrier::new(2));
+    on_all(reducers(2, &Buckets::plan(&[2, 2], 1000, 1000)), |me, mut reducer| {
+        reducer.submit(1, &[1.0; 2]).unwrap();
+        if me == 0 {
+            reducer.submit(0, &[1.0; 2]).unwrap();
+            // The other member's bucket is not full.
+            let late = |result: Result<(), ReducerError>, said: &str| {
+                let error = result.unwrap_err();
+                assert!(matches!(&error, ReducerError::Timeout { what, .. } if what == said), "{error}");
+            };
+            late(reducer.wait(1, Instant::now()).map(drop), "layer 1");
+            late(reducer.finish(Instant::now()), "the step");
+            started.wait();
+        } else {
+            started.wait();
+            reducer.submit(0, &[1.0; 2]).unwrap();
+        }
+        reducer.finish(later()).unwrap();
+        assert_eq!(reducer.wait(0, later()).unwrap(), [2.0; 2]);
+        over.wait();
     });
 }
 
 #[test]
 fn dropping_the_reducer_ends_a_call_that_waits_for_another_member() {
     let mut members = reducers(2, &Buckets::plan(&[2], 0, 0));
-    let handle = members[0].submit(0, vec![1.0; 2]).unwrap();
+    members[0].submit(0, &[1.0; 2]).unwrap();
     // Joins the thread: it would wait for member 1 for the whole of the communicator's deadline.
     drop(members.remove(0));
-    let error = handle.wait(later()).unwrap_err();
-    assert!(matches!(&error, ReducerError::Collective(CollectiveError::Aborted { .. })), "{error}");
-    let error = members[0].submit(0, vec![1.0; 2]).unwrap().wait(later()).unwrap_err();
+    members[0].submit(0, &[1.0; 2]).unwrap();
+    let error = members[0].wait(0, later()).unwrap_err();
     assert!(error.to_string().contains("dropped") || error.to_string().contains("closed"), "{error}");
+}
+
+#[test]
+fn dropping_the_reducer_in_the_middle_of_a_bucket_tells_the_others() {
+    let mut members = reducers(2, &Buckets::plan(&[2, 2], 1000, 1000));
+    members[0].submit(1, &[1.0; 2]).unwrap();
+    for layer in [1, 0] {
+        members[1].submit(layer, &[1.0; 2]).unwrap();
+    }
+    drop(members.remove(0));
+    let error = members[0].wait(0, later()).unwrap_err();
+    assert!(error.to_string().contains("dropped"), "{error}");
 }
 
 #[test]
 fn each_bucket_needs_its_own_compressor() {
     let (mut transports, mut aborts) = mem_members(1);
     let communicator = ScheduledCommunicator::new(transports.remove(0), CommunicatorConfig::default());
-    let refused = Reducer::compressed(communicator, Buckets::plan(&[1], 0, 0), Vec::new(), aborts.remove(0));
-    assert!(refused.unwrap_err().to_string().contains("0 compressors for 1 buckets"));
+    let compressors = vec![Compressor::new(Compression::Bf16); 2];
+    let parts = ReducerParts { communicator, compressors, memory: BucketMemory::default() };
+    let refused = Reducer::resume(parts, Buckets::plan(&[1], 0, 0), aborts.remove(0));
+    assert!(refused.unwrap_err().to_string().contains("2 compressors for 1 buckets"));
 }
 
 #[test]
@@ -220,19 +257,23 @@ fn what_compressed_buckets_lost_comes_back_with_them() {
     let (transports, aborts) = mem_members(3);
     let start = |(transport, abort)| {
         let communicator = ScheduledCommunicator::new(transport, CommunicatorConfig::default());
-        Reducer::compressed(communicator, plan.clone(), compressors.clone(), abort).unwrap()
+        let memory = BucketMemory::default();
+        let parts = ReducerParts { communicator, compressors: compressors.clone(), memory };
+        Reducer::resume(parts, plan.clone(), abort).unwrap()
     };
     let results = on_all(transports.into_iter().zip(aborts).map(start).collect(), |me, mut reducer| {
         let mut received: Vec<Vec<f32>> = lens.iter().map(|len| vec![0.0; *len]).collect();
         for step in 0..3 {
-            let handles: Vec<Handle> =
-                (0..LAYERS).map(|layer| reducer.submit(layer, gradient(me, step, layer)).unwrap()).collect();
-            for (sums, handle) in received.iter_mut().zip(handles) {
-                sums.iter_mut().zip(handle.wait(later()).unwrap()).for_each(|(sum, value)| *sum += value);
+            for layer in 0..LAYERS {
+                reducer.submit(layer, &gradient(me, step, layer)).unwrap();
             }
             reducer.finish(later()).unwrap();
+            for (layer, sums) in received.iter_mut().enumerate() {
+                let reduced = reducer.wait(layer, later()).unwrap();
+                sums.iter_mut().zip(reduced).for_each(|(sum, value)| *sum += value);
+            }
         }
-        (received, reducer.into_parts().unwrap().1)
+        (received, reducer.into_parts().unwrap().compressors)
     });
     for (index, bucket) in plan.buckets().iter().enumerate() {
         for (layer, span) in &bucket.layers {

@@ -1,5 +1,6 @@
 //! A transport that counts the messages that go through another one.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -18,6 +19,8 @@ pub struct Traffic {
     bytes: Vec<AtomicU64>,
     messages: AtomicU64,
     exchanges: AtomicU64,
+    regions: AtomicU64,
+    copied: AtomicU64,
 }
 
 impl Traffic {
@@ -43,6 +46,18 @@ impl Traffic {
     pub fn exchanges(&self) -> u64 {
         self.exchanges.load(Ordering::Relaxed)
     }
+
+    /// Returns the number of [regions](Transport::region) that the member asked for: an adapter registers each
+    /// of them.
+    pub fn regions(&self) -> u64 {
+        self.regions.load(Ordering::Relaxed)
+    }
+
+    /// Returns the number of payload bytes of messages that the member sent from memory outside of all regions.
+    /// An adapter can only send a copy of them. The blocks of [`Transport::all_gather`] do not count.
+    pub fn copied_bytes(&self) -> u64 {
+        self.copied.load(Ordering::Relaxed)
+    }
 }
 
 /// A transport that counts what a member sends over the transport `T`.
@@ -50,6 +65,8 @@ impl Traffic {
 pub struct CountTransport<T> {
     inner: T,
     traffic: Arc<Traffic>,
+    // Addresses of the regions that were handed out.
+    regions: Vec<Range<usize>>,
 }
 
 impl<T: Transport> CountTransport<T> {
@@ -58,12 +75,18 @@ impl<T: Transport> CountTransport<T> {
         let world = inner.group().world();
         let bytes = (0..world).map(|_| AtomicU64::new(0)).collect();
         let traffic = Arc::new(Traffic { bytes, ..Traffic::default() });
-        (Self { inner, traffic: traffic.clone() }, traffic)
+        (Self { inner, traffic: traffic.clone(), regions: Vec::new() }, traffic)
     }
 
     fn count(&self, sends: &[Outgoing<'_>]) {
         for send in sends {
             self.traffic.bytes[send.to.0 as usize].fetch_add(send.bytes.len() as u64, Ordering::Relaxed);
+            let place = send.bytes.as_ptr_range();
+            let place = place.start.addr()..place.end.addr();
+            let inside = |region: &Range<usize>| region.start <= place.start && place.end <= region.end;
+            if !self.regions.iter().any(inside) {
+                self.traffic.copied.fetch_add(send.bytes.len() as u64, Ordering::Relaxed);
+            }
         }
         self.traffic.messages.fetch_add(sends.len() as u64, Ordering::Relaxed);
         self.traffic.exchanges.fetch_add(1, Ordering::Relaxed);
@@ -117,7 +140,11 @@ impl<T: Transport> Transport for CountTransport<T> {
     }
 
     fn region(&mut self, len_bytes: usize) -> Result<Region, CollectiveError> {
-        self.inner.region(len_bytes)
+        let region = self.inner.region(len_bytes)?;
+        let place = region.as_ptr_range();
+        self.regions.push(place.start.addr()..place.end.addr());
+        self.traffic.regions.fetch_add(1, Ordering::Relaxed);
+        Ok(region)
     }
 
     fn lends(&self) -> bool {

@@ -27,9 +27,10 @@ pub(super) const LENT_PIECE: usize = 8 << 20;
 /// sender need not wait until it was read.
 const OFFER_MIN: usize = 16 << 10;
 
-/// Regions of one peer that stay mapped. Each costs address space; when another comes, the one goes that was not needed for
-/// longest.
-const LENT_MAX: usize = 16;
+/// Regions of one peer that stay mapped; when another comes, the one goes that was not needed for longest. A training loop
+/// goes round its buckets, of two regions each: with one region more than stay mapped, every call would map one anew, and fault
+/// its pages in. So many are buckets for 3 GiB of gradients at their default size; each costs address space and page tables.
+const LENT_MAX: usize = 256;
 
 /// Both ways to one peer.
 #[derive(Debug)]
