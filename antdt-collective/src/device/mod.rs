@@ -19,7 +19,7 @@ mod terms;
 mod way;
 
 pub use pause::pause;
-pub use pool::{CommKey, CommOrder, HeldComms, HeldError, Pool, Use, splits};
+pub use pool::{Claim, HELD_MAX, HeldComms, Sharing, WORTH, sharing};
 pub use row_step::RowStep;
 pub use statement::{Abilities, Last, Statement};
 pub use target::Target;

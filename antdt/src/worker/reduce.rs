@@ -440,7 +440,7 @@ impl Reducer<'_, '_> {
         // A death in the group of all wakes those that wait for the dead.
         let abort = self.ring.interrupt.enter(self.generation)?;
         let (comm, _) =
-            self.backend.join(self.ring.listener, &group, self.config(self.step_wait()), &abort)?;
+            self.backend.join_few(self.ring.listener, &group, self.config(self.step_wait()), &abort)?;
         (self.comm, self.abort) = (Some(comm), Some(abort));
         let of_all = members.len() == self.all.len();
         let result = self.mix(step, samples, acks, &Peers::All)?;

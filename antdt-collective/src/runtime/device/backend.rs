@@ -1,14 +1,15 @@
 //! Forms groups whose long messages a library between GPUs moves.
 
+use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use antdt_core::Rank;
 
 use super::bulk::{BulkError, Library, Patience};
 use super::group::DeviceGroup;
-use crate::device::{Last, Statement, Way, way};
+use crate::device::{Claim, HeldComms, Last, Renewal, Sharing, Statement, Way, way};
 use crate::error::CollectiveError;
 use crate::group::Group;
 use crate::outcome::Resolution;
@@ -24,11 +25,25 @@ pub(in crate::runtime) struct DeviceBackend<L: Library> {
     kept: Arc<Mutex<Kept<L::Comm>>>,
     // How the last group communicates, as was told.
     pub(in crate::runtime) told: Option<String>,
+    // Why groups of a few did without the library, as was told.
+    told_of_few: BTreeSet<String>,
 }
 
-/// What is left of the last group.
+/// Where a group's communicator goes when this process leaves the group.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::runtime) enum Home {
+    /// It becomes that of the next group, if that follows from this one.
+    Last,
+    /// It goes to the pool, under this name.
+    Pool(u64),
+}
+
+/// What is left of the last groups.
 pub(in crate::runtime) struct Kept<C> {
+    /// The communicator of the last group that was no group of a few.
     pub(in crate::runtime) comm: Option<(C, Last)>,
+    /// Those of groups of a few.
+    pub(in crate::runtime) few: HeldComms<C>,
     /// The result of an all-reduce in place whose outcome is open.
     pub(in crate::runtime) open: Option<Vec<u8>>,
 }
@@ -48,7 +63,25 @@ impl<L: Library> DeviceBackend<L> {
     }
 
     pub(in crate::runtime) fn new(library: Result<L, String>, below: Box<dyn Backend>) -> Self {
-        Self { library, below, kept: Arc::new(Mutex::new(Kept { comm: None, open: None })), told: None }
+        let kept = Kept { comm: None, few: HeldComms::default(), open: None };
+        Self { library, below, kept: Arc::new(Mutex::new(kept)), told: None, told_of_few: BTreeSet::new() }
+    }
+
+    /// Keeps communicators of groups of a few in this pool.
+    #[cfg(test)]
+    pub(in crate::runtime) fn with_pool(self, few: HeldComms<L::Comm>) -> Self {
+        self.kept().few = few;
+        self
+    }
+
+    /// The number of communicators in the pool.
+    #[cfg(test)]
+    pub(in crate::runtime) fn kept_of_few(&self) -> usize {
+        self.kept().few.len()
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Kept<L::Comm>> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     // The communicator of the group: all members have one, or none has.
@@ -75,16 +108,56 @@ impl<L: Library> DeviceBackend<L> {
             return Ok(None);
         }
         let made = self.communicator(below, last, &way, patience)?;
-        // A communicator of which one member has no part is of use to nobody.
-        let failed = made.as_ref().err().map(ToString::to_string).unwrap_or_default();
-        let said = below.all_gather_v(failed.as_bytes())?;
-        if let Some((rank, why)) = (0..).zip(&said).find(|(_, why)| !why.is_empty()) {
-            let why = String::from_utf8_lossy(why);
-            self.tell(&group, format!("{}: {way}: {why}", group.holder(Rank(rank))), false);
+        match of_all(below, made)? {
+            Ok(comm) => {
+                self.tell(&group, way.to_string(), true);
+                Ok(Some(comm))
+            }
+            Err((rank, why)) => {
+                self.tell(&group, format!("{}: {way}: {why}", group.holder(rank)), false);
+                Ok(None)
+            }
+        }
+    }
+
+    // The communicator of a group of a few, with its name in the pool: all members have it, or none has.
+    fn meet_few(
+        &mut self,
+        below: &mut dyn ProcessGroup,
+        patience: &Patience,
+    ) -> Result<Option<(L::Comm, u64)>, CollectiveError> {
+        let group = below.group().clone();
+        if group.world() == 1 {
             return Ok(None);
         }
-        self.tell(&group, way.to_string(), true);
-        Ok(made.ok())
+        let (claim, held) = self.kept().few.take(&group);
+        let mine = self.library.as_ref().map_or(Statement::ABSENT, Library::statement);
+        let (statements, claims): (Vec<Statement>, Vec<Claim>) =
+            words_of_few(below, &mine, &claim)?.into_iter().unzip();
+        if let Way::Without(rank, why) = way(&L::TERMS, &statements) {
+            self.tell_of_few(&group, rank, &why);
+            return Ok(None);
+        }
+        let sharing = self.kept().few.sharing(&claims);
+        tracing::debug!(membership = group.membership().0, ?sharing, "communicator of {}", L::TERMS.library);
+        match sharing {
+            Sharing::Use(name) => Ok(held.map(|comm| (comm, name))),
+            Sharing::Without => Ok(None),
+            Sharing::Make => {
+                // All memory that is given up is free before more is taken.
+                drop(held);
+                let out = self.kept().few.make_room();
+                drop(out);
+                let made = self.communicator(below, None, &Way::Renew(Renewal::First), patience)?;
+                match of_all(below, made)? {
+                    Ok(comm) => Ok(Some((comm, group.membership().0))),
+                    Err((rank, why)) => {
+                        self.tell_of_few(&group, rank, &why);
+                        Ok(None)
+                    }
+                }
+            }
+        }
     }
 
     // The communicator of the group, by the way that all have agreed on.
@@ -130,6 +203,28 @@ impl<L: Library> DeviceBackend<L> {
         })
     }
 
+    // A call that failed is judged by who comes to a barrier, which therefore waits as long as may be for each.
+    fn below_config(&self, config: CommunicatorConfig) -> CommunicatorConfig {
+        match &self.library {
+            Ok(_) => CommunicatorConfig { patience: f64::MAX, ..config },
+            Err(_) => config,
+        }
+    }
+
+    // Says why a group of a few does without the library, once for each reason.
+    fn tell_of_few(&mut self, group: &Group, rank: Rank, why: &str) {
+        let lacking = self.library.as_ref().err().filter(|_| group.me() == rank);
+        let lacking = lacking.map_or_else(String::new, |lacking| format!(": {lacking}"));
+        let how = format!("{} {why}{lacking}", group.holder(rank));
+        if self.told_of_few.insert(how.clone()) {
+            tracing::warn!(
+                how,
+                "no {}: groups with this worker communicate over their transport",
+                L::TERMS.library
+            );
+        }
+    }
+
     // Says how the group communicates, once for each answer.
     fn tell(&mut self, group: &Group, how: String, plainly: bool) {
         if self.told.as_ref() == Some(&how) {
@@ -143,6 +238,22 @@ impl<L: Library> DeviceBackend<L> {
         }
         self.told = Some(how);
     }
+}
+
+/// A communicator that all members have made, or the first of them that could not: if one has no part of it, it is of use to
+/// nobody.
+fn of_all<C>(
+    below: &mut dyn ProcessGroup,
+    made: Result<C, BulkError>,
+) -> Result<Result<C, (Rank, String)>, CollectiveError> {
+    let failed = made.as_ref().err().map(ToString::to_string).unwrap_or_default();
+    let said = below.all_gather_v(failed.as_bytes())?;
+    let first = (0..).map(Rank).zip(&said).find(|(_, why)| !why.is_empty());
+    Ok(match (first, made) {
+        (None, Ok(comm)) => Ok(comm),
+        (Some((rank, why)), _) => Err((rank, String::from_utf8_lossy(why).into_owned())),
+        (None, Err(error)) => Err((below.group().me(), error.to_string())),
+    })
 }
 
 /// What all members have made for the others, by rank; an error on all of them if one could not.
@@ -167,10 +278,30 @@ fn offers(
 
 /// What all members say of themselves, in order of rank.
 fn statements(below: &mut dyn ProcessGroup, mine: &Statement) -> Result<Vec<Statement>, CollectiveError> {
-    let said = below.all_gather_v(&mine.encode())?;
+    all_say(below, &mine.encode(), Statement::decode)
+}
+
+/// The same in a group of a few, each with what it has kept for it.
+fn words_of_few(
+    below: &mut dyn ProcessGroup,
+    mine: &Statement,
+    claim: &Claim,
+) -> Result<Vec<(Statement, Claim)>, CollectiveError> {
+    all_say(below, &[&mine.encode()[..], &claim.encode()].concat(), |bytes| {
+        let (statement, claim) = bytes.split_at_checked(Statement::LEN)?;
+        Some((Statement::decode(statement)?, Claim::decode(claim)?))
+    })
+}
+
+fn all_say<T>(
+    below: &mut dyn ProcessGroup,
+    mine: &[u8],
+    decode: impl Fn(&[u8]) -> Option<T>,
+) -> Result<Vec<T>, CollectiveError> {
+    let said = below.all_gather_v(mine)?;
     let group = below.group();
     let read = |(rank, bytes): (u32, &Vec<u8>)| {
-        Statement::decode(bytes).ok_or_else(|| CollectiveError::Corrupt {
+        decode(bytes).ok_or_else(|| CollectiveError::Corrupt {
             peer: group.holder(Rank(rank)),
             what: format!("{} bytes that are no statement", bytes.len()),
         })
@@ -186,14 +317,12 @@ impl<L: Library> Backend for DeviceBackend<L> {
         config: CommunicatorConfig,
         abort: &AbortHandle,
     ) -> Result<(Box<dyn ProcessGroup>, Resolution), CollectiveError> {
-        // A call that failed is judged by who comes to a barrier, which therefore waits as long as may be for each.
-        let patient = CommunicatorConfig { patience: f64::MAX, ..config };
-        let below_config = if self.library.is_ok() { patient } else { config };
-        let (mut below, resolution) = self.below.join(listener, group, below_config, abort)?;
-        let (last, open) = {
-            let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-            (kept.comm.take(), kept.open.take())
+        let (mut below, resolution) = self.below.join(listener, group, self.below_config(config), abort)?;
+        let (last, open, strangers) = {
+            let mut kept = self.kept();
+            (kept.comm.take(), kept.open.take(), kept.few.drop_strangers(group))
         };
+        drop(strangers);
         let open = open.filter(|_| resolution == Resolution::Committed);
         let (last, known) = last.unzip();
         let mine = match &self.library {
@@ -203,8 +332,27 @@ impl<L: Library> Backend for DeviceBackend<L> {
         let patience = Patience { deadline: Instant::now() + config.timeout, abort: abort.clone() };
         // A group that breaks now is returned all the same, with the fate of the last call: its next call fails.
         let made = self.meet(&mut *below, &mine, last, &patience).unwrap_or(None);
-        let kept = Arc::clone(&self.kept);
-        Ok((Box::new(DeviceGroup::new(below, made, L::TERMS, config, abort.clone(), open, kept)), resolution))
+        let (comm, kept) = ((made, Home::Last), Arc::clone(&self.kept));
+        Ok((Box::new(DeviceGroup::new(below, comm, L::TERMS, config, abort.clone(), open, kept)), resolution))
+    }
+
+    fn join_few(
+        &mut self,
+        listener: &Listener,
+        group: &Group,
+        config: CommunicatorConfig,
+        abort: &AbortHandle,
+    ) -> Result<(Box<dyn ProcessGroup>, Resolution), CollectiveError> {
+        let (mut below, resolution) =
+            self.below.join_few(listener, group, self.below_config(config), abort)?;
+        let open = self.kept().open.take().filter(|_| resolution == Resolution::Committed);
+        let patience = Patience { deadline: Instant::now() + config.timeout, abort: abort.clone() };
+        // As above.
+        let made = self.meet_few(&mut *below, &patience).unwrap_or(None);
+        let (made, name) = made.unzip();
+        // Without a communicator nothing goes there.
+        let (comm, kept) = ((made, Home::Pool(name.unwrap_or(0))), Arc::clone(&self.kept));
+        Ok((Box::new(DeviceGroup::new(below, comm, L::TERMS, config, abort.clone(), open, kept)), resolution))
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use antdt_core::Rank;
 
-use super::backend::Kept;
+use super::backend::{Home, Kept};
 use super::bulk::{Bulk, BulkError, Job, Patience, size_of_element};
 use crate::device::{Last, Terms};
 use crate::element::{Element, ElementType};
@@ -36,6 +36,7 @@ const UNREACHABLE: u64 = 2;
 pub(in crate::runtime) struct DeviceGroup<C: Bulk + 'static> {
     below: Box<dyn ProcessGroup>,
     comm: Option<C>,
+    home: Home,
     terms: Terms,
     config: CommunicatorConfig,
     abort: AbortHandle,
@@ -49,14 +50,14 @@ pub(in crate::runtime) struct DeviceGroup<C: Bulk + 'static> {
 impl<C: Bulk + 'static> DeviceGroup<C> {
     pub(in crate::runtime) fn new(
         below: Box<dyn ProcessGroup>,
-        comm: Option<C>,
+        (comm, home): (Option<C>, Home),
         terms: Terms,
         config: CommunicatorConfig,
         abort: AbortHandle,
         adoptable: Option<Vec<u8>>,
         kept: Arc<Mutex<Kept<C>>>,
     ) -> Self {
-        Self { below, comm, terms, config, abort, failed: None, open: None, adoptable, kept }
+        Self { below, comm, home, terms, config, abort, failed: None, open: None, adoptable, kept }
     }
 
     fn check(&self) -> Result<(), CollectiveError> {
@@ -291,15 +292,20 @@ impl<C: Bulk + 'static> ProcessGroup for DeviceGroup<C> {
 
     fn leave(self: Box<Self>) {
         let group = self.below.group();
-        let last = Last {
-            group: group.fingerprint(),
-            world: group.world(),
-            rank: group.me(),
-            failed: self.failed.is_some() || self.abort.reason().is_some(),
-        };
+        let failed = self.failed.is_some() || self.abort.reason().is_some();
+        let last = Last { group: group.fingerprint(), world: group.world(), rank: group.me(), failed };
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        *kept = Kept { comm: self.comm.map(|comm| (comm, last)), open: self.open };
+        kept.open = self.open;
+        let given_up = match (self.home, self.comm) {
+            (Home::Last, comm) => {
+                kept.comm = comm.map(|comm| (comm, last));
+                Vec::new()
+            }
+            (Home::Pool(name), Some(comm)) if !failed => kept.few.keep(group, name, comm),
+            (Home::Pool(_), comm) => comm.into_iter().collect(),
+        };
         drop(kept);
+        drop(given_up);
         self.below.leave();
     }
 }

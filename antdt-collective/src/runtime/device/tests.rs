@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Barrier, Condvar, Mutex};
 use std::time::Duration;
 
 use antdt_core::{MembershipVersion, Rank};
@@ -13,7 +13,7 @@ use antdt_core::{MembershipVersion, Rank};
 use super::backend::DeviceBackend;
 use super::bulk::{Bulk, BulkError, Job, Library, Patience};
 use super::group::BULK_MIN_BYTES;
-use crate::device::{Abilities, Statement, Stop, Terms};
+use crate::device::{Abilities, HeldComms, Statement, Stop, Terms};
 use crate::elements::{ElementsMut, with_type};
 use crate::error::CollectiveError;
 use crate::group::{Group, Member};
@@ -42,6 +42,13 @@ struct Meeting {
     identities: AtomicU64,
     // Ways of regrouping that were taken, as every member took them.
     taken: Mutex<Vec<String>>,
+}
+
+impl Meeting {
+    /// How many members have made a new communicator, over all of them.
+    fn inits(&self) -> usize {
+        self.taken.lock().unwrap().iter().filter(|way| *way == "init").count()
+    }
 }
 
 /// What goes wrong at a member.
@@ -315,13 +322,30 @@ impl<L: Library> Process<L> {
         addresses: &[SocketAddr],
         config: CommunicatorConfig,
     ) -> (Box<dyn ProcessGroup>, Resolution, AbortHandle) {
-        let rank = members.iter().position(|index| *index == self.me).unwrap() as u32;
-        let member = |index: &u32| Member { holder: holder(*index), address: addresses[*index as usize] };
-        let members = members.iter().map(member).collect();
-        let group = Group::new(MembershipVersion(membership), members, Rank(rank)).unwrap();
+        let group = self.group(membership, members, addresses);
         let abort = abort_handles(1).remove(0);
         let (group, resolution) = self.backend.join(&self.listener, &group, config, &abort).unwrap();
         (group, resolution, abort)
+    }
+
+    fn join_few(
+        &mut self,
+        membership: u64,
+        members: &[u32],
+        addresses: &[SocketAddr],
+        config: CommunicatorConfig,
+    ) -> (Box<dyn ProcessGroup>, Resolution, AbortHandle) {
+        let group = self.group(membership, members, addresses);
+        let abort = abort_handles(1).remove(0);
+        let (group, resolution) = self.backend.join_few(&self.listener, &group, config, &abort).unwrap();
+        (group, resolution, abort)
+    }
+
+    fn group(&self, membership: u64, members: &[u32], addresses: &[SocketAddr]) -> Group {
+        let rank = members.iter().position(|index| *index == self.me).unwrap() as u32;
+        let member = |index: &u32| Member { holder: holder(*index), address: addresses[*index as usize] };
+        let members = members.iter().map(member).collect();
+        Group::new(MembershipVersion(membership), members, Rank(rank)).unwrap()
     }
 }
 
@@ -410,6 +434,105 @@ fn every_collective_gives_over_the_library_what_it_gives_over_messages() {
     // Eleven calls over the library, in each of which every member put something.
     let tables = meeting.tables.lock().unwrap();
     assert_eq!(tables[&0].len(), 3 * 11, "{:?}", tables[&0].keys());
+}
+
+// Goes through these groups of a few, of which each reduces and leaves; all processes wait for each other in between.
+fn meet_as_few(
+    process: &mut Process<Threads>,
+    groups: &[&[u32]],
+    addresses: &[SocketAddr],
+    first: u64,
+    round_over: &Barrier,
+) {
+    for (version, members) in (first..).zip(groups) {
+        if members.contains(&process.me) {
+            let (mut group, _, _) = process.join_few(version, members, addresses, config());
+            assert_sums(&mut group, members, process.me);
+            group.leave();
+        }
+        round_over.wait();
+    }
+}
+
+#[test]
+fn a_group_of_a_few_makes_a_communicator_when_it_meets_again_and_then_uses_it() {
+    let (meeting, all) = processes(3);
+    let (addresses, over) = (addresses(&all), Barrier::new(3));
+    let few: [&[u32]; 7] = [&[0, 1], &[1, 2], &[0, 1], &[0, 1, 2], &[1, 2], &[0, 1], &[1, 2]];
+    at_once(all, |mut process| {
+        let (mut group, _, _) = process.join(1, &[0, 1, 2], &addresses, config());
+        assert_sums(&mut group, &[0, 1, 2], process.me);
+        group.leave();
+        meet_as_few(&mut process, &few, &addresses, 2, &over);
+        // The group of all has its own all the while.
+        let (mut group, _, _) = process.join(9, &[0, 1, 2], &addresses, config());
+        assert_sums(&mut group, &[0, 1, 2], process.me);
+        assert_eq!(process.backend.told.as_deref(), Some("the communicator is kept"));
+        group.leave();
+    });
+    // That of all, and one for each pair; in the group of three that met once there is none.
+    assert_eq!(meeting.inits(), 3 + 2 + 2);
+    let tables = meeting.tables.lock().unwrap();
+    let calls: Vec<usize> = tables.values().map(BTreeMap::len).collect();
+    assert_eq!(calls, [3 * 2, 2 * 2, 2 * 2], "each pair reduces over its communicator twice: {calls:?}");
+}
+
+#[test]
+fn a_communicator_that_one_member_had_no_room_for_is_used_by_none() {
+    let (meeting, all) = processes(3);
+    let (addresses, over) = (addresses(&all), Barrier::new(3));
+    let few: [&[u32]; 5] = [&[0, 1], &[0, 2], &[0, 1], &[0, 1], &[0, 2]];
+    // Only the first process has no room for two.
+    let pool = |me: u32| HeldComms::new(if me == 0 { 1 } else { 4 }, 2);
+    let with_pool = |process: Process<Threads>| {
+        let Process { me, listener, backend } = process;
+        Process { me, listener, backend: backend.with_pool(pool(me)) }
+    };
+    at_once(all.into_iter().map(with_pool), |mut process| {
+        for (first, groups) in [(1, &few[..]), (11, &few[..])] {
+            meet_as_few(&mut process, groups, &addresses, first, &over);
+        }
+        // The first two have that of theirs; the third gave its own up when it heard that the first one had.
+        assert_eq!(process.backend.kept_of_few(), usize::from(process.me < 2), "{}", process.me);
+    });
+    // The two of the first round, and the first one's again.
+    assert_eq!(meeting.inits(), 2 * 3);
+}
+
+#[test]
+fn a_group_of_a_few_with_a_member_without_a_gpu_does_without_and_keeps_nothing() {
+    let meeting = Arc::<Meeting>::default();
+    let all: Vec<Process<Threads>> = (0..2)
+        .map(|me| {
+            let library = process_library(&meeting, me, ABLE, Fault::Nothing);
+            Process::new(me, if me == 1 { Err("no driver".to_owned()) } else { Ok(library) })
+        })
+        .collect();
+    let (addresses, over) = (addresses(&all), Barrier::new(2));
+    at_once(all, |mut process| {
+        meet_as_few(&mut process, &[&[0, 1][..]; 4], &addresses, 1, &over);
+        assert_eq!(process.backend.kept_of_few(), 0);
+    });
+    assert_eq!(meeting.inits(), 0);
+}
+
+#[test]
+fn a_communicator_of_a_few_whose_call_failed_is_given_up_and_made_anew() {
+    let (meeting, all) = processes(2);
+    let addresses = addresses(&all);
+    at_once(all, |mut process| {
+        for version in 1..=5 {
+            let (mut group, _, abort) = process.join_few(version, &[0, 1], &addresses, config());
+            if version == 3 && process.me == 0 {
+                abort.abort("a worker died elsewhere");
+            }
+            let reduced = group.all_reduce(&mut vec![1.0_f32; LONG], ReduceOp::Sum);
+            assert_eq!(reduced.is_err(), version == 3, "{version}: {reduced:?}");
+            group.leave();
+        }
+    });
+    // In the second, and again in the fourth: both members gave theirs up.
+    assert_eq!(meeting.inits(), 2 + 2);
 }
 
 #[test]

@@ -43,6 +43,22 @@ pub trait Backend: Send {
         config: CommunicatorConfig,
         abort: &AbortHandle,
     ) -> Result<(Box<dyn ProcessGroup>, Resolution), CollectiveError>;
+
+    /// Joins a group of some members of the last group that was [joined](Self::join), or of all of them, for a
+    /// partial all-reduce: the next group has other members, and this one may meet again. A backend whose
+    /// groups are costly to form may keep what it can use then; the default forms every group alike.
+    ///
+    /// # Errors
+    /// As [`join`](Self::join).
+    fn join_few(
+        &mut self,
+        listener: &Listener,
+        group: &Group,
+        config: CommunicatorConfig,
+        abort: &AbortHandle,
+    ) -> Result<(Box<dyn ProcessGroup>, Resolution), CollectiveError> {
+        self.join(listener, group, config, abort)
+    }
 }
 
 /// A group that this process is a member of.
