@@ -620,3 +620,14 @@ fn where_there_is_one_host_nothing_of_such_a_decision_is_done() {
     let expected = "refused: EXCLUDE_HOST = b: must be none: the launcher of this job does not know several hosts to choose among";
     assert_eq!(records(&drain(&mut dispatcher)), [("REFUSED", expected.to_owned())]);
 }
+
+#[test]
+fn a_global_batch_that_the_survivors_cannot_hold_in_parts_either_is_an_error() {
+    let mut dispatcher = settled(Capabilities::REPLICAS_IN_STEP, Box::new(Unmanaged));
+    let mut only = seats(&[0]);
+    // Three parts are of 85 samples.
+    (only[0].batch_size_min, only[0].batch_size_max) = (90, 100);
+    let e = dispatcher.replan(at(1), MembershipVersion(2), &only).unwrap_err();
+    assert_eq!(e, ApportionError::TooMany { total: 256, most: 100 });
+    assert_eq!(dispatcher.pending(), None);
+}

@@ -144,4 +144,14 @@ mod tests {
         history.head(&beat, &HeadAnswer::Fenced).holds();
         history.head(&join, &HeadAnswer::Parked).fails("which it gave up");
     }
+
+    #[test]
+    fn the_master_fences_the_lives_before_the_one_that_it_launches() {
+        let join =
+            |incarnation| HeadEvent::Join { holder: life(0, incarnation), standing: Standing::default() };
+        let mut history = History::new(StaleLifeIsFenced::default());
+        history.head(&join(0), &HeadAnswer::Parked).effect(&HeadEffect::Launch(life(0, 1)));
+        history.head(&join(0), &HeadAnswer::Fenced).head(&join(1), &HeadAnswer::Parked).holds();
+        history.head(&join(0), &HeadAnswer::Parked).fails("which it gave up");
+    }
 }

@@ -461,3 +461,13 @@ fn a_compressed_trace_that_was_cut_off_ends_there_and_one_that_is_spoilt_is_name
     assert!(matches!(diff(unpack(&spoilt), &trace[..]), Err(DiffError::Left(_))));
     assert!(matches!(diff(&trace[..], unpack(&spoilt)), Err(DiffError::Right(_))));
 }
+
+#[test]
+fn a_parting_names_its_entry_and_the_line_of_the_file() {
+    let mut lines = lines(&trace());
+    let index = lines.iter().position(|line| line.contains(r#""k":"effect""#)).unwrap();
+    lines[index] = format!(r#"{}"v":"other"}}"#, lines[index].split(r#""v":"#).next().unwrap());
+    let error = replay(&lines).map(drop).unwrap_err().to_string();
+    assert!(error.contains(&format!("entry {index} (line {})", index + 1)), "{error}");
+    assert!(error.contains("parts from the recording"), "{error}");
+}

@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::time::Duration;
 
-use antdt_core::{Holder, Incarnation, JobTime, NodeId};
+use antdt_core::{Holder, Incarnation, JobTime, NodeId, Seed};
 
 use super::*;
-use crate::model::{Fault, Site};
+use crate::model::{Collective, Fault, Site};
 use crate::replay::example;
 
 const SHIPPED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/scenarios");
@@ -285,6 +285,12 @@ fn what_cannot_be_is_refused_by_its_field_and_with_the_remedy() {
         (with("slowdowns = { file = \"none.csv\" }"), "none.csv: "),
         (with("slowdowns = { file = \"slow.csv\", speedup = 0 }"), "slow.csv: speedup = 0"),
         (with("[[straggler]]\nworker = 4\nslow = 2.0"), "straggler = 4: must be below 4"),
+        (job("collective-timeout = \"0s\""), "job.collective-timeout = 0s: must be at least 1ms"),
+        (with("[[straggler]]\nserver = 0\nslow = 2.0"), "straggler = 0: must be below 0"),
+        (
+            with("[[fault]]\nat = \"1s\"\nkind = \"crash\"\nnode = \"server-0\""),
+            "fault.node = server-0: must be one of 0 servers of [job]",
+        ),
         (with("[[straggler]]\nslow = 2.0"), "exactly one: worker, server or host"),
         (with("[[straggler]]\nworker = 0\nslow = 0.5"), "straggler.slow = 0.5"),
         (with("[network]\nbandwidth = 0"), "network.bandwidth = 0"),
@@ -349,4 +355,27 @@ fn a_table_that_a_scenario_names_may_be_compressed() {
     fs::write(&path, text).unwrap();
     let plain = Scenario::parse(text, |_| Ok(table.to_owned())).unwrap();
     assert_eq!(Scenario::read_with(&path, unpacked).unwrap(), plain);
+}
+
+#[test]
+fn messages_and_all_reduces_go_over_the_links_that_a_scenario_writes() {
+    let text = |more: &str, algorithm: &str| {
+        format!(
+            "[job]\nworkers = 4\nworkers-per-host = 2\n[compute]\nspeed = 1000\n[network]\nlatency = \"1ms\"\n\
+             bandwidth = 2e9\ninside-bandwidth = 4e9\nalgorithm = \"{algorithm}\"\n{more}"
+        )
+    };
+    let arrives = |more: &str, to: u32| {
+        let (_, _, mut models) = parse(&text(more, "ring")).unwrap().build(Seed(0)).unwrap();
+        let site = |index| Site::Node(NodeId::worker(index));
+        models.network.message(JobTime(0), site(0), site(to), 2_000_000, &mut Seed(0).rng())
+    };
+    // A millisecond, and that of two megabytes between hosts; half of it inside one.
+    assert_eq!([1, 2].map(|to| arrives("", to)), [Some(JobTime(1_500_000)), Some(JobTime(2_000_000))]);
+    assert_eq!(arrives("inside-latency = \"10us\"\n", 1), Some(JobTime(510_000)));
+    let reduced = |algorithm: &str| {
+        let (_, _, mut models) = parse(&text("", algorithm)).unwrap().build(Seed(0)).unwrap();
+        models.network.collective(JobTime(0), Collective::AllReduce(1_000_000), 4, &mut Seed(0).rng())
+    };
+    assert_ne!(reduced("ring"), reduced("direct"));
 }
