@@ -123,7 +123,8 @@ impl History {
 
 fn jobs() -> impl Strategy<Value = Job> {
     let limits = (0..5_u8, prop_oneof![Just(5_u8), Just(100)], prop::bool::weighted(0.25));
-    (0..6_u8, 1..=WORKERS_MAX, 1..200_u16, 0..3_u16, limits).prop_map(
+    let modes = u8::try_from(Capabilities::COMMON.len()).expect("a few");
+    (0..modes, 1..=WORKERS_MAX, 1..200_u16, 0..3_u16, limits).prop_map(
         |(sync, workers, samples, min, limits)| {
             let (restarts_per_hour, at_once_percent, chief_allowed) = limits;
             let batch_size_min = min.min(samples);
