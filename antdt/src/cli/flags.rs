@@ -295,7 +295,7 @@ pub(super) fn explain(error: &clap::Error, is_run: bool) -> Result<Command, CliE
                 }
                 Some(known) => format!("{word} is not a command; did you mean `{known}`?"),
                 None => format!(
-                    "{word} is not a command; the commands are run, master, doctor, status, scale, checkpoint, stop, model, config, whatif, sim, chaos and data synth"
+                    "{word} is not a command; the commands are run, master, doctor, status, scale, checkpoint, stop, policies, optimizers, workloads, model, config, whatif, sim, chaos and data synth"
                 ),
             }
         }
