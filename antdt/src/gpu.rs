@@ -1,5 +1,6 @@
 //! The GPUs of this host. A program that is built without feature `cuda` has none, and says so.
 
+use antdt_collective::runtime::transport::GpuLibrary;
 use antdt_core::{DeviceClass, InvalidValue};
 
 use crate::job::processor::{Place, Processor};
@@ -33,6 +34,21 @@ pub fn all() -> Result<Vec<HostGpu>, String> {
 #[cfg(not(feature = "cuda"))]
 pub fn all() -> Result<Vec<HostGpu>, String> {
     Err("this program is built without feature `cuda`".to_owned())
+}
+
+/// Whether the workers of this program can reduce with a library between GPUs. That the transport is known does not say so:
+/// `antdt-collective` may have it for another crate of the program.
+///
+/// # Errors
+/// The remedy, in words, if this crate is built without the feature.
+pub(crate) fn carries(library: Option<GpuLibrary>) -> Result<(), String> {
+    let (feature, built) = match library {
+        Some(GpuLibrary::Nccl) => ("nccl", cfg!(feature = "nccl")),
+        Some(GpuLibrary::CudaIpc) => ("cuda", cfg!(feature = "cuda")),
+        None => return Ok(()),
+    };
+    let remedy = "another transport, or the program built with feature";
+    if built { Ok(()) } else { Err(format!("{remedy} `{feature}`; this one is built without")) }
 }
 
 /// Returns the number of GPUs of this host; at least 1.

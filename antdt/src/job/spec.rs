@@ -460,10 +460,12 @@ impl JobSpec {
         }
         self.check_names()?;
         // A transport may be known and not built in.
-        transport::REGISTRY.by_name(&self.transport).map_err(|error| match error {
+        let fabric = transport::REGISTRY.by_name(&self.transport).map_err(|error| match error {
             BuildError::Setting(error) => InvalidValue { field: "--transport".to_owned(), ..error },
             other => InvalidValue::new("--transport", &self.transport, other.to_string()),
         })?;
+        gpu::carries(fabric.library())
+            .map_err(|expected| InvalidValue::new("--transport", &self.transport, expected))?;
         self.tables.validate()?;
         // What the workload takes is known to be good.
         self.update_rule(optimizer::Sgd::NAME, 1.0, 0.0).map_err(|error| match error {
