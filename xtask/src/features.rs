@@ -5,8 +5,10 @@ use std::process::Command;
 
 use crate::rdma_vm;
 
-/// The command line, and what is optional and needs neither hardware nor a package to build.
-const ALWAYS: &str = "antdt/cli,antdt-shard/object-store,antdt-checkpoint/object-store,antdt-data/remote";
+/// The command line, and what is optional and needs neither hardware nor a package to build. Groups between GPUs are built
+/// and tested without one; the command line is without them, and tested to refuse them.
+const ALWAYS: &str = "antdt/cli,antdt-shard/object-store,antdt-checkpoint/object-store,antdt-data/remote,\
+                      antdt-collective/nccl,antdt-model/cuda";
 
 /// The features that this machine can build.
 #[derive(Debug)]

@@ -33,11 +33,6 @@ const REMOTE: [(&str, &str); 2] = [
     ("antdt-checkpoint", "object-store-aws,object-store-gcp,object-store-azure"),
 ];
 
-/// Groups between GPUs, built and tested without one: a command with them would not refuse what it is tested to refuse without.
-/// Names of the tests.
-const GPU: [&str; 5] =
-    ["device::", "runtime::ipc::", "runtime::nccl::", "runtime::cuda::", "runtime::rows::"];
-
 /// Runs every check; stops at the first that fails. Writes nothing but build products; with `--deep` also `mutants.pass` of
 /// every crate whose mutants were all caught.
 pub(crate) fn verify(root: &Path, flags: &[&str]) -> Result<()> {
@@ -71,10 +66,6 @@ pub(crate) fn verify(root: &Path, flags: &[&str]) -> Result<()> {
     cargo(root, "build tests", &[runner, &["--workspace", "--no-run"], features].concat(), &[])?;
     let tests = [runner, &["--workspace"], features, shown].concat();
     let mut skipped = run_tests(root, "tests", &tests)?;
-    let crate_of_gpu = ["-p", "antdt-collective", "--features", "nccl", "--lib"];
-    let separator: &[&str] = if nextest { &["--"] } else { &[] };
-    let gpu = [&runner[..if nextest { 2 } else { 1 }], &crate_of_gpu, shown, separator, &GPU].concat();
-    skipped.extend(run_tests(root, "tests for GPUs", &gpu)?);
     for (name, why) in &chosen.left_out {
         step_says(name, "cargo xtask verify", || Ok(Done::Skipped(format!("SKIPPED: {why}"))))?;
         skipped.push(skipped::Skipped::step(name, why));
