@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs::File;
+use std::future;
 use std::io::{BufWriter, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -472,20 +473,39 @@ fn under_chaos(asked: &chaos::ChaosRun) -> ExitCode {
 }
 
 /// Catches signals from now on; the future cancels `stop` at the first one. In a tokio runtime.
+///
+/// A terminal that closes is such a signal, unless the caller wanted the process to survive that, as `nohup` does.
 fn stop_on_signal(stop: CancellationToken) -> impl Future<Output = ()> {
     use tokio::signal::unix::{SignalKind, signal};
     let caught = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()));
+    let closed = if ignores_hangup() { None } else { signal(SignalKind::hangup()).ok() };
     async move {
         let (Ok(mut interrupt), Ok(mut terminate)) = caught else {
             tracing::warn!("signals cannot be caught; an interrupt ends this process at once");
             return;
         };
+        let closed = async move {
+            match closed {
+                Some(mut closed) => closed.recv().await,
+                None => future::pending().await,
+            }
+        };
         tokio::select! {
             _ = interrupt.recv() => {}
             _ = terminate.recv() => {}
+            _ = closed => {}
         }
         stop.cancel();
     }
+}
+
+/// Whether this process was started to ignore that its terminal closes. Where the system does not say, it was.
+fn ignores_hangup() -> bool {
+    let Ok(status) = std::fs::read_to_string("/proc/self/status") else { return true };
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    // Bit n - 1 is that of signal n, and this is signal 1.
+    mask.is_none_or(|mask| mask & 1 != 0)
 }
 
 fn finish(spec: &JobSpec, report: &Report) -> ExitCode {

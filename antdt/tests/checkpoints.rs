@@ -443,15 +443,50 @@ fn an_interrupted_job_takes_a_checkpoint_says_what_remains_and_goes_on() {
     assert!(parameters(&newest(folder.path()).unwrap()).iter().all(|count| *count == 3.0));
 }
 
+/// `nohup` begins a job that ignores that its terminal closes; another one stops as if it were interrupted.
+#[test]
+fn a_job_whose_terminal_closes_takes_a_checkpoint_unless_it_is_to_ignore_that() {
+    for ignores in [false, true] {
+        let folder = tempfile::tempdir().unwrap();
+        let dir = folder.path().to_str().unwrap();
+        let mut command =
+            program(true, &["--report-dir", dir, "--nproc-per-node", "2", "--emulate-speed", "300"]);
+        if ignores {
+            let mut under = Command::new("nohup");
+            under.arg(command.get_program()).args(command.get_args());
+            for (name, value) in command.get_envs() {
+                match value {
+                    Some(value) => under.env(name, value),
+                    None => under.env_remove(name),
+                };
+            }
+            under.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+            command = under;
+        }
+        let job = command.spawn().unwrap();
+        wait_until_it_trains(dir);
+        assert!(Command::new("kill").args(["-HUP", &job.id().to_string()]).status().unwrap().success());
+        let output = finish(job);
+        let report = report(folder.path());
+        assert!(report.samples.is_exact() && report.checkpoint.is_some(), "{report:?}");
+        assert_eq!(output.status.success(), ignores, "{output:?}");
+        assert_eq!(report.samples.remaining == 0, ignores, "{report:?}");
+    }
+}
+
 /// A slow job with checkpoints in `dir`, once it trains.
 fn trains(dir: &str, args: &[&str]) -> Child {
     let slowly = ["--report-dir", dir, "--nproc-per-node", "2", "--emulate-speed", "300"];
     let job = program(true, &[&slowly, args].concat()).spawn().unwrap();
+    wait_until_it_trains(dir);
+    job
+}
+
+fn wait_until_it_trains(dir: &str) {
     wait_for("the training", || {
         let text = ask(&["status"], Path::new(dir)).ok()?;
         (text.contains("2 of 2 workers") && !text.contains(" 0 steps")).then_some(())
     });
-    job
 }
 
 #[test]
