@@ -26,6 +26,7 @@ mod kernels;
 mod memory;
 mod overlap;
 mod rank;
+mod seam;
 mod series;
 mod terms;
 
@@ -76,10 +77,11 @@ pub fn run(settings: &Settings, rows: &mut Rows) -> Result<()> {
         |title: &str| settings.only.is_empty() || settings.only.iter().any(|text| title.contains(text));
     if !titles().iter().any(|title| wanted(title)) {
         bail!(
-            "--only = {}: no row begins so; rows begin with `kernel`, `{}`, or such as `tcp, 2 ranks, 64 MiB`, with \
+            "--only = {}: no row begins so; rows begin with `kernel`, `{}`, `{}`, or such as `tcp, 2 ranks, 64 MiB`, with \
              `: memory` or `: death` after it",
             settings.only.join(", "),
-            overlap::OVERLAP
+            overlap::OVERLAP,
+            seam::SEAM
         );
     }
     let network = Network::here();
@@ -122,6 +124,10 @@ pub fn run(settings: &Settings, rows: &mut Rows) -> Result<()> {
         progress("overlap");
         overlap::overlap(scale.steps, rows)?;
     }
+    if wanted(seam::SEAM) {
+        progress("seams");
+        seam::seam(scale.steps, scale.slack, rows)?;
+    }
     for path in Path::ALL {
         for world in WORLDS {
             let title = title(path, world, 64 << 20);
@@ -150,7 +156,7 @@ fn title(path: Path, world: u32, bytes: usize) -> String {
 
 /// What rows can begin with, for `--only`.
 fn titles() -> Vec<String> {
-    let mut titles = vec![KERNEL.to_owned(), overlap::OVERLAP.to_owned()];
+    let mut titles = vec![KERNEL.to_owned(), overlap::OVERLAP.to_owned(), seam::SEAM.to_owned()];
     for (path, world) in Path::ALL.into_iter().flat_map(|path| WORLDS.map(|world| (path, world))) {
         let sizes = SIZES.into_iter().filter(|bytes| path.takes(*bytes));
         titles.extend(sizes.map(|bytes| title(path, world, bytes)));
