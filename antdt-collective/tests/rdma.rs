@@ -8,13 +8,15 @@
 use std::io::{BufRead, BufReader, Write, stdin};
 use std::net::SocketAddr;
 use std::process::{Child, ChildStdout, Command, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
+use antdt_collective::bucket::Buckets;
 use antdt_collective::runtime::testing::{
-    Members, Watchdog, abort_handles, at_once, holder, loopback_listener, on_all, rdma_members,
+    CountTransport, Members, Watchdog, abort_handles, at_once, holder, loopback_listener, on_all,
+    rdma_members,
 };
-use antdt_collective::runtime::{RdmaConfig, RdmaSetup, RdmaTransport, Transport};
+use antdt_collective::runtime::{RdmaConfig, RdmaSetup, RdmaTransport, Reducer, Transport};
 use antdt_collective::verbs::Shape;
 use antdt_collective::{
     AbortHandle, CollectiveError, Communicator, CommunicatorConfig, Group, JobToken, Listener, Member,
@@ -412,6 +414,34 @@ fn resources(kind: &str) -> usize {
     String::from_utf8(output.stdout).expect("text").lines().count()
 }
 
+// A training loop registers each bucket in its first step, and nothing in the steps after it; all is sent from there.
+#[allow(clippy::unwrap_used, reason = "a failure here is the test's")]
+fn registrations_of_a_training_loop() {
+    const LAYERS: [usize; 3] = [30_000, 20_000, 40_000];
+    let plan = Buckets::plan(&LAYERS, 100_000, 1);
+    assert_eq!(plan.buckets().len(), 2);
+    let (transports, aborts) = rdma_members(2, &RdmaConfig::default());
+    let (of_group, together) = (resources("mr"), Barrier::new(2));
+    at_once(transports.into_iter().zip(aborts), |(transport, abort)| {
+        let (transport, traffic) = CountTransport::new(transport);
+        let communicator = ScheduledCommunicator::new(transport, CommunicatorConfig::default());
+        let mut reducer = Reducer::new(communicator, plan.clone(), abort).unwrap();
+        for step in 1_u8..=3 {
+            for (layer, len) in LAYERS.into_iter().enumerate().rev() {
+                reducer.submit(layer, &vec![f32::from(step); len]).unwrap();
+            }
+            reducer.finish(Instant::now() + PATIENT).unwrap();
+            let sums = reducer.wait(2, Instant::now() + PATIENT).unwrap();
+            assert!(sums.iter().all(|sum| *sum == f32::from(2 * step)));
+            together.wait();
+            // The operand and the result of each bucket of each member.
+            assert_eq!(resources("mr") - of_group, 2 * 2 * 2, "step {step}");
+            together.wait();
+        }
+        assert_eq!(traffic.copied_bytes(), 0);
+    });
+}
+
 #[test]
 fn nothing_is_left_of_a_group_that_is_dropped() {
     if !has_adapter() {
@@ -440,6 +470,8 @@ fn nothing_is_left_of_a_group_that_is_dropped() {
         assert_eq!(buffer[99_999], 3.0);
     });
     assert_eq!(more(before), [0; 4], "leaked");
+    registrations_of_a_training_loop();
+    assert_eq!(more(before), [0; 4], "leaked by a reducer");
     // As little of what the connection manager made.
     let connections = resources("cm_id");
     let managed = RdmaConfig { setup: RdmaSetup::Manager, ..RdmaConfig::default() };
