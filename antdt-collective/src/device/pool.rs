@@ -2,10 +2,10 @@
 //! decision of all members of a group.
 //!
 //! A communicator of a library takes seconds to make and hundreds of MB, and 16 workers have 560 groups of three: not every
-//! group can have one. Whenever a group meets, each member [claims](Claim) what it has kept for these members and how often they
-//! met, over the group below. From the claims of all of them every member [decides](sharing) the same: they use the communicator
-//! that all have, make one because they meet often, or do without. So a member may give one up whenever it needs the room, alone:
-//! the others learn of it before they use theirs, and give it up as well.
+//! group can have one. Whenever a group meets, each member [claims](Claim) what it has kept for these members and whether they
+//! have met often enough for one, over the group below. From the claims of all of them every member [decides](sharing) the same:
+//! they use the communicator that all have, make one because they meet often, or do without. So a member may give one up
+//! whenever it needs the room, alone: the others learn of it before they use theirs, and give it up as well.
 //!
 //! Rejected: a directory at the process that forms the groups, which says what is kept and given up with each group. It would
 //! have to follow every group that broke half made, on all sides; the members are in touch anyway before they use a
@@ -31,39 +31,32 @@ pub const WORTH: u32 = 2;
 /// Groups of which it is remembered how often they met. Beyond, all are forgotten.
 const MET_MAX: usize = 4096;
 
-/// What a member of a group says of itself: the communicator that it has of these members, and how often they met.
+/// What a member of a group says of itself: the communicator that it has of these members, and whether it would make one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Claim {
     /// Name of the communicator: the version of the group that made it.
     pub has: Option<u64>,
-    /// Times that the group met, this one included, as far as the member remembers.
-    pub met: u32,
+    /// Whether the group has met often enough for a communicator, as far as the member remembers.
+    pub is_due: bool,
 }
 
 impl Claim {
     /// Length of an encoded claim, in bytes.
-    pub const LEN: usize = 16;
+    pub const LEN: usize = 9;
 
     /// Encodes the claim for the wire, little-endian.
     pub fn encode(&self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
         bytes[..8].copy_from_slice(&self.has.unwrap_or(0).to_le_bytes());
-        bytes[8..12].copy_from_slice(&self.met.to_le_bytes());
-        bytes[12] = u8::from(self.has.is_some());
+        bytes[8] = u8::from(self.has.is_some()) | u8::from(self.is_due) << 1;
         bytes
     }
 
     /// Decodes a claim; `None` if the bytes are not an [encoded](Self::encode) one.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
-        let bytes: &[u8; Self::LEN] = bytes.try_into().ok()?;
-        let (name, rest) = bytes.split_first_chunk()?;
-        let (met, rest) = rest.split_first_chunk()?;
-        let has = match rest {
-            [0, 0, 0, 0] => None,
-            [1, 0, 0, 0] => Some(u64::from_le_bytes(*name)),
-            _ => return None,
-        };
-        Some(Self { has, met: u32::from_le_bytes(*met) })
+        let (name, flags) = bytes.split_first_chunk()?;
+        let &[flags @ 0..=3] = flags else { return None };
+        Some(Self { has: (flags & 1 == 1).then_some(u64::from_le_bytes(*name)), is_due: flags & 2 == 2 })
     }
 }
 
@@ -78,23 +71,30 @@ pub enum Sharing {
     Without,
 }
 
-/// Decides how the members of a group get a communicator. `claims` are those of all members, so that all decide the same;
-/// a group has one from the `worth`th time on that it meets.
+/// Decides how the members of a group get a communicator. `claims` are those of all members, so that all decide the same.
 ///
 /// ```
-/// use antdt_collective::device::{Claim, Sharing, usage};
-/// let (has, lost) = (Claim { has: Some(7), met: 5 }, Claim { has: None, met: 1 });
-/// assert_eq!(sharing(2, &[has, has]), Sharing::Use(7));
-/// assert_eq!(sharing(2, &[has, lost]), Sharing::Without);
-/// assert_eq!(sharing(2, &[has, Claim { met: 2, ..lost }]), Sharing::Make);
+/// use antdt_collective::device::{Claim, Sharing, sharing};
+/// let (has, lost) = (Claim { has: Some(7), is_due: true }, Claim { has: None, is_due: false });
+/// assert_eq!(sharing(&[has, has]), Sharing::Use(7));
+/// assert_eq!(sharing(&[has, lost]), Sharing::Without);
+/// assert_eq!(sharing(&[has, Claim { is_due: true, ..lost }]), Sharing::Make);
 /// ```
-pub fn sharing(worth: u32, claims: &[Claim]) -> Sharing {
+pub fn sharing(claims: &[Claim]) -> Sharing {
     let first = claims.first().and_then(|claim| claim.has);
     match first {
         Some(name) if claims.iter().all(|claim| claim.has == first) => Sharing::Use(name),
-        _ if claims.iter().all(|claim| claim.met >= worth) => Sharing::Make,
+        _ if claims.iter().all(|claim| claim.is_due) => Sharing::Make,
         _ => Sharing::Without,
     }
+}
+
+/// How often a group met since it was to have a communicator last.
+#[derive(Debug, Clone, Copy)]
+struct Meetings {
+    count: u32,
+    // The count from which on it is to have one.
+    due: u32,
 }
 
 /// A communicator that is kept.
@@ -112,7 +112,7 @@ pub struct HeldComms<C> {
     capacity: usize,
     worth: u32,
     comms: BTreeMap<Vec<Holder>, Held<C>>,
-    met: BTreeMap<Vec<Holder>, u32>,
+    met: BTreeMap<Vec<Holder>, Meetings>,
     calls: u64,
 }
 
@@ -123,8 +123,7 @@ impl<C> Default for HeldComms<C> {
 }
 
 impl<C> HeldComms<C> {
-    /// Returns a pool that keeps at most `capacity` communicators, and one at least, of groups that have met `worth` times. All
-    /// members must have the same `worth`.
+    /// Returns a pool that keeps at most `capacity` communicators, and one at least, of groups that have met `worth` times.
     pub const fn new(capacity: usize, worth: u32) -> Self {
         Self { capacity, worth, comms: BTreeMap::new(), met: BTreeMap::new(), calls: 0 }
     }
@@ -137,19 +136,20 @@ impl<C> HeldComms<C> {
             self.met.clear();
         }
         let held = self.comms.remove(&members);
-        let met = self.met.entry(members).or_default();
-        *met = met.saturating_add(1);
-        if held.is_some() {
-            // What was forgotten meanwhile is no reason to do without.
-            *met = (*met).max(self.worth);
-        }
-        let claim = Claim { has: held.as_ref().map(|held| held.name), met: *met };
+        let met = self.met.entry(members).or_insert(Meetings { count: 0, due: self.worth });
+        met.count = met.count.saturating_add(1);
+        // That the meetings were forgotten meanwhile is no reason to do without.
+        let is_due = held.is_some() || met.count >= met.due;
+        let claim = Claim { has: held.as_ref().map(|held| held.name), is_due };
         (claim, held.map(|held| held.comm))
     }
 
-    /// Decides by the claims of all members of a group, this one's included, as [`sharing`] does.
-    pub fn sharing(&self, claims: &[Claim]) -> Sharing {
-        sharing(self.worth, claims)
+    /// Notes that the members of a group could not make a communicator. The next time that they try is after twice as
+    /// many meetings: each try takes its time.
+    pub fn failed(&mut self, group: &Group) {
+        let worth = self.worth;
+        let met = self.met.entry(members(group)).or_insert(Meetings { count: 0, due: worth });
+        *met = Meetings { count: 0, due: met.due.saturating_mul(2) };
     }
 
     /// Makes room for one more communicator: takes those out that were used longest ago, for the caller to drop
@@ -224,27 +224,39 @@ mod tests {
     #[test]
     fn a_group_has_a_communicator_from_the_time_on_that_it_was_to_meet_for_it() {
         let mut held = HeldComms::<char>::new(2, 3);
-        for met in 1..=2 {
-            let (claim, comm) = held.take(&few(&[0, 1]));
-            assert_eq!((claim, comm), (Claim { has: None, met }, None));
-            assert_eq!(held.sharing(&[claim, claim]), Sharing::Without);
-        }
-        let (claim, _) = held.take(&few(&[0, 1]));
-        assert_eq!(held.sharing(&[claim, claim]), Sharing::Make);
+        let dues: Vec<bool> = (0..3).map(|_| held.take(&few(&[0, 1])).0.is_due).collect();
+        assert_eq!(dues, [false, false, true]);
         assert!(held.keep(&few(&[0, 1]), 9, 'c').is_empty());
-        assert_eq!(held.take(&few(&[1, 0])).0, Claim { has: None, met: 1 }, "another order");
-        assert_eq!(held.take(&group(1, &[(0, 0), (1, 1)])).0, Claim { has: None, met: 1 }, "another life");
-        assert_eq!(held.take(&few(&[0, 1])), (Claim { has: Some(9), met: 4 }, Some('c')));
+        let new = Claim { has: None, is_due: false };
+        assert_eq!(held.take(&few(&[1, 0])).0, new, "another order");
+        assert_eq!(held.take(&group(1, &[(0, 0), (1, 1)])).0, new, "another life");
+        assert_eq!(held.take(&few(&[0, 1])), (Claim { has: Some(9), is_due: true }, Some('c')));
+    }
+
+    #[test]
+    fn members_that_could_make_none_try_again_after_twice_as_many_meetings() {
+        let mut held = HeldComms::<char>::new(2, 2);
+        let mut tries = Vec::new();
+        for meeting in 1..=20 {
+            if held.take(&few(&[0, 1])).0.is_due {
+                tries.push(meeting);
+                held.failed(&few(&[0, 1]));
+            }
+        }
+        assert_eq!(tries, [2, 2 + 4, 2 + 4 + 8]);
     }
 
     #[test]
     fn members_that_have_different_communicators_use_none_of_them() {
-        let claim = |has| Claim { has, met: 9 };
-        assert_eq!(sharing(1, &[claim(Some(1)), claim(Some(2))]), Sharing::Make);
-        assert_eq!(sharing(1, &[claim(Some(1)), claim(None)]), Sharing::Make);
-        assert_eq!(sharing(1, &[claim(None), claim(Some(1))]), Sharing::Make);
-        assert_eq!(sharing(10, &[claim(Some(1)), claim(Some(2))]), Sharing::Without);
-        assert_eq!(sharing(10, &[claim(Some(1)); 3]), Sharing::Use(1));
+        for is_due in [false, true] {
+            let claims =
+                |has: &[Option<u64>]| has.iter().map(|has| Claim { has: *has, is_due }).collect::<Vec<_>>();
+            let made = if is_due { Sharing::Make } else { Sharing::Without };
+            for has in [[Some(1), Some(2)], [Some(1), None], [None, Some(1)], [None, None]] {
+                assert_eq!(sharing(&claims(&has)), made, "{has:?}");
+            }
+            assert_eq!(sharing(&claims(&[Some(1); 3])), Sharing::Use(1));
+        }
     }
 
     #[test]
@@ -257,21 +269,21 @@ mod tests {
         let (_, comm) = held.take(&few(&[0, 1]));
         held.keep(&few(&[0, 1]), 1, comm.unwrap());
         assert_eq!(held.keep(&few(&[0, 3]), 3, 3), [2]);
-        assert_eq!(held.take(&few(&[0, 2])).0, Claim { has: None, met: 1 });
+        assert_eq!(held.take(&few(&[0, 2])).0, Claim { has: None, is_due: false });
         assert_eq!(held.drop_strangers(&few(&[0, 2, 3])), [1], "worker 1 is gone");
         assert_eq!(held.len(), 1);
     }
 
     #[test]
     fn a_claim_comes_back_as_it_was_said_and_other_bytes_are_refused() {
-        for claim in [Claim { has: None, met: 3 }, Claim { has: Some(u64::MAX - 7), met: u32::MAX }] {
-            assert_eq!(Claim::decode(&claim.encode()), Some(claim));
+        for has in [None, Some(0), Some(u64::MAX - 7)] {
+            for is_due in [false, true] {
+                let claim = Claim { has, is_due };
+                assert_eq!(Claim::decode(&claim.encode()), Some(claim));
+            }
         }
-        assert_eq!(Claim::decode(&[0; 15]), None);
-        for at in 12..16 {
-            let mut bytes = Claim { has: None, met: 0 }.encode();
-            bytes[at] = 2;
-            assert_eq!(Claim::decode(&bytes), None);
+        for odd in [&[0; 8][..], &[0; 10], &[0, 0, 0, 0, 0, 0, 0, 0, 4]] {
+            assert_eq!(Claim::decode(odd), None);
         }
     }
 
@@ -302,10 +314,8 @@ mod tests {
                 let taken: Vec<(Claim, Option<u64>)> =
                     members.iter().map(|member| pools[*member as usize].take(&group)).collect();
                 let claims: Vec<Claim> = taken.iter().map(|(claim, _)| *claim).collect();
-                let decided: Vec<Sharing> =
-                    members.iter().map(|member| pools[*member as usize].sharing(&claims)).collect();
-                prop_assert!(decided.iter().all(|one| *one == decided[0]), "{decided:?}");
-                let (name, comm) = match decided[0] {
+                let decided = sharing(&claims);
+                let (name, comm) = match decided {
                     Sharing::Use(name) => {
                         prop_assert!(taken.iter().all(|(_, comm)| *comm == Some(name)), "{taken:?}");
                         (name, name)
@@ -315,7 +325,7 @@ mod tests {
                 };
                 for (at, member) in members.iter().enumerate() {
                     let pool = &mut pools[*member as usize];
-                    if decided[0] == Sharing::Make {
+                    if decided == Sharing::Make {
                         pool.make_room();
                         prop_assert!(pool.len() < capacities[*member as usize]);
                     }

@@ -9,7 +9,7 @@ use antdt_core::Rank;
 
 use super::bulk::{BulkError, Library, Patience};
 use super::group::DeviceGroup;
-use crate::device::{Claim, HeldComms, Last, Renewal, Sharing, Statement, Way, way};
+use crate::device::{Claim, HeldComms, Last, Renewal, Sharing, Statement, Way, sharing, way};
 use crate::error::CollectiveError;
 use crate::group::Group;
 use crate::outcome::Resolution;
@@ -138,7 +138,7 @@ impl<L: Library> DeviceBackend<L> {
             self.tell_of_few(&group, rank, &why);
             return Ok(None);
         }
-        let sharing = self.kept().few.sharing(&claims);
+        let sharing = sharing(&claims);
         tracing::debug!(membership = group.membership().0, ?sharing, "communicator of {}", L::TERMS.library);
         match sharing {
             Sharing::Use(name) => Ok(held.map(|comm| (comm, name))),
@@ -152,6 +152,7 @@ impl<L: Library> DeviceBackend<L> {
                 match of_all(below, made)? {
                     Ok(comm) => Ok(Some((comm, group.membership().0))),
                     Err((rank, why)) => {
+                        self.kept().few.failed(&group);
                         self.tell_of_few(&group, rank, &why);
                         Ok(None)
                     }

@@ -517,6 +517,20 @@ fn a_group_of_a_few_with_a_member_without_a_gpu_does_without_and_keeps_nothing()
 }
 
 #[test]
+fn members_of_a_few_of_which_one_cannot_join_do_without_and_seldom_try_again() {
+    let meeting = Arc::<Meeting>::default();
+    let fault = |me: u32| if me == 1 { Fault::CannotInit } else { Fault::Nothing };
+    let all: Vec<Process<Threads>> = (0..2).map(|me| process(&meeting, me, ABLE, fault(me))).collect();
+    let (addresses, over) = (addresses(&all), Barrier::new(2));
+    at_once(all, |mut process| {
+        meet_as_few(&mut process, &[&[0, 1][..]; 8], &addresses, 1, &over);
+        assert_eq!(process.backend.kept_of_few(), 0);
+    });
+    // In the second and in the sixth meeting, by the member that can.
+    assert_eq!(meeting.inits(), 2);
+}
+
+#[test]
 fn a_communicator_of_a_few_whose_call_failed_is_given_up_and_made_anew() {
     let (meeting, all) = processes(2);
     let addresses = addresses(&all);
