@@ -28,12 +28,24 @@ pub struct Meter {
     part: Part,
     /// Nanoseconds.
     spent: [u64; 4],
+    /// The first batch with samples was reported.
+    warm: bool,
+    /// Step and plan of the newest batch.
+    newest: (Iteration, PlanVersion),
 }
 
 impl Meter {
     /// Returns a meter for one incarnation of a node. Its first batch starts at `now`, waiting for data.
     pub const fn new(holder: Holder, now: JobTime) -> Self {
-        Self { holder, sequence: 0, since: now, part: Part::DataWait, spent: [0; 4] }
+        Self {
+            holder,
+            sequence: 0,
+            since: now,
+            part: Part::DataWait,
+            spent: [0; 4],
+            warm: false,
+            newest: (Iteration(0), PlanVersion(0)),
+        }
     }
 
     /// Assigns the time from `now` on to `part`, until the next call.
@@ -51,7 +63,8 @@ impl Meter {
         self.spent[to as usize] = self.spent[to as usize].saturating_add(time);
     }
 
-    /// Ends the batch at `now`, starts the next one, and returns the report of the one that ended.
+    /// Ends the batch at `now`, starts the next one, and returns the report of the one that ended. The first one
+    /// with samples is told as [`Phase::WarmUp`].
     pub fn finish(
         &mut self,
         now: JobTime,
@@ -60,16 +73,31 @@ impl Meter {
         samples: u64,
         micro_batches: u32,
     ) -> BatchReport {
+        let phase = if samples == 0 || self.warm { Phase::Train } else { Phase::WarmUp };
+        self.warm |= samples > 0;
+        self.newest = (iteration, plan);
+        self.end(now, phase, samples, micro_batches)
+    }
+
+    /// Ends at `now` an activity besides training, which began with the last [`restart`](Self::restart) or report, starts the
+    /// next batch, and returns the report of the activity. All its time counts as [`Part::Compute`].
+    pub fn finish_activity(&mut self, now: JobTime, phase: Phase) -> BatchReport {
+        self.part = Part::Compute;
+        self.end(now, phase, 0, 1)
+    }
+
+    fn end(&mut self, now: JobTime, phase: Phase, samples: u64, micro_batches: u32) -> BatchReport {
         self.enter(now, Part::DataWait);
         self.sequence += 1;
         let [data_wait, compute, communicate, barrier_wait] =
             std::mem::take(&mut self.spent).map(Duration::from_nanos);
+        let (iteration, plan) = self.newest;
         BatchReport {
             holder: self.holder,
             sequence: self.sequence,
             iteration,
             plan,
-            phase: Phase::Train,
+            phase,
             samples,
             micro_batches,
             data_wait,
@@ -111,6 +139,23 @@ mod tests {
         let next = meter.finish(MS(30), Iteration(5), PlanVersion(1), 0, 1);
         assert_eq!((next.sequence, next.data_wait), (2, Duration::from_millis(4)));
         assert_eq!(next.sample_time(), None);
+    }
+
+    #[test]
+    fn the_first_batch_with_samples_is_the_warm_up_and_other_activities_are_told_as_such() {
+        let mut meter = Meter::new(Holder::new(NodeId::worker(0), Incarnation(0)), MS(0));
+        let mut finish = |ms, samples| {
+            meter.enter(MS(ms - 1), Part::Compute);
+            meter.finish(MS(ms), Iteration(ms), PlanVersion(3), samples, 1).phase
+        };
+        assert_eq!([finish(2, 0), finish(4, 8), finish(6, 8)], [Phase::Train, Phase::WarmUp, Phase::Train]);
+        meter.restart(MS(10));
+        let rest = meter.finish_activity(MS(17), Phase::Checkpoint);
+        assert_eq!((rest.phase, rest.samples, rest.sequence), (Phase::Checkpoint, 0, 4));
+        assert_eq!((rest.compute, rest.wall()), (Duration::from_millis(7), Duration::from_millis(7)));
+        assert_eq!((rest.iteration, rest.plan), (Iteration(6), PlanVersion(3)), "the step before it");
+        let next = meter.finish(MS(20), Iteration(7), PlanVersion(3), 8, 1);
+        assert_eq!((next.phase, next.wall()), (Phase::Train, Duration::from_millis(3)));
     }
 
     #[test]

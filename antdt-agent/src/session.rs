@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use antdt_core::{
-    BatchReport, CheckpointId, Holder, JobTime, LinkReport, MembershipVersion, ModelDistance, NodeId, Plan,
-    PlanVersion, RollbackId,
+    BatchReport, CheckpointId, Holder, JobTime, LinkReport, MembershipVersion, ModelDistance, NodeId, Phase,
+    Plan, PlanVersion, RollbackId,
 };
 
 use crate::activity::Activity;
@@ -20,6 +20,10 @@ const LINK_BYTES: u64 = 64 << 10;
 
 /// Peers to which bytes are counted, for a bounded heartbeat. Algorithms for many ranks have logarithmically many.
 const LINKS_MAX: usize = 32;
+
+/// Batches in a row that are told as part of a checkpoint because the node writes one meanwhile. 40: two short windows of the
+/// monitor. A node that writes for longer is slow by it, and the plan has to know.
+const WRITING_BATCHES: u32 = 40;
 
 /// State of the session of one incarnation with the master.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -115,6 +119,12 @@ pub struct AgentSession {
     plan: Option<Plan>,
     reports: VecDeque<Reported>,
     model_distance: Option<ModelDistance>,
+    /// Parts of checkpoints that the node writes beside its training.
+    writing: u32,
+    /// One was written at some time since the last report.
+    wrote: bool,
+    /// Batches in a row that were told as part of a checkpoint.
+    beside: u32,
     /// Bytes to each peer that were not reported yet, and their time.
     links: BTreeMap<NodeId, (u64, Duration)>,
     lost: Vec<Holder>,
@@ -139,6 +149,9 @@ impl AgentSession {
             state: SessionState::Running,
             reports: VecDeque::new(),
             model_distance: None,
+            writing: 0,
+            wrote: false,
+            beside: 0,
             links: BTreeMap::new(),
             plan_ready: PlanVersion(0),
             plan_applied: (PlanVersion(0), 0),
@@ -207,8 +220,30 @@ impl AgentSession {
         Some(checkpoint)
     }
 
-    /// Queues a report for the next heartbeat.
-    pub fn report(&mut self, report: Reported) {
+    /// Records that the node begins to write a part of a checkpoint beside its training.
+    pub const fn writing_begins(&mut self) {
+        self.writing += 1;
+        self.wrote = true;
+    }
+
+    /// Records that a part which [was begun](Self::writing_begins) is written, or given up.
+    pub const fn writing_ends(&mut self) {
+        self.writing = self.writing.saturating_sub(1);
+    }
+
+    /// Queues a report for the next heartbeat. A batch beside which the node wrote a checkpoint is told as
+    /// [`Phase::Checkpoint`], as long as that does not become its usual state.
+    pub fn report(&mut self, mut report: Reported) {
+        let wrote = std::mem::replace(&mut self.wrote, self.writing > 0);
+        if !wrote {
+            self.beside = 0;
+        } else if report.report.phase == Phase::Train
+            && report.report.samples > 0
+            && self.beside < WRITING_BATCHES
+        {
+            self.beside += 1;
+            report.report.phase = Phase::Checkpoint;
+        }
         if self.reports.len() == REPORTS_MAX {
             self.reports.pop_front();
         }
@@ -317,7 +352,7 @@ impl AgentSession {
 
 #[cfg(test)]
 mod tests {
-    use antdt_core::{Incarnation, Iteration, NodeId, Phase};
+    use antdt_core::{Incarnation, Iteration};
 
     use super::*;
 
@@ -340,6 +375,37 @@ mod tests {
 
     fn session() -> AgentSession {
         AgentSession::new(JobTime::ZERO, Duration::from_secs(10))
+    }
+
+    #[test]
+    fn batches_beside_which_a_checkpoint_is_written_are_told_as_such_for_a_while() {
+        let mut session = session();
+        let phases = |session: &mut AgentSession, batches: u32| {
+            (0..batches).for_each(|_| session.report(reported(0)));
+            let beside = |r: &Reported| r.report.phase == Phase::Checkpoint;
+            session.beat().reports.iter().map(beside).collect::<Vec<_>>()
+        };
+        assert_eq!(phases(&mut session, 2), [false, false]);
+        session.writing_begins();
+        session.writing_begins();
+        session.writing_ends();
+        assert_eq!(phases(&mut session, 2), [true, true]);
+        session.writing_ends();
+        assert_eq!(phases(&mut session, 3), [true, false, false], "it was being written during the first");
+        session.writing_begins();
+        session.writing_ends();
+        assert_eq!(phases(&mut session, 2), [true, false], "written between two reports");
+        session.writing_begins();
+        let forever = phases(&mut session, WRITING_BATCHES + 3);
+        assert_eq!(forever.iter().filter(|beside| **beside).count(), WRITING_BATCHES as usize);
+        assert!(!forever[WRITING_BATCHES as usize], "a node that always writes is judged");
+        session.writing_ends();
+        assert_eq!(phases(&mut session, 2), [false, false]);
+        session.writing_begins();
+        assert_eq!(phases(&mut session, 1), [true], "the next one counts anew");
+        let empty = Reported { report: BatchReport { samples: 0, ..reported(0).report }, loss_sum: 0.0 };
+        session.report(empty);
+        assert_eq!(session.beat().reports[0].report.phase, Phase::Train, "an empty batch is no work");
     }
 
     fn sequences(beat: &Beat) -> Vec<u64> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::id::{Holder, Iteration, NodeId, PlanVersion};
 
-/// Activity of a node during a batch; only [`Phase::Train`] is judged.
+/// Activity of a node during the time that a report is about; the node's pace follows from [`Phase::Train`] only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Phase {
@@ -14,10 +14,10 @@ pub enum Phase {
     Train,
     /// The node evaluates the model.
     Evaluate,
-    /// The node writes or reads a checkpoint.
+    /// The node stands still for a checkpoint, or trains a batch while it writes one.
     Checkpoint,
-    /// The node measures its own speed.
-    Profile,
+    /// The node trains its first batch: caches fill, memory is touched for the first time, code is compiled.
+    WarmUp,
 }
 
 /// Activity of a worker's training thread in which it waits for no other process.
@@ -123,7 +123,8 @@ pub struct BatchReport {
     pub plan: PlanVersion,
     /// Activity of the node during the batch.
     pub phase: Phase,
-    /// Number of samples in the batch; for a server, the number of bytes served.
+    /// Number of samples that were trained, 0 if the time went to something else; for a server, the number of bytes
+    /// served.
     pub samples: u64,
     /// Number of micro-batches in which the batch was computed, at least 1.
     #[cfg_attr(feature = "serde", serde(default = "one", skip_serializing_if = "is_one"))]
@@ -131,7 +132,8 @@ pub struct BatchReport {
     /// Time spent waiting for shards and reading rows.
     #[cfg_attr(feature = "serde", serde(with = "crate::time::nanoseconds"))]
     pub data_wait: Duration,
-    /// Time from "batch in memory" to "gradient ready"; for a server, time spent serving.
+    /// Time from "batch in memory" to "gradient ready"; for a server, time spent serving; without samples, the time
+    /// of the activity that [`phase`](Self::phase) names.
     #[cfg_attr(feature = "serde", serde(with = "crate::time::nanoseconds"))]
     pub compute: Duration,
     /// Time spent sending and receiving parameters and gradients.
@@ -157,6 +159,11 @@ impl BatchReport {
     /// Returns the batch's wall time.
     pub fn wall(&self) -> Duration {
         self.data_wait + self.compute + self.communicate + self.barrier_wait
+    }
+
+    /// Returns whether the time went to a step of the training, with samples or without.
+    pub fn is_step(&self) -> bool {
+        self.samples > 0 || self.phase == Phase::Train
     }
 
     /// Returns the compute time per sample, the only measure of pace; `None` for an empty batch.

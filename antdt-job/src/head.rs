@@ -530,16 +530,16 @@ impl Head {
         if let Some(checkpoints) = &mut self.checkpoints
             && holder.node.role == Role::Worker
             && !self.core.is_undone(holder)
-            && let Some((report, _)) = reports.last()
+            && let Some((report, _)) = reports.iter().rfind(|(report, _)| report.is_step())
         {
             checkpoints.stepped(report.iteration.0);
         }
-        let reported = !reports.is_empty();
-        if reported {
+        let stepped = reports.iter().any(|(report, _)| report.is_step());
+        if !reports.is_empty() {
             self.core.note(now, Note::Batches(reports));
         }
         let node = &mut self.core.nodes[holder.node];
-        if reported && !node.first_report {
+        if stepped && !node.first_report {
             node.first_report = true;
             self.relaunch.committed(holder.node);
             self.core.changes += 1;

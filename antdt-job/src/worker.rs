@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use antdt_agent::{AgentSession, Batch, Batcher, MicroBatch};
+use antdt_agent::{AgentSession, Batch, Batcher, Meter, MicroBatch};
 use antdt_collective::lanes::{Lanes, Verdict};
 use antdt_core::{
     Ack, AckOutcome, Acks, CheckpointId, Exchanged, Held, Holder, JobTime, Joined, PlanVersion, Rank,
@@ -321,6 +321,11 @@ impl WorkerLoop {
     /// if it has none). The driver carries the actions out before it loads the first batch under the plan.
     pub const fn actions(&self) -> (PlanVersion, Option<&Arc<BTreeMap<String, String>>>) {
         self.core.actions()
+    }
+
+    /// Returns the meter of the worker's time, for what the driver does after the loop is over.
+    pub const fn meter(&self) -> &Meter {
+        self.core.meter()
     }
 
     /// Returns the batcher, which holds the worker's leases.

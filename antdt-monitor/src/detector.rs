@@ -402,11 +402,13 @@ impl StragglerDetector {
         watched.last_report = Some(now);
         watched.suspicion = Suspicion::None;
         self.liveness.heard(now, report.holder);
-        if report.phase != Phase::Train {
-            return ReportAnswer::Accepted;
-        }
+        let is_warm = match report.phase {
+            Phase::Train => true,
+            Phase::WarmUp => false,
+            Phase::Evaluate | Phase::Checkpoint => return ReportAnswer::Accepted,
+        };
         watched.short.push(report);
-        if node.role == Role::Worker {
+        if is_warm && node.role == Role::Worker {
             watched.batches.push(report);
         }
 
@@ -606,7 +608,7 @@ fn malformed(report: &BatchReport) -> Option<&'static str> {
     {
         return Some("a part of the batch took longer than a day");
     }
-    if report.samples == 0 && !report.compute.is_zero() {
+    if report.samples == 0 && !report.compute.is_zero() && report.phase == Phase::Train {
         return Some("compute time without samples");
     }
     if report.samples > 0 && report.compute.is_zero() && report.phase == Phase::Train {

@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use antdt_core::{BatchReport, PlanVersion};
+use antdt_core::{BatchReport, Phase, PlanVersion};
 
 use crate::config::WindowConfig;
 use crate::running_median::RunningMedian;
@@ -100,8 +100,8 @@ impl ShortWindow {
     /// Adds a reported batch. Batches without samples and those of the warm-up are ignored.
     pub fn push(&mut self, report: &BatchReport) {
         let Some(sample_time) = SampleTime::of(report.compute, report.samples) else { return };
-        if self.warmup_left > 0 {
-            self.warmup_left -= 1;
+        if self.warmup_left > 0 || report.phase == Phase::WarmUp {
+            self.warmup_left = self.warmup_left.saturating_sub(1);
             return;
         }
         let wall_ns = u64::try_from(report.wall().as_nanos()).unwrap_or(u64::MAX);

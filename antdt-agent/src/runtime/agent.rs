@@ -446,9 +446,13 @@ impl Agent {
         write: impl FnOnce() -> Result<WrittenPart, String> + Send + 'static,
     ) {
         let (client, holder, limit) = (self.client.clone(), self.holder(), self.config.call_timeout);
+        let shared = Arc::clone(&self.shared);
+        shared.session().writing_begins();
         let written = self.runtime.spawn_blocking(write);
         self.runtime.spawn(async move {
-            let request = written_request(holder, checkpoint, written.await.unwrap_or_else(|e| Err(e.to_string())));
+            let written = written.await.unwrap_or_else(|e| Err(e.to_string()));
+            shared.session().writing_ends();
+            let request = written_request(holder, checkpoint, written);
             let mut delays = backoff(
                 Duration::from_millis(20),
                 Duration::from_secs(1),
@@ -510,11 +514,12 @@ impl Agent {
         Ok((reply.evaluate, (reply.checkpoint != 0).then_some(CheckpointId(reply.checkpoint))))
     }
 
-    /// Tells the master the metrics of an evaluation on `samples` samples.
+    /// Tells the master the metrics of an evaluation on `samples` samples, after the reports that are left.
     ///
     /// # Errors
     /// If the master refuses the call or does not answer in time.
     pub fn evaluated(&self, samples: u64, metrics: &Metrics) -> Result<(), AgentError> {
+        self.flush();
         let metrics = metric::from_core(metrics);
         let request = v1::EvaluatedRequest { holder: Some(self.holder().into()), samples, metrics };
         self.call("evaluated", self.config.call_timeout, |mut client| {

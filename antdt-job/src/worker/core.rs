@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use antdt_agent::{Batch, Batcher, Meter, MicroBatch, Part, PlanSwitch, Reported};
 use antdt_core::{
-    Acks, Fragment, Holder, Iteration, JobTime, Joined, MembershipVersion, PlanVersion, RollbackId, Standing,
+    Acks, Fragment, Holder, Iteration, JobTime, Joined, MembershipVersion, Phase, PlanVersion, RollbackId,
+    Standing,
 };
 
 use super::feed::Feed;
@@ -120,6 +121,10 @@ impl WorkerCore {
 
     pub(super) const fn actions(&self) -> (PlanVersion, Option<&Arc<BTreeMap<String, String>>>) {
         (self.switch.applied(), self.switch.actions())
+    }
+
+    pub(super) const fn meter(&self) -> &Meter {
+        &self.meter
     }
 
     pub(super) const fn leases(&self) -> &Batcher {
@@ -467,6 +472,14 @@ impl WorkerCore {
     pub fn restart_meter(&mut self, turn: &Turn<'_>) {
         self.beside = None;
         self.meter.restart(turn.now);
+    }
+
+    /// Reports the time since the worker's meter was [restarted](Self::restart_meter) as that of a checkpoint, for which the
+    /// worker stood still.
+    pub fn rested(&mut self, turn: &mut Turn<'_>) {
+        self.beside = None;
+        let report = self.meter.finish_activity(turn.now, Phase::Checkpoint);
+        turn.session.report(Reported { report, loss_sum: 0.0 });
     }
 
     /// Reports the time since the worker's last report as the time of a batch with this many samples.

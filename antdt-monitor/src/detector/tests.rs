@@ -393,6 +393,47 @@ fn only_training_is_judged() {
     assert!(see(&detector, 2).last_report_age.is_some(), "but it was heard of");
     steps(&mut job, &mut detector, 30, healthy);
     assert_eq!(paces(&detector), [Pace::Normal; 3]);
+    // A batch beside which a checkpoint is written, and one that stood still for it.
+    for _ in 0..40 {
+        for mut report in job.next(slow(2, 9.0)) {
+            if report.holder.node.index == 2 {
+                report.phase = Phase::Checkpoint;
+            }
+            assert_eq!(detector.report(job.now, &report), ReportAnswer::Accepted);
+        }
+    }
+    assert_eq!(detector.stragglers().next(), None);
+    steps(&mut job, &mut detector, 40, slow(2, 9.0));
+    assert!(paces(&detector)[2].is_straggler(), "and only those");
+    let stood = BatchReport { samples: 0, phase: Phase::Checkpoint, ..report(job.holder(2), 1_000_000) };
+    assert_eq!(detector.report(job.now, &stood), ReportAnswer::Accepted);
+}
+
+#[test]
+fn a_warm_up_is_no_pace_but_one_of_the_batches_that_a_window_skips() {
+    let warm = |factor: u32| {
+        let (mut job, mut detector) = job(true, 3);
+        for mut report in job.next(healthy) {
+            report.phase = Phase::WarmUp;
+            report.compute *= factor;
+            assert_eq!(detector.report(job.now, &report), ReportAnswer::Accepted);
+        }
+        for _ in 0..9 {
+            job.next(healthy).iter().for_each(|report| _ = detector.report(job.now, report));
+        }
+        detector
+    };
+    let (cold, usual) = (warm(50), warm(1));
+    for worker in 0..3 {
+        let [cold, usual] = [&cold, &usual].map(|detector| {
+            let seen = see(detector, worker);
+            (seen.sample_time_short, seen.estimate, seen.batch)
+        });
+        assert!(cold.0.is_some(), "5 of warm-up, the first among them, and 5");
+        assert_eq!(cold, usual);
+        assert_eq!(cold.2.map(|batch| batch.batches), Some(9));
+    }
+    assert_eq!(cold.steps(), usual.steps());
 }
 
 #[test]

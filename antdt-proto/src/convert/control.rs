@@ -132,7 +132,7 @@ impl v1::BatchReport {
             core::Phase::Train => v1::Phase::Train,
             core::Phase::Evaluate => v1::Phase::Evaluate,
             core::Phase::Checkpoint => v1::Phase::Checkpoint,
-            core::Phase::Profile => v1::Phase::Profile,
+            core::Phase::WarmUp => v1::Phase::WarmUp,
         };
         Self {
             sequence: report.sequence,
@@ -159,9 +159,9 @@ impl v1::BatchReport {
             plan: core::PlanVersion(self.plan),
             phase: match v1::Phase::try_from(self.phase) {
                 Ok(v1::Phase::Train) => core::Phase::Train,
-                Ok(v1::Phase::Evaluate) => core::Phase::Evaluate,
                 Ok(v1::Phase::Checkpoint) => core::Phase::Checkpoint,
-                Ok(v1::Phase::Profile) | Err(_) => core::Phase::Profile,
+                Ok(v1::Phase::WarmUp) => core::Phase::WarmUp,
+                Ok(v1::Phase::Evaluate) | Err(_) => core::Phase::Evaluate,
             },
             samples: self.samples,
             micro_batches: self.micro_batches.max(1),

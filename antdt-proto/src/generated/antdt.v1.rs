@@ -1622,7 +1622,8 @@ pub enum Phase {
     Train = 0,
     Evaluate = 1,
     Checkpoint = 2,
-    Profile = 3,
+    /// The first batch of an incarnation.
+    WarmUp = 3,
 }
 impl Phase {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -1634,7 +1635,7 @@ impl Phase {
             Self::Train => "PHASE_TRAIN",
             Self::Evaluate => "PHASE_EVALUATE",
             Self::Checkpoint => "PHASE_CHECKPOINT",
-            Self::Profile => "PHASE_PROFILE",
+            Self::WarmUp => "PHASE_WARM_UP",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -1643,7 +1644,7 @@ impl Phase {
             "PHASE_TRAIN" => Some(Self::Train),
             "PHASE_EVALUATE" => Some(Self::Evaluate),
             "PHASE_CHECKPOINT" => Some(Self::Checkpoint),
-            "PHASE_PROFILE" => Some(Self::Profile),
+            "PHASE_WARM_UP" => Some(Self::WarmUp),
             _ => None,
         }
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use antdt_core::trace::{EntryKind, TraceEnd};
-use antdt_core::{BatchReport, Counts, DeviceClass, Exit, Holder, JobTime, NodeId, Phase, Role};
+use antdt_core::{BatchReport, Counts, DeviceClass, Exit, Holder, JobTime, NodeId, Role};
 use antdt_job::{HeadEvent, HeadSettings};
 use antdt_shard::DatasetSpec;
 use serde::Deserialize;
@@ -354,7 +354,7 @@ impl Gathering {
 
     fn batch(&mut self, end: JobTime, report: &BatchReport) {
         let node = report.holder.node;
-        if node.role != Role::Worker || report.phase != Phase::Train || report.samples == 0 {
+        if node.role != Role::Worker || report.samples == 0 {
             return;
         }
         if self.facts.head.sync.capabilities().steps_in_common() {

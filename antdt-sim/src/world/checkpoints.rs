@@ -146,6 +146,9 @@ impl<O: Observer> World<O> {
             }
             let moment = Moment { ledger: self.ledger.snapshot(), samples, checkpoint: Some(checkpoint) };
             self.checkpoints.open.insert(checkpoint, moment);
+            if self.setup.servers == 0 {
+                self.lives[id.0 as usize].session.writing_begins();
+            }
             self.queue.push(self.now + WRITE_TIME, Due::Written(id, checkpoint));
         }
         self.ask_head(HeadEvent::Cut { checkpoint, taken });
@@ -163,6 +166,9 @@ impl<O: Observer> World<O> {
         }
         if self.master_away(Due::Written(id, checkpoint)) {
             return;
+        }
+        if self.setup.servers == 0 {
+            self.lives[id.0 as usize].session.writing_ends();
         }
         let open = self.checkpoints.open.remove(&checkpoint);
         // One that was begun later may be whole already.

@@ -1,3 +1,5 @@
+use std::sync::{Arc, Mutex};
+
 use antdt_controller::RestartBudget;
 use antdt_controller::policy::{Decision, ProposedAction, REGISTRY};
 use antdt_core::{ClusterView, NodeActionKind, Reason, Seed};
@@ -548,4 +550,62 @@ fn a_checkpoint_is_of_one_moment_whenever_the_master_ends() {
         }
         assert!(back > 0, "{sync}: {back} of 50 went back to a checkpoint");
     }
+}
+
+/// 10 ms for the 64 samples of a batch; for 300 ms after the ledger is cut, the worker that writes the checkpoint takes four times
+/// as long, or another one does.
+#[derive(Debug, Clone)]
+struct SlowWhileWriting {
+    slow: Arc<Mutex<(Option<Holder>, JobTime)>>,
+    is_keeper: bool,
+}
+
+impl Compute for SlowWhileWriting {
+    fn time(&mut self, at: JobTime, holder: Holder, samples: u64, _rng: &mut DetRng) -> Duration {
+        let (slow, until) = *self.slow.lock().unwrap();
+        let slowdown = if slow == Some(holder) && at < until { 4.0 } else { 1.0 };
+        Duration::from_secs_f64(samples as f64 / 6400.0 * slowdown)
+    }
+}
+
+impl Observer for SlowWhileWriting {
+    fn saw(&mut self, at: JobTime, what: &Happening<'_>) -> Result<(), Violation> {
+        let mut slow = self.slow.lock().unwrap();
+        match what {
+            Happening::Copied(keeper, _) => {
+                let other = NodeId::worker((keeper.node.index + 1) % 4);
+                let other = Holder::new(other, keeper.incarnation);
+                slow.0 = Some(if self.is_keeper { *keeper } else { other });
+            }
+            Happening::Cut(_) => slow.1 = at + Duration::from_millis(300),
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn a_worker_that_is_slow_because_it_writes_checkpoints_is_no_straggler() {
+    let acts = |is_keeper| {
+        let setup = Setup {
+            sync: "allreduce".parse().unwrap(),
+            samples: 102_400,
+            goes_back: true,
+            checkpoint_every: Some(CheckpointEvery::Steps(12)),
+            heartbeat: Duration::from_millis(50),
+            control_tick: Duration::from_millis(50),
+            seed: Seed(1),
+            ..Setup::default()
+        };
+        let compute = SlowWhileWriting { slow: Arc::default(), is_keeper };
+        let models = Models { compute: Box::new(compute.clone()), ..models(1.0, Vec::new()) };
+        let world = World::watched(setup, REGISTRY.by_name("nd").unwrap(), models, compute).unwrap();
+        let Ok((outcome, _)) = world.run(JobTime::from_duration(Duration::from_secs(1000))) else {
+            panic!("a violation")
+        };
+        assert_eq!((&outcome.result, outcome.counts.acked), (&Ok(()), 102_400));
+        outcome.actions.iter().filter(|action| action.reason.contains("peers")).count()
+    };
+    assert_eq!(acts(true), 0, "it writes");
+    assert!(acts(false) > 0, "the same slowness of a worker that writes nothing");
 }

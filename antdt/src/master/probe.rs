@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use antdt_core::{BatchReport, NodeId, Phase, Role};
+use antdt_core::{BatchReport, NodeId, Role};
 use antdt_job::SyncMode;
 use antdt_job::choice::{ChosenMode, Left, Measured, choose};
 
@@ -39,7 +39,7 @@ pub(super) struct Probe {
 
 impl Probe {
     pub(super) fn note(&mut self, at_s: f64, report: &BatchReport) {
-        if report.holder.node.role != Role::Worker || report.phase != Phase::Train || report.samples == 0 {
+        if report.holder.node.role != Role::Worker || report.samples == 0 {
             return;
         }
         self.began_s.get_or_insert(at_s);
@@ -84,7 +84,7 @@ impl Probe {
 mod tests {
     use std::time::Duration;
 
-    use antdt_core::{Holder, Incarnation, Iteration, PlanVersion};
+    use antdt_core::{Holder, Incarnation, Iteration, Phase, PlanVersion};
 
     use super::*;
 

@@ -4,8 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use antdt_core::{
-    AckPoint, BatchReport, Capabilities, Holder, JobTime, ModelDistance, NodeId, Phase, Plan, PlanVersion,
-    Role,
+    AckPoint, BatchReport, Capabilities, Holder, JobTime, ModelDistance, NodeId, Plan, PlanVersion, Role,
 };
 use antdt_job::Note;
 
@@ -242,7 +241,7 @@ impl Recorder {
 
     fn batch(&mut self, end: JobTime, report: &BatchReport, loss_sum: f64) {
         let node = report.holder.node;
-        if node.role != Role::Worker || report.phase != Phase::Train || report.samples == 0 {
+        if node.role != Role::Worker || report.samples == 0 {
             return;
         }
         self.probe.note(end.as_secs_f64(), report);
@@ -278,6 +277,7 @@ impl Recorder {
 
 #[cfg(test)]
 mod tests {
+    use antdt_core::Phase;
     use antdt_job::SyncMode;
 
     use super::*;

@@ -1,5 +1,6 @@
 //! Carries out the effects of the training loop until it stops.
 
+use antdt_agent::Meter;
 use antdt_agent::runtime::Agent;
 use antdt_controller::action::ActionValues;
 use antdt_core::port::{SeamError, ShardSource};
@@ -23,12 +24,14 @@ pub(super) fn foreign(call: &Call) -> WorkerError {
 }
 
 /// How training ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(super) struct Finished {
     /// It saw the end of the data; otherwise it was drained.
     pub(super) end_of_data: bool,
     /// It has the trained model to evaluate.
     pub(super) has_model: bool,
+    /// Measures what the worker does after training.
+    pub(super) meter: Meter,
 }
 
 /// Trains until the end of the data, or until the node is drained.
@@ -63,9 +66,13 @@ where
         let cause = restarted.take();
         reply = match call {
             Call::Stop(End::EndOfData { trained }) => {
-                return Ok(Finished { end_of_data: true, has_model: trained });
+                let meter = worker.meter().clone();
+                return Ok(Finished { end_of_data: true, has_model: trained, meter });
             }
-            Call::Stop(End::Drained) => return Ok(Finished { end_of_data: false, has_model: false }),
+            Call::Stop(End::Drained) => {
+                let meter = worker.meter().clone();
+                return Ok(Finished { end_of_data: false, has_model: false, meter });
+            }
             Call::Stop(End::Failed(why)) => {
                 return Err(cause.map_or(WorkerError::Loop(why), WorkerError::from));
             }

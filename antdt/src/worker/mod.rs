@@ -23,8 +23,8 @@ use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
-use antdt_agent::Trainer;
 use antdt_agent::runtime::Agent;
+use antdt_agent::{Reported, Trainer};
 #[cfg(feature = "cuda")]
 use antdt_collective::runtime::ipc;
 #[cfg(feature = "nccl")]
@@ -34,7 +34,7 @@ use antdt_collective::runtime::transport::GpuLibrary;
 use antdt_collective::runtime::transport::paced::Lines;
 use antdt_collective::runtime::transport::{Fabric, PacedFabric, REGISTRY};
 use antdt_collective::runtime::{Backend, Listener, TransportBackend};
-use antdt_core::{ModelPlace, Seed};
+use antdt_core::{ModelPlace, Phase, Seed};
 use antdt_model::{PsClientConfig, UpdateRule};
 use antdt_shard::runtime::{ClientOptions, ShardClient};
 
@@ -183,14 +183,22 @@ fn finish(
     finished: Finished,
     model: Option<impl Model>,
 ) -> Result<(), WorkerError> {
-    let model = model.filter(|_| finished.has_model);
-    let (asked, checkpoint) = agent.leave(finished.end_of_data, model.is_some())?;
+    let Finished { end_of_data, has_model, mut meter } = finished;
+    let model = model.filter(|_| has_model);
+    let (asked, checkpoint) = agent.leave(end_of_data, model.is_some())?;
     let Some(mut model) = model else { return Ok(()) };
+    meter.restart(agent.clock().now());
+    let mut report = |phase| {
+        let report = meter.finish_activity(agent.clock().now(), phase);
+        agent.session().report(Reported { report, loss_sum: 0.0 });
+    };
     if let Some(checkpoint) = checkpoint {
         keep.last(checkpoint, || model.copy(checkpoint))?;
+        report(Phase::Checkpoint);
     }
     if asked {
         let (samples, metrics) = evaluate(compute.trainer(), &mut model, &agent.pulse())?;
+        report(Phase::Evaluate);
         agent.evaluated(samples, &metrics)?;
     }
     Ok(())

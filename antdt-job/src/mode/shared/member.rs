@@ -336,8 +336,7 @@ impl<R: Round> WorkerHalf for Member<R> {
         match (std::mem::take(&mut self.at), reply) {
             (At::Settling(joined), Reply::Applied) => self.settled(core, turn, joined),
             (At::Resting, Reply::Rested) => {
-                // Standing still is no work.
-                core.restart_meter(turn);
+                core.rested(turn);
                 self.begin(core, turn)
             }
             (At::Entering { .. }, Reply::Broken) => core.join(self.standing()),

@@ -53,6 +53,7 @@ impl Trip {
             return Some(core.join_again(turn));
         }
         let checkpoint = turn.session.take_checkpoint()?;
+        core.restart_meter(turn);
         Some(self.ask(core, At::Resting, Call::Rest(checkpoint)))
     }
 
@@ -85,8 +86,7 @@ impl Trip {
     ) -> Next<'r> {
         Next::Ask(match (std::mem::take(&mut self.at), reply) {
             (At::Resting, Reply::Rested) => {
-                // Standing still is no work.
-                core.restart_meter(turn);
+                core.rested(turn);
                 return Next::Begin;
             }
             (At::Pulling, Reply::Pulled) => {

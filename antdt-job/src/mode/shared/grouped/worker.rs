@@ -267,8 +267,7 @@ impl WorkerHalf for Worker {
                 }
             }
             (At::Resting, Reply::Rested) => {
-                // Standing still is no work.
-                core.restart_meter(turn);
+                core.rested(turn);
                 match self.beside {
                     Beside::Nothing => self.begin(core, turn),
                     Beside::Running | Beside::Done => self.averaged(core, turn, false),
