@@ -34,7 +34,7 @@ use crate::liveness::{Liveness, LivenessTracker};
 use crate::rule::Evidence;
 use crate::segment::{Noise, Segment};
 use crate::stats::lower_median;
-use crate::steps::{BatchLog, StepLog};
+use crate::steps::{BatchLog, StepArrival, StepLog};
 use crate::window::{LongWindow, SampleTime, ShortWindow};
 
 /// A part of a batch longer than this is a broken clock, not a batch.
@@ -385,7 +385,15 @@ impl StragglerDetector {
         self.nodes.get(node).map_or(0.0, |watched| watched.batches.data_wait_share())
     }
 
-    /// Records a finished batch. It counts as a heartbeat; only batches of [`Phase::Train`] are judged.
+    /// Returns when a worker comes to the steps that all take together, and how long it waits there for the others; `None`
+    /// before the first step under the newest plan, and for a node that is not watched. The value has no meaning in modes whose
+    /// workers do not wait for each other in every step.
+    pub fn arrival(&self, node: NodeId) -> Option<StepArrival> {
+        self.roles.get(&node.role)?.steps.arrival(node, &self.nodes.get(node)?.batches)
+    }
+
+    /// Records a finished batch. It counts as a heartbeat; only batches of [`Phase::Train`] are judged. That of
+    /// [`Phase::WarmUp`] is one of those that a window [skips](crate::WindowConfig::warmup_batches).
     pub fn report(&mut self, now: JobTime, report: &BatchReport) -> ReportAnswer {
         let node = report.holder.node;
         let watched = self.nodes.get_mut(node);

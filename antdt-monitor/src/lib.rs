@@ -32,3 +32,4 @@ pub use hang::{HangConfig, Suspicion};
 pub use links::{LinkChange, LinkVerdict, LinkWatch};
 pub use liveness::{Liveness, LivenessConfig, LivenessTracker};
 pub use rule::{Evidence, PaceRule, RatioRule, Rule};
+pub use steps::StepArrival;

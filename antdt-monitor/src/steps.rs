@@ -1,9 +1,14 @@
-//! [`StepLog`] and [`BatchLog`]: the durations of synchronous steps, and of the batches of a worker, under the newest plan.
+//! [`StepLog`] and [`BatchLog`]: the durations of synchronous steps, and of the batches of a worker, under the newest plan; from
+//! both, [`StepArrival`]: who comes last to the steps, and how long each waits for it.
+//!
+//! All workers leave a step together. A worker's own time in the next one, waiting for data and computing, is therefore when it
+//! *arrives*, and what follows the last arrival is the exchange. So its time with others divides into waiting for them
+//! and exchanging, though no collective operation can tell the two apart.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use antdt_core::{BatchReport, BatchView, PlanVersion, StepView};
+use antdt_core::{BatchReport, BatchView, NodeId, PlanVersion, StepView};
 
 use crate::running_median::RunningMedian;
 use crate::stats::lower_median_of;
@@ -15,13 +20,45 @@ const OPEN_MAX: usize = 64;
 /// Newest steps that a median is taken over.
 const NEWEST: usize = 32;
 
+/// When a worker comes to the steps that it takes together with others.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct StepArrival {
+    /// Median time in a step that the worker waits for others to arrive.
+    #[cfg_attr(feature = "serde", serde(with = "antdt_core::time::nanoseconds"))]
+    pub barrier_wait: Duration,
+    /// Median time in a step that follows the last arrival: communication and the commit.
+    #[cfg_attr(feature = "serde", serde(with = "antdt_core::time::nanoseconds"))]
+    pub communicate: Duration,
+    /// Share of the newest steps to which the worker came last, 0 to 1.
+    pub last_share: f64,
+    /// Median time, over these steps, by which it came after the last but one; 0 if it never came last.
+    #[cfg_attr(feature = "serde", serde(with = "antdt_core::time::nanoseconds"))]
+    pub holds_up: Duration,
+}
+
 #[derive(Debug, Clone, Copy, Default)]
 struct Open {
     iteration: u64,
     plan: PlanVersion,
     reports: u64,
     wall: Duration,
+    /// The worker that arrived last, and when; and the arrival before that.
+    last: Option<NodeId>,
     busy: Duration,
+    before: Duration,
+}
+
+impl Open {
+    fn arrives(&mut self, worker: NodeId, busy: Duration) {
+        // Of workers that arrive at once the first one by id is the last, in whatever order they report.
+        if busy > self.busy || (busy == self.busy && self.last.is_none_or(|last| worker < last)) {
+            self.before = self.busy;
+            (self.last, self.busy) = (Some(worker), busy);
+        } else {
+            self.before = self.before.max(busy);
+        }
+    }
 }
 
 /// Puts the reports of each step together. A step is complete when every worker has reported it.
@@ -32,6 +69,8 @@ pub(crate) struct StepLog {
     steps: u32,
     times: RunningMedian<Duration>,
     overheads: RunningMedian<Duration>,
+    /// Who arrived last in each of the same steps, and how long after the one before, oldest first.
+    last: VecDeque<(NodeId, Duration)>,
 }
 
 impl Default for StepLog {
@@ -42,6 +81,7 @@ impl Default for StepLog {
             steps: 0,
             times: RunningMedian::new(NEWEST),
             overheads: RunningMedian::new(NEWEST),
+            last: VecDeque::new(),
         }
     }
 }
@@ -60,7 +100,7 @@ impl StepLog {
         }
         open.reports += 1;
         open.wall = open.wall.max(report.wall());
-        open.busy = open.busy.max(report.data_wait + report.compute);
+        open.arrives(report.holder.node, report.data_wait + report.compute);
         if open.reports != workers || report.plan < self.plan {
             return;
         }
@@ -69,10 +109,33 @@ impl StepLog {
             self.steps = 0;
             self.times = RunningMedian::new(NEWEST);
             self.overheads = RunningMedian::new(NEWEST);
+            self.last.clear();
+        }
+        if let Some(last) = open.last {
+            if self.last.len() == NEWEST {
+                self.last.pop_front();
+            }
+            self.last.push_back((last, open.busy - open.before));
         }
         self.steps = self.steps.saturating_add(1);
         self.times.push(open.wall);
         self.overheads.push(open.wall.saturating_sub(open.busy));
+    }
+
+    /// When the worker with these batches comes to the steps; `None` before the first complete step, and before its first
+    /// batch under the plan.
+    #[allow(clippy::cast_precision_loss, reason = "a share of few steps")]
+    pub(crate) fn arrival(&self, worker: NodeId, batches: &BatchLog) -> Option<StepArrival> {
+        let (overhead, own) = (self.overheads.get()?, batches.with_others()?);
+        let late = self.last.iter().filter(|(last, _)| *last == worker).map(|(_, by)| *by);
+        let times = late.clone().count();
+        let communicate = overhead.min(own);
+        Some(StepArrival {
+            barrier_wait: own - communicate,
+            communicate,
+            last_share: times as f64 / self.last.len().max(1) as f64,
+            holds_up: lower_median_of(NEWEST, late).unwrap_or_default(),
+        })
     }
 
     /// What is known; `None` before the first complete step.
@@ -91,8 +154,9 @@ pub(crate) struct BatchLog {
     batches: u32,
     /// Nanoseconds of computing.
     times: RunningMedian<u64>,
-    /// Nanoseconds of waiting for data in the same batches, oldest first: their median is only asked for in a diagnosis.
-    waits: VecDeque<u64>,
+    /// Nanoseconds of waiting for data in the same batches, and of everything that is done with others, oldest first: their
+    /// medians are only asked for in a diagnosis.
+    waits: VecDeque<(u64, u64)>,
 }
 
 impl Default for BatchLog {
@@ -119,12 +183,17 @@ impl BatchLog {
         }
         let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         self.times.push(nanos(report.compute));
-        self.waits.push_back(nanos(report.data_wait));
+        self.waits.push_back((nanos(report.data_wait), nanos(report.communicate + report.barrier_wait)));
+    }
+
+    /// Time of a batch that the worker communicates and waits for others.
+    fn with_others(&self) -> Option<Duration> {
+        lower_median_of(NEWEST, self.waits.iter().map(|(_, others)| *others)).map(Duration::from_nanos)
     }
 
     /// Share of a batch's own time that the worker waits for data; 0 before the first batch.
     pub(crate) fn data_wait_share(&self) -> f64 {
-        let wait = lower_median_of(NEWEST, self.waits.iter().copied());
+        let wait = lower_median_of(NEWEST, self.waits.iter().map(|(data, _)| *data));
         let (Some(compute), Some(wait)) = (self.times.get(), wait) else { return 0.0 };
         let [compute, wait] = [compute, wait].map(Duration::from_nanos);
         let own = (compute + wait).as_secs_f64();
@@ -207,6 +276,42 @@ mod tests {
         log.push(&report(1, 2, 1, 40, 44), 2);
         log.push(&report(1, 3, 1, 40, 44), 2);
         assert_eq!(seen(&log), Some((1, 3, 44, 4)), "the slowest worker computes 40 ms of 44");
+    }
+
+    #[test]
+    fn who_waits_for_whom_follows_from_when_each_arrives() {
+        let (mut log, mut batches) = (StepLog::default(), [(); 3].map(|()| BatchLog::default()));
+        assert_eq!(log.arrival(NodeId::worker(0), &batches[0]), None);
+        // Workers compute 10, 30 and 40 ms of a step, and all leave it after 43 ms; in the fifth step worker 0 is last.
+        for iteration in 1..=5 {
+            let own = if iteration == 5 { [41, 30, 40] } else { [10, 30, 40] };
+            for worker in [2, 0, 1] {
+                let report = report(worker, iteration, 1, own[worker as usize], 43);
+                batches[worker as usize].push(&report);
+                log.push(&report, 3);
+            }
+        }
+        let seen = |worker: u32| {
+            let it = log.arrival(NodeId::worker(worker), &batches[worker as usize]).unwrap();
+            let ms = [it.barrier_wait, it.communicate, it.holds_up].map(|time| time.as_millis());
+            (ms, (it.last_share * 5.0).round())
+        };
+        assert_eq!(seen(0), ([30, 3, 1], 1.0), "it waits for the others, but for once");
+        assert_eq!(seen(1), ([10, 3, 0], 0.0));
+        assert_eq!(seen(2), ([0, 3, 10], 4.0), "all wait for it, worker 1 for 10 ms");
+    }
+
+    #[test]
+    fn of_workers_that_arrive_at_once_the_same_one_is_last_in_whatever_order_they_report() {
+        let last = |order: [u32; 3]| {
+            let mut open = Open::default();
+            order
+                .into_iter()
+                .for_each(|worker| open.arrives(NodeId::worker(worker), Duration::from_millis(7)));
+            (open.last, open.busy - open.before)
+        };
+        assert_eq!(last([0, 1, 2]), (Some(NodeId::worker(0)), Duration::ZERO));
+        assert_eq!(last([2, 1, 0]), last([0, 1, 2]));
     }
 
     #[test]

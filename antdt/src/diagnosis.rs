@@ -13,6 +13,10 @@ use serde_json::{Value as Json, json};
 /// 1.3x, from which a worker is a straggler.
 const DATA_WAIT_SHARE: f64 = 0.25;
 
+/// Share of a step from which on a worker's wait for others is told, and share of the steps to which a worker that is waited for
+/// comes last. 0.1: a plan that gains less is hardly worth its change.
+const BARRIER_SHARE: f64 = 0.1;
+
 /// Returns a diagnosis as text of a few lines, for people.
 pub fn render(reply: &DiagnoseReply) -> String {
     let elapsed = seconds(reply.elapsed_ns);
@@ -32,6 +36,7 @@ pub fn render(reply: &DiagnoseReply) -> String {
             "all workers take {ratio:.2}x their own time per sample of before under this plan: no single one is the cause"
         );
     }
+    barrier(&mut text, reply);
     for host in &reply.hosts {
         let workers: Vec<String> = host.workers.iter().map(|index| format!("worker-{index}")).collect();
         let _ = write!(text, "host {} is slow, with all its workers: {}", host.host, workers.join(", "));
@@ -149,6 +154,29 @@ fn straggler(text: &mut String, reply: &DiagnoseReply, node: &NodeDiagnosis) {
     }
 }
 
+/// Says who waits for whom in the steps that all workers take together.
+fn barrier(text: &mut String, reply: &DiagnoseReply) {
+    let Some(step) = reply.step_ns.map(seconds) else { return };
+    let arrivals: Vec<_> =
+        reply.nodes.iter().filter_map(|node| Some((node, node.arrival.as_ref()?))).collect();
+    let waits = arrivals.iter().filter(|(_, it)| seconds(it.barrier_wait_ns) >= BARRIER_SHARE * step);
+    let mut last: Vec<_> = arrivals.iter().filter(|(_, it)| it.last_share >= BARRIER_SHARE).collect();
+    last.sort_by(|(_, one), (_, other)| other.last_share.total_cmp(&one.last_share));
+    for (node, arrival) in waits {
+        let of: Vec<String> = last
+            .iter()
+            .filter(|(other, _)| name(other) != name(node))
+            .map(|(other, it)| {
+                let (share, by) = (it.last_share * 100.0, seconds(it.holds_up_ns) * 1e3);
+                format!("{} (last in {share:.0} % of the steps, by {by:.1} ms)", name(other))
+            })
+            .collect();
+        let whom = if of.is_empty() { "others in turn".to_owned() } else { of.join(", ") };
+        let wait = seconds(arrival.barrier_wait_ns) * 1e3;
+        let _ = writeln!(text, "{} waits {wait:.1} ms of a step for {whom}", name(node));
+    }
+}
+
 /// Says so if the worker waits for data.
 fn waiting(text: &mut String, node: &NodeDiagnosis) {
     if node.data_wait_share >= DATA_WAIT_SHARE {
@@ -200,6 +228,10 @@ pub fn to_json(reply: &DiagnoseReply) -> Json {
             "slow_share": node.slow_share,
             "batch_size": node.batch_size,
             "data_wait_share": node.data_wait_share,
+            "barrier_wait_s": node.arrival.map(|it| seconds(it.barrier_wait_ns)),
+            "communicate_s": node.arrival.map(|it| seconds(it.communicate_ns)),
+            "last_share": node.arrival.map(|it| it.last_share),
+            "holds_up_s": node.arrival.map(|it| seconds(it.holds_up_ns)),
             "host": node.host,
             "load": node.load.as_ref().map(load),
             "done": done_about(reply, node).into_iter().map(decision).collect::<Vec<_>>(),
@@ -330,6 +362,7 @@ mod tests {
             data_wait_share: 0.0,
             host: format!("host-{index}"),
             load: None,
+            arrival: None,
         }
     }
 
@@ -377,6 +410,33 @@ mod tests {
         assert_eq!(text, expected);
         let text = render(&reply(vec![plan]));
         assert!(text.contains("  nothing was done: predicted gain of 3 % is too small\n"), "{text}");
+    }
+
+    #[test]
+    fn who_waits_for_whom_is_told() {
+        let mut reply = reply(Vec::new());
+        assert!(!render(&reply).contains(" waits "), "not known");
+        let arrival = |barrier_wait_ns, last_share, holds_up_ns| {
+            Some(v1::Arrival { barrier_wait_ns, communicate_ns: 5_000_000, last_share, holds_up_ns })
+        };
+        reply.nodes.push(node(2, false));
+        reply.nodes[0].arrival = arrival(71_000_000, 0.02, 1_000_000);
+        reply.nodes[1].arrival = arrival(0, 0.73, 68_000_000);
+        reply.nodes[2].arrival = arrival(9_900_000, 0.25, 2_500_000);
+        let text = render(&reply);
+        let expected = "\nworker-0 waits 71.0 ms of a step for worker-1 (last in 73 % of the steps, by 68.0 ms), \
+            worker-2 (last in 25 % of the steps, by 2.5 ms)\nworker-1 is a straggler";
+        assert!(text.contains(expected), "{text}");
+        assert!(!text.contains("worker-2 waits"), "less than a tenth of a step: {text}");
+        let json = &to_json(&reply)["nodes"];
+        let of = |node: usize| {
+            [&json[node]["barrier_wait_s"], &json[node]["last_share"], &json[node]["holds_up_s"]]
+        };
+        assert_eq!(of(1), [&json!(0.0), &json!(0.73), &json!(0.068)]);
+        assert_eq!(json[0]["communicate_s"], json!(0.005));
+        reply.nodes[1].arrival = None;
+        reply.nodes[2].arrival = None;
+        assert!(render(&reply).contains("worker-0 waits 71.0 ms of a step for others in turn\n"));
     }
 
     #[test]
@@ -493,13 +553,17 @@ mod tests {
         let mut of_node = keys(&json["nodes"][1]);
         of_node.sort();
         let expected = [
+            "barrier_wait_s",
             "batch_size",
             "batches",
             "class",
+            "communicate_s",
             "data_wait_share",
             "device",
             "done",
+            "holds_up_s",
             "host",
+            "last_share",
             "life",
             "load",
             "node",

@@ -8,7 +8,7 @@ use antdt_core::{
     ClusterView, DeviceClass, Holder, JobTime, NodeId, NodeLoad, NodeStatus, NodeView, Pace, PaceEstimate,
     PlanVersion, Role, StepView,
 };
-use antdt_monitor::LinkVerdict;
+use antdt_monitor::{LinkVerdict, StepArrival};
 
 use super::core::HeadCore;
 
@@ -85,6 +85,10 @@ pub struct NodeDiagnosis {
     pub batch_size: u32,
     /// Share of the node's time that it waits for data, `data_wait / (data_wait + compute)`, 0 to 1.
     pub data_wait_share: f64,
+    /// When the worker comes to the common steps, and how long it waits there for others; `None` for a server, before the
+    /// first step under the plan in force, and in modes whose workers do not wait for each other.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub arrival: Option<StepArrival>,
     /// Name of the host that the node runs on, as the node reports it.
     pub host: String,
     /// Newest load that the node's operating system reported; `None` before the first report.
@@ -175,6 +179,7 @@ impl HeadCore {
                 slow_share: node.slow_fraction_long,
                 batch_size: node.batch_size,
                 data_wait_share: self.detector.data_wait_share(node.id),
+                arrival: view.step.and_then(|_| self.detector.arrival(node.id)).filter(|_| is_live(node)),
                 host: self.host(Holder::new(node.id, node.incarnation)).to_owned(),
                 load: self.detector.load(node.id),
             }

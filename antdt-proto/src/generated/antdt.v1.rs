@@ -2811,6 +2811,24 @@ pub struct NodeDiagnosis {
     /// Newest load that the node reported; absent before the first report.
     #[prost(message, optional, tag = "15")]
     pub load: ::core::option::Option<NodeLoad>,
+    /// When the worker comes to the common steps; absent before the first, and where workers do not wait for each other.
+    #[prost(message, optional, tag = "16")]
+    pub arrival: ::core::option::Option<Arrival>,
+}
+#[derive(Clone, Copy, PartialEq, ::prost::Message)]
+pub struct Arrival {
+    /// Median time in a step that the worker waits for others to arrive.
+    #[prost(uint64, tag = "1")]
+    pub barrier_wait_ns: u64,
+    /// Median time in a step that follows the last arrival.
+    #[prost(uint64, tag = "2")]
+    pub communicate_ns: u64,
+    /// Share of the newest steps to which the worker came last, 0 to 1.
+    #[prost(double, tag = "3")]
+    pub last_share: f64,
+    /// Median time, over these steps, by which it came after the last but one.
+    #[prost(uint64, tag = "4")]
+    pub holds_up_ns: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Decision {

@@ -217,6 +217,12 @@ fn diagnosed(node: NodeDiagnosis) -> v1::NodeDiagnosis {
         data_wait_share: node.data_wait_share,
         host: node.host,
         load: node.load.map(Into::into),
+        arrival: node.arrival.map(|it| v1::Arrival {
+            barrier_wait_ns: to_ns(it.barrier_wait),
+            communicate_ns: to_ns(it.communicate),
+            last_share: it.last_share,
+            holds_up_ns: to_ns(it.holds_up),
+        }),
     }
 }
 
