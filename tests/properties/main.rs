@@ -1,6 +1,9 @@
 //! Promises of the protocols between crates, for every schedule of deaths.
 
+#![allow(clippy::unwrap_used, reason = "a test that panics says where")]
+
 mod sampler;
+mod unbiased;
 
 use antdt_agent::PlanSwitch;
 use antdt_collective::Lanes;
