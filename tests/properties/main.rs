@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that panics says where")]
 
+mod gradient;
 mod sampler;
 mod unbiased;
 
@@ -16,7 +17,7 @@ proptest! {
 
     /// Whoever dies at whatever point of a step: every replica holds every sample once, and so says the ledger.
     #[test]
-    fn a_ring_trains_every_sample_once_whoever_dies(
+    fn i30_a_ring_trains_every_sample_once_whoever_dies(
         seed in any::<u64>(), workers in 1_u32..6, samples in 1_u64..120, shard_len in 1_u64..20,
         epochs in 1_u32..4, deaths in 0_u32..8,
     ) {
@@ -25,7 +26,7 @@ proptest! {
 
     /// The same with synchronous servers, which moreover all apply the same pushes.
     #[test]
-    fn servers_in_step_apply_every_sample_once_whoever_dies(
+    fn i30_servers_in_step_apply_every_sample_once_whoever_dies(
         seed in any::<u64>(), workers in 1_u32..6, samples in 1_u64..120, shard_len in 1_u64..20,
         epochs in 1_u32..4, deaths in 0_u32..8,
     ) {
@@ -35,7 +36,7 @@ proptest! {
     /// Plans reach the ranks at any time; each takes effect at one iteration on all of them, or on none, and the
     /// batch sizes of one step always add up.
     #[test]
-    fn a_plan_takes_effect_at_one_iteration_everywhere(
+    fn i26_a_plan_takes_effect_at_one_iteration_everywhere(
         ranks in 1_u32..6,
         arrivals in prop::collection::vec((0_u64..60, 0_u32..6), 0..80),
     ) {

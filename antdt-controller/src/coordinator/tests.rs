@@ -62,7 +62,7 @@ fn a_lost_answer_is_given_again_and_changes_nothing() {
 }
 
 #[test]
-fn a_plan_is_applied_by_all_at_one_step_or_by_nobody() {
+fn i26_a_plan_is_applied_by_all_at_one_step_or_by_nobody() {
     let mut coordinator = two();
     coordinator.ready(worker(0), 0, with_samples(1, 2)).unwrap();
     coordinator.ready(worker(1), 0, with_samples(1, 1)).unwrap();

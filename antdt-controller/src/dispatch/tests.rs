@@ -352,7 +352,7 @@ proptest! {
 
     /// Invariant: no policy can publish an invalid plan, exceed the budget, or restart the chief or another life.
     #[test]
-    fn no_policy_can_break_the_job(seed in any::<u64>()) {
+    fn i32_no_policy_can_break_the_job(seed in any::<u64>()) {
         let mut rng = Seed(seed).rng();
         let mut dispatcher =
             Dispatcher::new(DispatcherConfig::new(Capabilities::REPLICAS_IN_STEP, 256, 4), Box::new(Fuzz(Seed(seed).derive("policy").rng())));

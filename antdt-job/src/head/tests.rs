@@ -463,7 +463,7 @@ fn a_member_that_was_not_told_of_its_group_is_told_again_the_same() {
 }
 
 #[test]
-fn batch_sizes_follow_the_membership_and_always_add_up() {
+fn i25_batch_sizes_follow_the_membership_and_always_add_up() {
     let mut world = World::new("allreduce", 3, 0).running();
     let sum = |world: &World| world.head.core.published.as_ref().unwrap().batch_sizes.values().sum::<u32>();
     assert_eq!((sum(&world), world.head.core.published.as_ref().unwrap().batch_sizes.len()), (64, 3));

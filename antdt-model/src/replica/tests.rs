@@ -90,7 +90,7 @@ fn a_well_checksummed_model_with_senseless_rows_is_refused() {
 }
 
 #[test]
-fn a_step_without_samples_or_with_wrong_lengths_changes_nothing() {
+fn i25_a_step_without_samples_or_with_wrong_lengths_changes_nothing() {
     let mut replica = trained(&adagrad(), true);
     let before = replica.export();
     let gradient = SparseGradient { rows: vec![1], values: vec![1.0; 3] };

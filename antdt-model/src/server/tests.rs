@@ -236,7 +236,7 @@ fn a_step_that_was_done_again_counts_with_its_last_push() {
 }
 
 #[test]
-fn a_lost_life_cannot_push_but_what_it_pushed_can_still_be_committed() {
+fn i34_a_lost_life_cannot_push_but_what_it_pushed_can_still_be_committed() {
     let mut partition = partition(Staleness::Synchronous);
     partition.push(holder(0, 0), Iteration(0), push(1.0, 4)).unwrap();
     partition.lost(holder(0, 0));
@@ -249,7 +249,7 @@ fn a_lost_life_cannot_push_but_what_it_pushed_can_still_be_committed() {
 }
 
 #[test]
-fn the_first_push_of_a_new_life_fences_the_old_one() {
+fn i34_the_first_push_of_a_new_life_fences_the_old_one() {
     for staleness in [Staleness::Synchronous, Staleness::Unbounded { scale: 0.1 }] {
         let mut partition = partition(staleness);
         partition.push(holder(0, 1), Iteration(0), push(1.0, 4)).unwrap();
@@ -331,7 +331,7 @@ fn waiting_pushes_are_bounded() {
 }
 
 #[test]
-fn a_step_of_no_samples_advances_and_changes_nothing() {
+fn i25_a_step_of_no_samples_advances_and_changes_nothing() {
     let mut partition = partition(Staleness::Synchronous);
     let before = model(&partition);
     partition.push(holder(0, 0), Iteration(0), push(f32::NAN, 0)).unwrap();

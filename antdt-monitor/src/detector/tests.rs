@@ -548,7 +548,7 @@ proptest! {
 
     /// Invariant 31: if all are equally slow, at any moment, nobody is a straggler.
     #[test]
-    fn a_slowdown_of_everybody_makes_no_straggler(
+    fn i31_a_slowdown_of_everybody_makes_no_straggler(
         workers in 2_usize..9, factors in prop::collection::vec(1.0_f64..20.0, 10), synchronous in any::<bool>()
     ) {
         let (mut job, mut detector) = job(synchronous, workers);
@@ -563,7 +563,7 @@ proptest! {
 
     /// Invariant 31: the verdict does not depend on the batch sizes.
     #[test]
-    fn batch_sizes_do_not_change_the_verdict(
+    fn i31_batch_sizes_do_not_change_the_verdict(
         sizes in prop::collection::vec(1_u32..500, 4), factors in prop::collection::vec(0.5_f64..5.0, 4)
     ) {
         let run = |sizes: &[u32]| {
@@ -579,7 +579,7 @@ proptest! {
 
     /// Invariant 31: one burst shorter than half the short window is not even transient, however slow.
     #[test]
-    fn a_burst_shorter_than_half_the_window_is_not_seen(
+    fn i31_a_burst_shorter_than_half_the_window_is_not_seen(
         before in 25_u32..80, length in 0_u32..=10, factor in 1.0_f64..100.0
     ) {
         let (mut job, mut detector) = job(true, 4);
@@ -594,7 +594,7 @@ proptest! {
     /// Invariant 31: a persistent node was slow in four fifths of the long window; one burst that is shorter, or two
     /// that are together, are not enough, wherever they are.
     #[test]
-    fn persistent_needs_four_fifths_of_the_long_window(
+    fn i31_persistent_needs_four_fifths_of_the_long_window(
         before in 0_u32..250, first in 0_u32..=150, share in 0.0_f64..1.0, gap in 20_u32..50
     ) {
         let second = ((150 - first) as f64 * share) as u32;

@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_adds_up_unless_somebody_has_nothing() {
+    fn i25_a_step_adds_up_unless_somebody_has_nothing() {
         let mut history = in_a_group();
         history.worker(holder(0), &Reply::Slept, &batch(8)).worker(holder(1), &Reply::Slept, &batch(4));
         history.worker(holder(0), &Reply::Slept, &combine(8));
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn with_servers_too_a_step_adds_up() {
+    fn i25_with_servers_too_a_step_adds_up() {
         let run = |second: Option<u64>, sum: u64| {
             let mut history = History::new(BatchSizeConserved::new(&setup("ps-bsp")));
             let note = Note::Published(plan(1, &[8, 4]));

@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn all_switch_after_the_step_in_which_all_held_it() {
+    fn i26_all_switch_after_the_step_in_which_all_held_it() {
         let mut history = in_a_group();
         for who in [holder(0), holder(1)] {
             history.worker(who, &Reply::Slept, &agree(2)).worker(who, &verdict(Some(2)), &Call::Apply);
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn one_alone_may_not_switch() {
+    fn i26_one_alone_may_not_switch() {
         let mut history = in_a_group();
         history.worker(holder(0), &Reply::Slept, &agree(2)).worker(
             holder(0),

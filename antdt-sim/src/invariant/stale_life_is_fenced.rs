@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_dead_may_speak_but_are_not_heard() {
+    fn i34_the_dead_may_speak_but_are_not_heard() {
         let mut history = History::new(StaleLifeIsFenced::default());
         history.granted(holder(0), 1, &[grant(1, 0, 0)]);
         history.settled(holder(0), &[ack(1, 4)], &[AckOutcome::Accepted]);

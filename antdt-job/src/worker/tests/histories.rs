@@ -71,7 +71,7 @@ fn order(outside: &mut Outside, pick: u8) {
 
 proptest! {
     #[test]
-    fn nothing_is_acknowledged_that_is_not_in_the_model(
+    fn i30_nothing_is_acknowledged_that_is_not_in_the_model(
         mode in 0..MODES.len(),
         shards in prop::collection::vec(1_u64..12, 0..6),
         batch_size in 0_u32..9,

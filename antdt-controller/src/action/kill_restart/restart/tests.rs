@@ -179,7 +179,7 @@ proptest! {
     /// one launch per action, no other life but a replacement that did not register is ever touched, a fence comes
     /// before every kill, and there is one outcome at most.
     #[test]
-    fn one_kill_and_one_launch_whatever_is_repeated_or_reordered(
+    fn i33_one_kill_and_one_launch_whatever_is_repeated_or_reordered(
         history in prop::collection::vec(prop_oneof![3 => events().prop_map(Some), 1 => Just(None)], 0..60)
     ) {
         let mut saga = saga();
