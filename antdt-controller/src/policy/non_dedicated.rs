@@ -19,7 +19,7 @@
 //! | synchronous, the others go on meanwhile | `(v_n · D + 2 R · V) / (v_n - v_s)` |
 //! | synchronous, all workers wait | `D · (V + v_n) / (v_n - v_s)` |
 //!
-//! The comparison is with a job that is already balanced as well as it can be. A safety factor is put on top.
+//! The comparison is with a job that is already balanced as well as it can be. A factor can be put on top.
 //!
 //! # When to look again
 //!
@@ -69,8 +69,8 @@ pub struct NonDedicatedConfig {
     /// Share of the live workers whose time per sample must be known before the policy acts, in percent.
     /// Default 90.
     pub known_min_percent: u32,
-    /// Factor by which the time left of the job must exceed the break-even time of a restart. Default 1.5:
-    /// delays are estimates.
+    /// Factor by which the time left of the job must exceed the break-even time of a restart. Default 1:
+    /// near the break-even time a mistake to either side costs next to nothing.
     pub safety_factor: f64,
     /// Pause of all workers when the membership changes (`R` in the [module](self)). Default 1 s: forming a
     /// group and copying a model.
@@ -87,7 +87,7 @@ impl Default for NonDedicatedConfig {
             gain_min_percent: 5,
             error_rate: 0.001,
             known_min_percent: 90,
-            safety_factor: 1.5,
+            safety_factor: 1.0,
             reform_pause: Duration::from_secs(1),
             drain: Duration::from_secs(30),
             cured_below: 0.8,

@@ -130,7 +130,7 @@ fn the_break_even_time_follows_the_table() {
         (Capabilities::REPLICAS_IN_STEP, false, 10.0 * 4000.0 / 750.0),
     ];
     for (mode, elastic, seconds) in cases {
-        for (left, pays) in [(1.49, false), (1.51, true)] {
+        for (left, pays) in [(0.99, false), (1.01, true)] {
             let mut view = ClusterView { elastic, ..persistent(mode) };
             view.progress.samples_per_second = 1000.0;
             view.progress.committed = view.progress.expected - (left * seconds * 1000.0) as u64;
