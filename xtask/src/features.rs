@@ -10,10 +10,18 @@ use crate::rdma_vm;
 const ALWAYS: &str = "antdt/cli,antdt-shard/object-store,antdt-checkpoint/object-store,antdt-data/remote,\
                       antdt-collective/nccl,antdt-model/cuda";
 
+/// The clients of object stores, crate by crate; each brings TLS. What reads URLs is tested over a store in memory; that the
+/// stores themselves build is checked with the lints and the docs, and of each crate alone with `--deep`.
+pub(crate) const STORES: [(&str, &str); 2] = [
+    ("antdt-data", "remote-aws,remote-gcp,remote-azure,remote-http"),
+    ("antdt-checkpoint", "object-store-aws,object-store-gcp,object-store-azure"),
+];
+
 /// The features that this machine can build.
 #[derive(Debug)]
 pub(crate) struct Features {
     list: String,
+    with_stores: String,
     /// What is left out, with the reason.
     pub(crate) left_out: Vec<(&'static str, &'static str)>,
 }
@@ -21,7 +29,7 @@ pub(crate) struct Features {
 impl Features {
     /// Returns them; with `rdma` also the transport over RDMA, where it can be built.
     pub(crate) fn here(rdma: bool) -> Self {
-        let mut features = Self { list: ALWAYS.to_owned(), left_out: Vec::new() };
+        let mut features = Self { list: ALWAYS.to_owned(), with_stores: String::new(), left_out: Vec::new() };
         if Command::new("protoc").arg("--version").output().is_ok_and(|output| output.status.success()) {
             features.list += ",antdt/etcd";
         } else {
@@ -32,7 +40,16 @@ impl Features {
         if rdma && rdma_vm::can_build().is_ok() {
             features.list += ",antdt/rdma";
         }
+        features.with_stores = features.list.clone();
+        for (name, stores) in STORES {
+            features.with_stores.extend(stores.split(',').map(|store| format!(",{name}/{store}")));
+        }
         features
+    }
+
+    /// Returns the arguments of cargo that choose them, and the clients of object stores, where nothing is linked.
+    pub(crate) fn flags_of_checks(&self) -> [&str; 2] {
+        ["--features", &self.with_stores]
     }
 
     /// Returns the arguments of cargo that choose them.

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 
-use crate::features::Features;
+use crate::features::{self, Features};
 use crate::{codegen, mutants, rdma_vm, sanitize, shell, sim, skipped, tidy};
 
 /// The crates that must compute without a runtime.
@@ -27,12 +27,6 @@ pub(crate) const PURE: [&str; 12] = [
     "antdt-sim",
 ];
 
-/// The clients of object stores; each brings TLS.
-const REMOTE: [(&str, &str); 2] = [
-    ("antdt-data", "remote-aws,remote-gcp,remote-azure,remote-http"),
-    ("antdt-checkpoint", "object-store-aws,object-store-gcp,object-store-azure"),
-];
-
 /// Runs every check; stops at the first that fails. Writes nothing but build products; with `--deep` also `mutants.pass` of
 /// every crate whose mutants were all caught.
 pub(crate) fn verify(root: &Path, flags: &[&str]) -> Result<()> {
@@ -41,21 +35,16 @@ pub(crate) fn verify(root: &Path, flags: &[&str]) -> Result<()> {
     }
     let [strict, deep, rdma] = ["--strict", "--deep", "--rdma"].map(|flag| flags.contains(&flag));
     let chosen = Features::here(rdma);
-    let features = &chosen.flags()[..];
+    let (features, of_checks) = (&chosen.flags()[..], &chosen.flags_of_checks()[..]);
     let began = Instant::now();
     cargo(root, "fmt", &["fmt", "--all", "--check"], &[])?;
     step("generated code", "cargo xtask codegen", || codegen::run(root, true))?;
     step("tidy", "cargo xtask tidy", || tidy::run(root))?;
-    let clippy = [&["clippy", "--workspace", "--all-targets"], features, &["--", "-D", "warnings"]].concat();
+    let clippy = [&["clippy", "--workspace", "--all-targets"], of_checks, &["--", "-D", "warnings"]].concat();
     cargo(root, "clippy", &clippy, &[])?;
     for name in PURE {
         let pure = ["clippy", "-p", name, "--no-default-features", "--", "-D", "warnings"];
         cargo(root, &format!("pure {name}"), &pure, &[])?;
-    }
-    // What reads URLs is tested over a store in memory; that the stores themselves build is checked here.
-    for (name, stores) in REMOTE {
-        let remote = ["check", "-p", name, "--features", stores];
-        cargo(root, &format!("{name} stores"), &remote, &[])?;
     }
     // Built in a step of its own, so that the next one shows what the tests themselves take.
     let nextest =
@@ -73,7 +62,7 @@ pub(crate) fn verify(root: &Path, flags: &[&str]) -> Result<()> {
     cargo(root, "doc tests", &[&["test", "--doc", "--workspace"], features].concat(), &[])?;
     // With the examples come the features of what only tests need. Without these, most of what others wrote, which clippy
     // has checked with them, would be checked again.
-    let docs = [&["doc", "--workspace", "--no-deps", "--lib", "--bins", "--examples"], features].concat();
+    let docs = [&["doc", "--workspace", "--no-deps", "--lib", "--bins", "--examples"], of_checks].concat();
     cargo(root, "docs", &docs, &[("RUSTDOCFLAGS", "-D warnings")])?;
     let chaos = "cargo run -p antdt-sim --bin antdt-chaos -- --seeds 5000";
     step_says("chaos", chaos, || Ok(Done::Ran(sim::quietly(root, features, deep)?)))?;
@@ -89,6 +78,10 @@ pub(crate) fn verify(root: &Path, flags: &[&str]) -> Result<()> {
         })?;
     }
     if deep {
+        for (name, stores) in features::STORES {
+            let alone = ["check", "-p", name, "--features", stores];
+            cargo(root, &format!("{name} stores"), &alone, &[])?;
+        }
         step_says("sanitizer", "cargo xtask sanitize", || sanitize::quietly(root))?;
         step_says("mutants", "cargo xtask mutants", || mutants::quietly(root))?;
     }
