@@ -30,7 +30,9 @@ mod detection;
 mod devices;
 mod foresight;
 mod links;
+mod overhead;
 mod replays;
+mod restart;
 mod trace;
 
 use foresight::{Foresight, Way};
@@ -71,6 +73,10 @@ struct Scale {
     contended_steps: u32,
     /// Seeded traces that the monitor looks at.
     detected: u64,
+    /// Seeds of the jobs on either side of the break-even curve.
+    decided: u64,
+    /// Steps of 100 ms in which the overhead is measured.
+    overhead_steps: u32,
 }
 
 impl Scale {
@@ -81,6 +87,8 @@ impl Scale {
         replayed_steps: 960,
         contended_steps: 300,
         detected: 1_000,
+        decided: 20,
+        overhead_steps: 60,
     };
     const FULL: Self = Self {
         steps: 960,
@@ -89,6 +97,8 @@ impl Scale {
         replayed_steps: 11_500,
         contended_steps: 1_000,
         detected: 3_000,
+        decided: 100,
+        overhead_steps: 300,
     };
 }
 
@@ -105,7 +115,10 @@ pub fn run(settings: &Settings, rows: &mut Rows) -> Result<()> {
         rows.extend(judge(trace.name, scale.steps, trace.sync, &measured));
     }
     replay(&scale, rows)?;
+    restart::decisions(scale.decided, rows)?;
     devices::run(rows)?;
+    overhead::run(settings, scale.overhead_steps, rows)?;
+    restart::cure(settings, rows)?;
     real(settings, scale.real_steps, rows)?;
     real_devices(settings, scale.real_steps, rows)?;
     contention::run(settings, scale.contended_steps, rows)

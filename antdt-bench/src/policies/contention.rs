@@ -148,7 +148,7 @@ fn group(name: u32) -> Result<PathBuf> {
 }
 
 /// The process of worker 1 among those that `job` has started; waits until there is one.
-fn worker_of(job: &mut Child) -> Result<u32> {
+pub(super) fn worker_of(job: &mut Child) -> Result<u32> {
     let began = Instant::now();
     loop {
         let mut family = BTreeSet::from([job.id()]);
