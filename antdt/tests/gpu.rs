@@ -93,29 +93,30 @@ fn a_job_over_a_library_between_gpus_on_a_host_without_one_trains_over_messages_
         println!("skipped, not here: this host has a GPU; `xtask/gpu/run` runs such jobs");
         return;
     }
-    over_messages("cuda-ipc", "CUDA IPC");
+    let of_all = "this group communicates over its transport";
+    over_messages("cuda-ipc", "CUDA IPC", "allreduce", of_all);
     #[cfg(feature = "nccl")]
-    over_messages("nccl", "NCCL");
+    {
+        over_messages("nccl", "NCCL", "allreduce", of_all);
+        // Of each pair all members decide alike what communicator it has: here none.
+        over_messages("nccl", "NCCL", "ad-psgd", "groups with this worker communicate over their transport");
+    }
 }
 
 #[cfg(feature = "cuda")]
-fn over_messages(transport: &str, library: &str) {
+fn over_messages(transport: &str, library: &str, sync: &str, how: &str) {
     let folder = tempfile::tempdir().unwrap();
     let report_dir = folder.path().to_str().unwrap();
-    let flags =
-        ["--transport", transport, "--device", "auto", "--nproc-per-node", "2", "--report-dir", report_dir];
-    let output = antdt(&[JOB, &flags].concat());
+    let over = ["--transport", transport, "--sync", sync];
+    let flags = ["--device", "auto", "--nproc-per-node", "2", "--report-dir", report_dir];
+    let output = antdt(&[JOB, &over, &flags].concat());
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.success(), "{said}");
     let report: Report =
         serde_json::from_str(&fs::read_to_string(folder.path().join("report.json")).unwrap()).unwrap();
     assert_eq!((report.samples.expected, report.samples.committed), (200, 200));
     // Each worker says it once; the one that is named says what it lacks.
-    assert_eq!(
-        said.matches(&format!("no {library}: this group communicates over its transport")).count(),
-        2,
-        "{said}"
-    );
+    assert_eq!(said.matches(&format!("no {library}: {how}")).count(), 2, "{said}");
     let lacking = format!("worker-0#0 has no GPU with {library}: this process computes on no GPU");
     assert!(said.contains(&lacking), "{said}");
 }
