@@ -180,9 +180,9 @@ fn the_memory_of_a_sender_is_bounded_and_odd_reports_are_ignored() {
 }
 
 proptest! {
-    /// Noise gives no verdict, however large it is.
+    /// Noise gives no verdict. (At a standard deviation of 0.4 or more it does, once in some ten thousand jobs.)
     #[test]
-    fn noise_is_no_slow_link(workers in 2_u32..12, noise in 0.0..0.5, seed: u64) {
+    fn noise_is_no_slow_link(workers in 2_u32..12, noise in 0.0..0.3, seed: u64) {
         let mut group = Group::ring(workers, noise, seed);
         group.beats(60, |_, _| 1.0);
         prop_assert_eq!(&group.changes, &[]);
@@ -207,10 +207,11 @@ proptest! {
         prop_assert_eq!(&group.changes, &[]);
     }
 
-    /// One slow link is found within a window, and no other is called slow.
+    /// One slow link is found within a window, and no other is called slow. Noise of more than a tenth explains five times
+    /// the time per byte now and then, where there are but two links.
     #[test]
     fn a_slow_link_is_found_alone(
-        workers in 2_u32..12, noise in 0.0..0.2, slow in 5.0..20.0, at in 0_u32..12, seed: u64,
+        workers in 2_u32..12, noise in 0.0..0.1, slow in 5.0..20.0, at in 0_u32..12, seed: u64,
     ) {
         let mut group = Group::ring(workers, noise, seed);
         group.beats(12, |_, _| 1.0);
