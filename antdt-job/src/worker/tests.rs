@@ -646,6 +646,29 @@ fn a_round_that_lost_a_lease_is_undone_and_its_other_samples_are_read_again() {
     assert_eq!(outside.trained(), 30);
 }
 
+/// The batch of which the gradient is computed beside an average was loaded before the worker sees that the steps before it are
+/// undone: the model has nothing of it either.
+#[test]
+fn what_was_loaded_beside_undone_steps_is_read_again() {
+    let mut outside = Outside::new("ad-psgd=overlap", &[4, 8, 20], 4);
+    outside.until(|call| matches!(call, Call::Advance));
+    outside.until(|call| matches!(call, Call::Exchange { .. }));
+    outside.say(&Reply::ServiceRestarted);
+    let reply = outside.adopt(1);
+    outside.say(&reply);
+    outside.until(|call| matches!(call, Call::Revert | Call::Ready { .. }));
+    assert_eq!(outside.call, Call::Revert);
+    let loaded = |outside: &Outside| {
+        let fragment = outside.batch.fragments[0];
+        (fragment.grant.key.index, fragment.from, fragment.to)
+    };
+    let before = loaded(&outside);
+    assert_eq!(before, (1, 0, 4));
+    outside.say(&Reply::Reverted);
+    outside.until(|call| matches!(call, Call::Load(_) | Call::LoadPiece(..)));
+    assert_eq!(loaded(&outside), before);
+}
+
 /// The answer that the step was committed without this worker.
 fn too_late(step: u64) -> Reply {
     let contributors = BTreeMap::new().into();
