@@ -154,7 +154,7 @@ fn straggler(text: &mut String, reply: &DiagnoseReply, node: &NodeDiagnosis) {
     }
 }
 
-/// Says who waits for whom in the steps that all workers take together.
+/// Writes which worker waits for which, in the steps that all workers take together.
 fn barrier(text: &mut String, reply: &DiagnoseReply) {
     let Some(step) = reply.step_ns.map(seconds) else { return };
     let arrivals: Vec<_> =

@@ -176,7 +176,7 @@ impl<C> HeldComms<C> {
         out
     }
 
-    /// Takes out the communicators that have a member who is not in `group`, which is that of all.
+    /// Removes and returns the communicators with a member that has left: `group` is the newest group of all workers.
     pub fn drop_strangers(&mut self, group: &Group) -> Vec<C> {
         let all = members(group);
         let is_known = |of: &Vec<Holder>| of.iter().all(|member| all.contains(member));
