@@ -37,8 +37,8 @@ pub(crate) trait Engine: Send {
     /// burn gives all gradients when the backward pass is over.
     fn forward_backward(&self, input: Input<'_>, sink: &mut dyn GradientSink) -> Result<f64, TrainError>;
 
-    /// Appends the predicted probability of each sample.
-    fn predict(&self, input: Input<'_>, probabilities: &mut Vec<f32>) -> Result<(), TrainError>;
+    /// Returns the predicted probability of each sample.
+    fn predict(&self, input: Input<'_>) -> Result<Vec<f32>, TrainError>;
 }
 
 /// A model that can be built on any back end.
@@ -149,10 +149,9 @@ where
         Ok(loss)
     }
 
-    fn predict(&self, input: Input<'_>, probabilities: &mut Vec<f32>) -> Result<(), TrainError> {
-        let model = flat::load::<B, M>(self.model.clone(), input.dense, &self.device).valid();
+    fn predict(&self, input: Input<'_>) -> Result<Vec<f32>, TrainError> {
+        let model = flat::load::<B::InnerBackend, _>(self.model.valid(), input.dense, &self.device);
         let gathered = self.gather(self.rows(&input)?, &input, &self.device);
-        probabilities.extend(flat::values(sigmoid(model.logits(gathered, &mut Dropout::none())))?);
-        Ok(())
+        flat::values(sigmoid(model.logits(gathered, &mut Dropout::none())))
     }
 }

@@ -111,7 +111,7 @@ impl ClickTrainer {
         self.split.counts()
     }
 
-    /// Returns the labels and predicted probabilities of the samples evaluated since the evaluation began.
+    /// Returns the predictions and labels of the samples evaluated since the evaluation began.
     pub const fn scores(&self) -> &Scores {
         &self.scores
     }
@@ -220,13 +220,11 @@ impl Trainer for ClickTrainer {
     }
 
     fn evaluate(&mut self, params: Params<'_>, _metrics: &mut Metrics) -> Result<(), TrainError> {
-        let mut scores = std::mem::take(&mut self.scores);
         let input = self.input(params)?;
         if !input.labels.is_empty() {
-            self.engine.predict(input, &mut scores.probabilities)?;
-            scores.labels.extend_from_slice(input.labels);
+            let probabilities = self.engine.predict(input)?;
+            self.scores.extend(&self.batch.rows.labels, &probabilities);
         }
-        self.scores = scores;
         Ok(())
     }
 

@@ -6,15 +6,17 @@ use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::path::Path;
 
-use antdt_agent::Trainer;
+use antdt_agent::{Params, Trainer};
 use antdt_burn::{Cache, ClickTrainer, DataSource, WorkloadSpec, model::deepfm};
-use antdt_core::{Permutation, SampleRange, Seed};
+use antdt_core::{Metrics, Permutation, SampleRange, Seed};
 
 /// Rows that are generated; files repeat them.
 const ROWS: u64 = 1000;
 /// Samples of a shard, and of a batch.
 const SHARD: u64 = 2560;
 const BATCH: usize = 256;
+/// Held-out samples evaluated at once: few, so that what each evaluation left behind would add up.
+const EVAL_BATCH: usize = 16;
 /// What the reader of each worker may hold.
 const BUDGET_BYTES: usize = 4 << 20;
 
@@ -35,7 +37,7 @@ fn write(path: &Path, rows: &[u8], len_bytes: usize) {
     file.flush().unwrap();
 }
 
-/// Opens a file as a worker does and loads shards from one end of it to the other, then held-out rows.
+/// Opens a file as a worker does and loads shards from one end of it to the other, then evaluates the held-out rows.
 fn work(path: &Path, cache: &Path) -> u64 {
     let mut spec = WorkloadSpec::new(deepfm::MODEL, DataSource::Path(path.into())).with("rows-per-field", 16);
     spec.cache = Some(Cache::at(cache));
@@ -52,10 +54,16 @@ fn work(path: &Path, cache: &Path) -> u64 {
         }
     }
     let held_out = trainer.eval_samples();
-    for start in (0..held_out).step_by(BATCH) {
-        let end = (start + BATCH as u64).min(held_out);
-        assert!(!trainer.load_eval(SampleRange { start, end }).unwrap().is_empty());
+    let (dense, dim) = (trainer.initial_dense(Seed(4)), trainer.layout().tables()[0].dim);
+    let mut metrics = Metrics::default();
+    trainer.begin_evaluation();
+    for start in (0..held_out).step_by(EVAL_BATCH) {
+        let end = (start + EVAL_BATCH as u64).min(held_out);
+        let touched = trainer.load_eval(SampleRange { start, end }).unwrap().len();
+        trainer.evaluate(Params::host(&dense, &vec![0.0; touched * dim]), &mut metrics).unwrap();
     }
+    trainer.end_evaluation(&mut metrics).unwrap();
+    assert_eq!(trainer.scores().samples(), held_out);
     samples + held_out
 }
 

@@ -112,16 +112,17 @@ where
 /// each field, in the order of the fields.
 fn rows_and_labels(trainer: &mut ClickTrainer, batch: &[u64]) -> (Vec<i64>, Vec<i64>) {
     let (dense, dim) = (vec![0.0; trainer.layout().dense_len()], trainer.layout().tables()[0].dim);
-    let mut index = Vec::new();
-    trainer.begin_evaluation();
+    let (mut index, mut labels) = (Vec::new(), Vec::new());
     for sample in batch {
         let touched = trainer.load(&[*sample]).unwrap().to_vec();
         index.extend(touched.iter().map(|row| i64::try_from(*row).unwrap()));
+        trainer.begin_evaluation();
         trainer
             .evaluate(Params::host(&dense, &vec![0.0; touched.len() * dim]), &mut Metrics::default())
             .unwrap();
+        labels.push(i64::from(trainer.scores().positives() == 1));
     }
-    (index, trainer.scores().labels.iter().map(|label| i64::from(*label > 0.5)).collect())
+    (index, labels)
 }
 
 fn compare(antdt: &[f64], burn: &[f64]) {

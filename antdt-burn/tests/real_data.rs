@@ -152,7 +152,7 @@ fn criteo_is_learnt_and_its_3000_rows_are_split_exactly() {
     let counts = trainer.counts();
     assert_eq!((counts.train, counts.eval), (2400, 600));
     let (losses, metrics) = train(&spec, &mut trainer, Seed(7), 3, 64);
-    assert_eq!(trainer.scores().labels.len(), 600);
+    assert_eq!(trainer.scores().samples(), 600);
     assert!(losses[2] < 0.8 * losses[0], "training losses {losses:?}");
     // 3 % of 600 rows are 18 clicks: too few for a tight bound, enough to tell a model from chance.
     let auc = metrics.get("auc").unwrap();

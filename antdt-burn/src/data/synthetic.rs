@@ -87,8 +87,11 @@ impl Clicks {
     pub fn bayes_auc(&self, rows: SampleRange) -> Option<f64> {
         let mut batch = RowBatch::default();
         #[allow(clippy::cast_possible_truncation, reason = "a probability needs no more than f32")]
-        let probabilities = (rows.start..rows.end).map(|row| self.generate(row, &mut batch) as f32).collect();
-        Scores { labels: batch.labels, probabilities }.auc()
+        let probabilities: Vec<f32> =
+            (rows.start..rows.end).map(|row| self.generate(row, &mut batch) as f32).collect();
+        let mut scores = Scores::default();
+        scores.extend(&batch.labels, &probabilities);
+        scores.auc()
     }
 
     /// Appends one row and returns its planted probability.

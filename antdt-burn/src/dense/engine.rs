@@ -141,7 +141,7 @@ where
     }
 
     fn evaluate(&self, input: Input<'_>) -> Result<Verdict, TrainError> {
-        let model = flat::load::<B, M>(self.model.clone(), input.dense, &self.device).valid();
+        let model = flat::load::<B::InnerBackend, _>(self.model.valid(), input.dense, &self.device);
         let (inputs, classes) = self.tensors::<B::InnerBackend>(&input, &self.device);
         let logits = model.logits(inputs, &mut Pass::of_evaluation());
         let told = logits.clone().argmax(1).equal(classes.clone()).int().sum().into_scalar();
