@@ -25,6 +25,7 @@ mod asked;
 mod checkpoints;
 mod core;
 mod diagnosis;
+mod handover;
 mod memory;
 mod participants;
 mod preempt;
@@ -39,6 +40,7 @@ use checkpoints::{Checkpoints, Rested};
 pub use core::HeadCore;
 use core::{Phase, Registered};
 pub use diagnosis::{Diagnosis, Done, NodeDiagnosis, SlowHost};
+use handover::Handover;
 pub use restart::{HeadRecord, NodeRecord};
 use restart::{Recorded, Spent};
 pub use rollback::RolledBack;
@@ -52,7 +54,7 @@ pub struct HeadConfig {
     pub sync: SyncMode,
     /// Number of workers that the job starts with.
     pub workers: u32,
-    /// Number of parameter servers; 0 where the model lives in the workers.
+    /// Number of parameter servers that the job starts with; 0 where the model lives in the workers.
     pub servers: u32,
     /// Samples of one synchronous step, over all workers together.
     pub global_batch_size: u32,
@@ -220,6 +222,11 @@ pub enum HeadEvent {
         /// Number of workers, at least 1.
         workers: u32,
     },
+    /// The user asks for this number of parameter servers.
+    ScaleServers {
+        /// Number of servers, at least 1.
+        servers: u32,
+    },
     /// The user asks for a checkpoint now, or, with the number of an earlier answer, for the state of that
     /// checkpoint.
     Checkpoint(Option<CheckpointId>),
@@ -257,9 +264,10 @@ pub enum HeadAnswer {
     Noted,
     /// Answer to [`HeadEvent::Tick`], for the progress line.
     Seen(Seen),
-    /// Answer to [`HeadEvent::Scale`]: the number of workers is changing.
+    /// Answer to [`HeadEvent::Scale`] and [`HeadEvent::ScaleServers`]: the number of workers, or of servers, is
+    /// changing.
     Scaled {
-        /// Number of workers before the change.
+        /// Number before the change.
         before: u32,
     },
     /// Answer to [`HeadEvent::Checkpoint`].
@@ -318,6 +326,9 @@ pub enum HeadEffect {
     /// Set the ledger back to the newest checkpoint, or to the start of the job; servers that are launched
     /// later start from there. The driver reports the result by [`HeadEvent::RolledBack`].
     RollBack(RollbackId),
+    /// The job has this number of servers from now on: those that are launched later share the parameters
+    /// among so many. Emitted while none is up.
+    Servers(u32),
     /// Answer a worker that has paused for a checkpoint.
     Rested {
         /// Worker and incarnation that has paused.
@@ -406,6 +417,8 @@ pub struct Head {
     /// The checkpoint that ended last: where it lies, or why there is none.
     last_ended: Option<(CheckpointId, Result<String, String>)>,
     retiring: Retiring,
+    /// Servers that are to follow those that the job has.
+    handover: Option<Handover>,
     /// Lives of workers that leave because their platform told them to; others follow them.
     preempted: BTreeSet<Holder>,
     /// When those of them that have left are killed, if they have not ended.
@@ -450,6 +463,7 @@ impl Head {
             checkpoints: config.checkpoints.clone().map(Checkpoints::new),
             last_ended: None,
             retiring: Retiring::new(),
+            handover: None,
             preempted: BTreeSet::new(),
             leaving_due: Timers::new(),
             held_joins: Vec::new(),
@@ -682,13 +696,15 @@ impl Head {
             return;
         }
         let rollback = self.core.rollbacks.begin(now);
-        let text = format!("{why}; the job goes back to its newest checkpoint");
-        self.core.event(now, None, "rollback", text);
-        if let Some(checkpoints) = &mut self.checkpoints {
-            for Rested { holder, checkpoint, keep } in checkpoints.roll_back(now) {
-                self.core.effects.push_back(HeadEffect::Rested { holder, checkpoint, keep });
+        let handover = self.handover.take();
+        let text = match &handover {
+            Some(handover) if handover.is_taken() => {
+                format!("{why}; all servers start again from the checkpoint that was taken for it")
             }
-        }
+            _ => format!("{why}; the job goes back to its newest checkpoint"),
+        };
+        self.core.event(now, None, "rollback", text);
+        let told = self.checkpoints.as_mut().map_or_else(Vec::new, |checkpoints| checkpoints.roll_back(now));
         self.doubts = Timers::new();
         self.mode.set_back(now, &mut self.core);
         for (old, next) in self.core.set_back(now) {
@@ -698,6 +714,15 @@ impl Head {
             self.saga_due.clear(old.node);
             self.relaunch_due.clear(old.node);
             self.core.rollbacks.launch_later(next, Duration::ZERO);
+        }
+        if let Some(handover) = handover {
+            for next in self.core.resize_servers(handover.servers()) {
+                self.core.rollbacks.launch_later(next, Duration::ZERO);
+            }
+        }
+        // Whoever stands still goes on when no server is left that would take a push.
+        for Rested { holder, checkpoint, keep } in told {
+            self.core.effects.push_back(HeadEffect::Rested { holder, checkpoint, keep });
         }
         self.core.effects.push_back(HeadEffect::RollBack(rollback));
         self.stop_if_kept(now);
@@ -845,6 +870,7 @@ impl Head {
                 let text = format!("checkpoint {checkpoint} was not taken: {why}");
                 self.core.event(now, None, Note::NO_CHECKPOINT, text);
             }
+            self.keep_servers(now, checkpoint, &why);
             self.last_ended = Some((checkpoint, Err(why)));
         }
         self.tell_rested(now, told);
@@ -853,15 +879,23 @@ impl Head {
     }
 
     fn kept(&mut self, now: JobTime, checkpoint: CheckpointId, outcome: Result<String, String>) {
-        let Some(checkpoints) = &mut self.checkpoints else { return };
+        if self.checkpoints.is_none() {
+            return;
+        }
         let is_kept = outcome.is_ok();
-        checkpoints.ended(now, checkpoint, is_kept);
         let (kind, text) = match &outcome {
             Ok(place) => ("checkpoint", format!("checkpoint {checkpoint} is complete: {place}")),
             Err(why) => (Note::NO_CHECKPOINT, format!("checkpoint {checkpoint} was not written: {why}")),
         };
         self.core.event(now, None, kind, text);
+        match &outcome {
+            Ok(_) => self.hand_over(now, checkpoint),
+            Err(why) => self.keep_servers(now, checkpoint, why),
+        }
         self.last_ended = Some((checkpoint, outcome));
+        let Some(checkpoints) = &mut self.checkpoints else { return };
+        let told = checkpoints.ended(now, checkpoint, is_kept);
+        self.tell_rested(now, told);
         if is_kept {
             self.end_preempted();
         }
@@ -895,6 +929,7 @@ impl Head {
             let told = checkpoints.give_up(now);
             let text = format!("checkpoint {checkpoint} was given up: it took too long");
             self.core.event(now, None, Note::NO_CHECKPOINT, text);
+            self.keep_servers(now, checkpoint, "it took too long");
             self.last_ended = Some((checkpoint, Err("it took too long".to_owned())));
             self.tell_rested(now, told);
         }
@@ -1058,7 +1093,9 @@ impl Head {
         }
         node.exited = true;
         let status = node.status;
-        if self.core.phase == Phase::Over {
+        // Servers that the job has no more were ended by the master, and nothing waits for them.
+        let is_surplus = holder.node.role == Role::Server && node.retired;
+        if self.core.phase == Phase::Over || is_surplus {
             return;
         }
         if exit == Exit::OutOfMemory && holder.node.role == Role::Worker {
@@ -1253,6 +1290,7 @@ impl Head {
             self.core.dispatcher.tick(now, &view);
             self.core.dispatch_effects(now);
             self.begin_restarts(now);
+            self.begin_handover(now);
             self.begin_checkpoint(now, false);
         }
         HeadAnswer::Seen(Seen {
@@ -1321,6 +1359,7 @@ impl Machine for Head {
             }
             HeadEvent::Tick(counts) => self.tick(now, counts),
             HeadEvent::Scale { workers } => self.scale(now, workers),
+            HeadEvent::ScaleServers { servers } => self.scale_servers(now, servers),
             HeadEvent::Checkpoint(asked) => self.checkpoint_asked(now, asked),
             HeadEvent::Diagnose => HeadAnswer::Diagnosed(Box::new(self.core.diagnose(now))),
             HeadEvent::Rest { holder, checkpoint } => self.rest(now, holder, checkpoint),

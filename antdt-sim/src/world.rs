@@ -515,6 +515,7 @@ impl<O: Observer> World<O> {
                 }
             }
             HeadEffect::RollBack(rollback) => self.roll_back(rollback),
+            HeadEffect::Servers(servers) => self.setup.servers = servers,
             HeadEffect::Record(record) => {
                 if let Some(successor) = self.successor.as_deref_mut() {
                     successor.record = *record;

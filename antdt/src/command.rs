@@ -14,7 +14,7 @@ use antdt_controller::runtime::launcher::{self, Bond};
 use antdt_core::{Exit, InvalidValue, Seed};
 use antdt_rt::CancellationToken;
 
-use crate::cli::{CliError, Command, DataSynth, Show, Status};
+use crate::cli::{CliError, Command, DataSynth, ScaleTo, Show, Status};
 use crate::job::processor::{Place, Processor};
 use crate::job::{JobSpec, LogFormat};
 use crate::master::{
@@ -98,9 +98,15 @@ pub(crate) fn main(seams: Seams) -> ExitCode {
             let (checkpoint, place) = job.checkpoint().await?;
             Ok(format!("job {}: checkpoint {checkpoint} is complete: {place}\n", job.job()))
         }),
-        Command::Scale { workers, dir } => remote(dir.as_deref(), async |job| {
-            let before = job.scale(workers).await?;
-            Ok(format!("job {} changes from {before} to {workers} workers\n", job.job()))
+        Command::Scale { to, dir } => remote(dir.as_deref(), async |job| {
+            let (before, now, what) = match to {
+                ScaleTo::Workers(workers) => (job.scale(workers).await?, workers, "workers"),
+                ScaleTo::Servers(servers) => (job.scale_servers(servers).await?, servers, "servers"),
+            };
+            Ok(match before == now {
+                true => format!("job {} has {now} {what} already\n", job.job()),
+                false => format!("job {} changes from {before} to {now} {what}\n", job.job()),
+            })
         }),
         Command::Worker => return node(run_worker),
         Command::Server => return node(run_server),

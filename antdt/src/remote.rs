@@ -59,13 +59,13 @@ pub enum RemoteError {
         /// The master's explanation.
         why: String,
     },
-    /// The job cannot have that many workers.
-    #[error("job `{job}` does not change to {workers} workers: {why}")]
+    /// The job cannot have that many workers or servers.
+    #[error("job `{job}` does not change to {to}: {why}")]
     NotScaled {
         /// Name of the job.
         job: String,
-        /// Number of workers that the user asked for.
-        workers: u32,
+        /// What the user asked for, such as `3 servers`.
+        to: String,
         /// The master's reason.
         why: String,
     },
@@ -186,13 +186,26 @@ impl RemoteJob {
     /// # Errors
     /// If the master does not answer, or refuses the number.
     pub async fn scale(&self, workers: u32) -> Result<u32, RemoteError> {
-        let reply = self.client.clone().scale(v1::ScaleRequest { workers }).await;
+        let request = v1::ScaleRequest { workers, servers: None };
+        self.try_scale(request, format!("{workers} workers")).await
+    }
+
+    /// Changes the number of parameter servers, and returns the number before. The master answers at once; the
+    /// job then takes a checkpoint, and all servers start again from it, without the loss of a step.
+    ///
+    /// # Errors
+    /// If the master does not answer, or refuses the number.
+    pub async fn scale_servers(&self, servers: u32) -> Result<u32, RemoteError> {
+        let request = v1::ScaleRequest { workers: 0, servers: Some(servers) };
+        self.try_scale(request, format!("{servers} servers")).await
+    }
+
+    async fn try_scale(&self, request: v1::ScaleRequest, to: String) -> Result<u32, RemoteError> {
+        let reply = self.client.clone().scale(request).await;
         let reply = reply.map_err(|status| match status.code() {
-            Code::FailedPrecondition => RemoteError::NotScaled {
-                job: self.master.job.clone(),
-                workers,
-                why: status.message().to_owned(),
-            },
+            Code::FailedPrecondition => {
+                RemoteError::NotScaled { job: self.master.job.clone(), to, why: status.message().to_owned() }
+            }
             _ => self.failed(&status),
         })?;
         Ok(reply.into_inner().before)

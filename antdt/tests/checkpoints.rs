@@ -957,6 +957,113 @@ fn a_server_that_is_killed_sets_the_job_back_and_every_sample_is_in_the_model_on
     }
 }
 
+/// A slow counting job of two epochs, once it trains.
+fn slow_job(mode: &[&str], dir: &Path) -> Child {
+    let to = ["--report-dir", dir.to_str().unwrap(), "--epochs", "2", "--policy", "none"];
+    let slowly = ["--emulate-speed", "100", "--heartbeat", "50ms"];
+    let job = program(true, &[mode, &to, &slowly].concat()).spawn().unwrap();
+    wait_for("steps", || {
+        ask(&["status"], dir).ok().filter(|text| text.contains("take part") && !text.contains(" 0 steps"))
+    });
+    job
+}
+
+/// Asks until the job can have so many servers, and waits until they have their processes.
+fn to_servers(job: &Child, servers: usize, dir: &Path) -> String {
+    let words = ["scale", "--servers", &servers.to_string()];
+    let said = wait_for("a change of the servers", || ask(&words, dir).ok());
+    wait_for("so many servers", || (nodes(job, "server-").len() == servers).then_some(()));
+    said
+}
+
+#[test]
+fn servers_hand_over_to_more_of_them_and_to_fewer_and_no_step_is_undone() {
+    for mode in MODES.into_iter().filter(|mode| mode.contains(&"--servers")) {
+        let folder = tempfile::tempdir().unwrap();
+        let job = slow_job(mode, folder.path());
+        let before: usize = mode[3].parse().unwrap();
+        let (workers, first) = (nodes(&job, "worker-"), nodes(&job, "server-"));
+        let said = to_servers(&job, before + 2, folder.path());
+        assert!(said.contains(&format!("from {before} to {} servers", before + 2)), "{said}");
+        // One that is taken of so many has as many parts.
+        let said = wait_for("a checkpoint", || ask(&["checkpoint"], folder.path()).ok());
+        let manifest = newest(folder.path()).unwrap().manifest().clone();
+        let parts = manifest.files.iter().filter(|file| file.name.starts_with("server-")).count();
+        assert_eq!((manifest.servers as usize, parts), (before + 2, before + 2), "{mode:?}: {said}");
+        let said = to_servers(&job, 1, folder.path());
+        assert!(said.contains(&format!("from {} to 1 servers", before + 2)), "{said}");
+        assert!(first.iter().all(|server| !alive(*server)), "{mode:?}: all servers are others");
+        assert!(workers.iter().all(|worker| alive(*worker)), "{mode:?}: a worker was started again");
+
+        let output = finish(job);
+        assert!(output.status.success(), "{mode:?}: {}", String::from_utf8_lossy(&output.stderr));
+        counted_twice(folder.path(), false);
+        assert_eq!(newest(folder.path()).unwrap().manifest().servers, 1);
+        let said = rollbacks(folder.path());
+        let undone = |text: &String| {
+            text.starts_with("went back to checkpoint ") && text.contains(" 0 are trained again")
+        };
+        assert!(
+            said.len() == 4
+                && said[0].contains("servers, as the user wants")
+                && undone(&said[1])
+                && undone(&said[3]),
+            "{mode:?}: {said:?}"
+        );
+        let report = report(folder.path());
+        assert!(report.workers.iter().all(|worker| worker.restarts == 0));
+        assert_eq!(report.actions.iter().filter(|action| action.kind == "SCALE").count(), 2);
+    }
+}
+
+#[test]
+fn a_job_whose_servers_have_changed_is_taken_over_with_those_that_it_has() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut job = slow_job(MODES[1], folder.path());
+    let workers = nodes(&job, "worker-");
+    to_servers(&job, 3, folder.path());
+    wait_for("a checkpoint", || ask(&["checkpoint"], folder.path()).ok());
+    job.kill().unwrap();
+    job.wait().unwrap();
+    let job = resume(folder.path().to_str().unwrap(), &[]).spawn().unwrap();
+    // A job that is taken over changes its servers as any other.
+    let said = to_servers(&job, 1, folder.path());
+    assert!(said.contains("from 3 to 1 servers"), "{said}");
+    assert!(workers.iter().all(|worker| alive(*worker)), "workers keep their processes");
+    let output = finish(job);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    counted_twice(folder.path(), false);
+}
+
+#[test]
+fn a_number_of_servers_that_a_job_cannot_have_is_refused_in_one_line_and_changes_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let job = slow_job(MODES[1], folder.path());
+    let servers = nodes(&job, "server-");
+    for (words, why) in [
+        (
+            ["scale", "--servers", "5000"],
+            "does not change to 5000 servers: --servers = 5000: must be at most 4096",
+        ),
+        (["scale", "--servers", "0"], "a number of servers, at least 1"),
+    ] {
+        let error = ask(&words, folder.path()).unwrap_err();
+        assert!(error.contains(why) && error.trim_end().lines().count() == 1, "{error}");
+    }
+    let said = ask(&["scale", "--servers", "2"], folder.path()).unwrap();
+    assert!(said.contains("has 2 servers already"), "{said}");
+    assert_eq!(nodes(&job, "server-"), servers);
+    ask(&["stop"], folder.path()).unwrap();
+    finish(job);
+
+    let folder = tempfile::tempdir().unwrap();
+    let job = slow_job(MODES[0], folder.path());
+    let error = ask(&["scale", "--servers", "2"], folder.path()).unwrap_err();
+    assert!(error.contains("choose --sync ps-bsp") && error.trim_end().lines().count() == 1, "{error}");
+    ask(&["stop"], folder.path()).unwrap();
+    finish(job);
+}
+
 #[test]
 fn workers_that_are_all_killed_go_on_from_the_newest_checkpoint_in_the_same_run() {
     let groups = MODES.into_iter().filter(|mode| !mode.contains(&"--servers"));

@@ -9,6 +9,9 @@
 //! its own pace, all of them stand still between two of their steps, those that come wait to be let in, and the last to
 //! stop begins the copying.
 //!
+//! A checkpoint through which servers hand their parameters over holds the training until it is complete: every worker that stands
+//! still when its copies exist, the keeper among them, stays so, and workers that come wait.
+//!
 //! An attempt that is not through in time is given up, and everyone goes on; the next one has another number.
 //!
 //! Source: `semantics.md` §4 (a cut with and without a barrier); which workers stand still is our design.
@@ -118,11 +121,21 @@ struct Attempt {
     stage: Stage,
     /// Every worker has to stand still, not the keeper alone.
     everyone: bool,
+    /// The job goes on from nothing but the complete checkpoint: those that stand still do so until then.
+    holds: bool,
     /// Takes the copies; where every worker stands still it is known once all do.
     keeper: Option<Holder>,
     /// Stand still and wait for the word to go on.
     resting: BTreeSet<Holder>,
     until: JobTime,
+}
+
+impl Attempt {
+    /// The answers to the workers that stand still, once nothing waits for them any more.
+    fn let_go(self) -> Vec<Rested> {
+        let go_on = |holder| Rested { holder, checkpoint: self.id, keep: false };
+        self.resting.into_iter().map(go_on).collect()
+    }
 }
 
 /// What a worker that stands still is told.
@@ -199,6 +212,7 @@ impl Checkpoints {
             id,
             stage: Stage::Resting,
             everyone: keeper.is_none(),
+            holds: false,
             keeper,
             resting: BTreeSet::new(),
             until,
@@ -234,9 +248,18 @@ impl Checkpoints {
         self.attempt.is_some()
     }
 
-    /// Whether an attempt waits for workers to stand still, or for its copies.
+    /// Has the workers that stand still for the attempt under way do so until it is complete. Returns its number; `None` if there is
+    /// none, or its copies exist and the job trains already.
+    pub(super) fn hold_training(&mut self) -> Option<CheckpointId> {
+        let attempt = self.attempt.as_mut().filter(|attempt| attempt.stage != Stage::Writing)?;
+        attempt.holds = true;
+        Some(attempt.id)
+    }
+
+    /// Whether no step may be committed without the keeper: an attempt waits for workers to stand still, or for its copies, or has
+    /// them stand still to its end.
     pub(super) fn is_gathering(&self) -> bool {
-        self.attempt.as_ref().is_some_and(|attempt| attempt.stage != Stage::Writing)
+        self.attempt.as_ref().is_some_and(|attempt| attempt.stage != Stage::Writing || attempt.holds)
     }
 
     /// The checkpoint for which this worker should stand still.
@@ -245,9 +268,10 @@ impl Checkpoints {
         attempt.keeper.is_none_or(|keeper| keeper == holder).then_some(attempt.id)
     }
 
-    /// Whether workers that come have to wait until the copies are taken.
+    /// Whether workers that come have to wait until the copies are taken, or the checkpoint is complete.
     pub(super) fn holds_joins(&self) -> bool {
-        self.attempt.as_ref().is_some_and(|attempt| attempt.everyone && attempt.stage != Stage::Writing)
+        let holds = |of: &Attempt| of.holds || (of.everyone && of.stage != Stage::Writing);
+        self.attempt.as_ref().is_some_and(holds)
     }
 
     /// A worker stands still for this checkpoint. The master waits for those of `workers` that do not yet; once all stand still,
@@ -270,6 +294,10 @@ impl Checkpoints {
             // Its answer was lost.
             Stage::Cutting if attempt.keeper == Some(holder) => answer(true),
             Stage::Cutting if attempt.resting.contains(&holder) => None,
+            Stage::Writing if attempt.holds => {
+                attempt.resting.insert(holder);
+                None
+            }
             _ => answer(false),
         }
     }
@@ -295,27 +323,31 @@ impl Checkpoints {
         if attempt.stage != Stage::Cutting {
             return Vec::new();
         }
+        attempt.stage = Stage::Writing;
+        attempt.until = now + WRITE_LIMIT;
+        if taken && attempt.holds {
+            return Vec::new();
+        }
         let keeper = attempt.keeper;
         let others: Vec<Holder> = std::mem::take(&mut attempt.resting)
             .into_iter()
             .filter(|holder| Some(*holder) != keeper)
             .collect();
-        attempt.stage = Stage::Writing;
-        attempt.until = now + WRITE_LIMIT;
         if !taken {
             self.give_up(now);
         }
         others.into_iter().map(|holder| Rested { holder, checkpoint: id, keep: false }).collect()
     }
 
-    /// A checkpoint is complete, or never will be: whether it was the attempt under way, or the last of all.
-    pub(super) fn ended(&mut self, now: JobTime, id: CheckpointId, kept: bool) -> bool {
-        let ours = self.attempt.take_if(|attempt| attempt.id == id).is_some();
-        if ours && !kept {
+    /// A checkpoint is complete, or never will be: the attempt under way, or the last of all. Returns the answers to the workers that
+    /// stand still for it, which go on.
+    pub(super) fn ended(&mut self, now: JobTime, id: CheckpointId, kept: bool) -> Vec<Rested> {
+        self.last_of_all.take_if(|(last, _)| *last == id);
+        let Some(attempt) = self.attempt.take_if(|attempt| attempt.id == id) else { return Vec::new() };
+        if !kept {
             self.not_before = now + RETRY_PAUSE;
         }
-        let last = self.last_of_all.take_if(|(last, _)| *last == id).is_some();
-        ours || last
+        attempt.let_go()
     }
 
     /// A worker is gone. The master gives an attempt up whose keeper is gone, also while that worker writes the copies itself
@@ -345,11 +377,7 @@ impl Checkpoints {
     pub(super) fn give_up(&mut self, now: JobTime) -> Vec<Rested> {
         let Some(attempt) = self.attempt.take() else { return Vec::new() };
         self.not_before = now + RETRY_PAUSE;
-        let go_on = |holder| Rested { holder, checkpoint: attempt.id, keep: false };
-        match attempt.stage {
-            Stage::Resting | Stage::Cutting => attempt.resting.into_iter().map(go_on).collect(),
-            Stage::Writing => Vec::new(),
-        }
+        attempt.let_go()
     }
 
     /// What was trained is undone. Gives the attempt up; steps and epochs count from the checkpoint on, when training begins again.

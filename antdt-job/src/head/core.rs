@@ -46,7 +46,7 @@ pub(super) struct Node {
     pub(super) exited: bool,
     /// The newest rollback that a worker was let in after.
     pub(super) rollback: RollbackId,
-    /// The job goes on without it, until it is launched again.
+    /// The job goes on without it, until it is launched again; of a server, until the job has so many again.
     pub(super) retired: bool,
 }
 
@@ -388,7 +388,7 @@ impl HeadCore {
         self.membership_changed = true;
         self.joined = Participants::default();
         let is_over = |(id, node): &(NodeId, &Node)| {
-            id.role == Role::Server || (node.status == NodeStatus::Finished && !node.retired)
+            !node.retired && (id.role == Role::Server || node.status == NodeStatus::Finished)
         };
         let over: Vec<Holder> =
             self.nodes.iter().filter(is_over).map(|(id, node)| Holder::new(id, node.incarnation)).collect();
@@ -424,7 +424,8 @@ impl HeadCore {
 
     /// Learns the addresses of the servers, once all are known.
     pub(super) fn find_servers(&mut self) {
-        let servers = self.nodes.of_role(Role::Server).map(|(_, node)| {
+        let present = self.nodes.of_role(Role::Server).filter(|(_, node)| !node.retired);
+        let servers = present.map(|(_, node)| {
             let running = node.status == NodeStatus::Running;
             node.registered.as_ref().filter(|_| running).map(|registered| registered.data_address.clone())
         });
@@ -717,6 +718,9 @@ impl HeadCore {
         let mut of_role = |role, count| {
             let mut views = Vec::with_capacity(count);
             for (id, node) in self.nodes.of_role(role) {
+                if role == Role::Server && node.retired {
+                    continue;
+                }
                 while sizes.next_if(|(known, _)| **known < id).is_some() {}
                 let size = sizes.next_if(|(known, _)| **known == id).map_or(0, |(_, size)| *size);
                 views.push(self.view_of(now, id, node, in_force, size));

@@ -36,7 +36,7 @@ pub struct NodeRecord {
     pub restarts: u32,
     /// Whether the job goes on without the node, now or as soon as it has left.
     pub retiring: bool,
-    /// Whether the node has left because the job goes on without it.
+    /// Whether the node has left because the job goes on without it, or is a server more than the job has.
     pub retired: bool,
     /// Number of restarts of the node for slowness.
     #[cfg_attr(feature = "serde", serde(default))]
@@ -112,6 +112,9 @@ impl Head {
         head.resumed = Some(Spent { nodes: spent.collect(), recent: record.slow_restarts });
         for node in &record.nodes {
             head.recall(node);
+        }
+        if head.core.capabilities().needs_servers() {
+            head.core.config.servers = head.core.count_servers();
         }
         head.core.membership.continue_after(record.membership);
         head.core.memory.recall(&record.memory);

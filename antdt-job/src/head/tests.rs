@@ -118,6 +118,7 @@ impl World {
             HeadEffect::Committed(holder, commit) => format!("committed {holder} {}", commit.step),
             HeadEffect::Undone(holder) => format!("undone {holder}"),
             HeadEffect::RollBack(rollback) => format!("roll back {rollback}"),
+            HeadEffect::Servers(servers) => format!("{servers} servers"),
             HeadEffect::Rested { holder, checkpoint, keep } => {
                 format!("{holder} {} {checkpoint}", if keep { "keeps" } else { "goes on after" })
             }
@@ -1636,6 +1637,184 @@ fn a_server_that_its_platform_takes_back_goes_once_a_checkpoint_has_its_part() {
     assert_eq!(world.orders(), ["kill server-0#0"]);
     world.exits(server(0), KILLED);
     assert!(world.orders().contains(&"roll back 1".to_owned()));
+}
+
+/// A job with servers that takes checkpoints and can go back, in which all take part.
+fn that_hands_over(sync: &'static str, workers: u32, servers: u32) -> World {
+    let schedule = CheckpointSchedule { every: CheckpointEvery::End, first: CheckpointId(1), epochs: 1 };
+    let mut world = World::with(sync, workers, servers, Box::new(Unmanaged), Some(schedule));
+    world.head.core.config.can_roll_back = true;
+    let mut world = world.running();
+    world.tell(HeadEvent::Tick(Some(Counts { total: 100, todo: 90, acked: 10, ..Counts::default() })));
+    world.orders();
+    world
+}
+
+fn life_of_server(index: u32, incarnation: u32) -> Holder {
+    Holder::new(NodeId::server(index), Incarnation(incarnation))
+}
+
+/// The checkpoint of a hand-over is taken by worker 0, as far as the copies.
+fn copied(world: &mut World) -> CheckpointId {
+    let checkpoint = ordered(world, worker(0, 0)).expect("a checkpoint is taken");
+    for index in 0..2 {
+        world.tell(HeadEvent::Rest { holder: worker(index, 0), checkpoint });
+    }
+    world.orders();
+    world.tell(HeadEvent::Cut { checkpoint, taken: Ok(()) });
+    world.tell(HeadEvent::Rest { holder: worker(0, 0), checkpoint });
+    checkpoint
+}
+
+#[test]
+fn servers_hand_over_to_more_of_them_and_to_fewer_and_no_step_is_committed_after_the_copies() {
+    // One step waits for all workers, the other one for one of them.
+    for sync in ["ps-bsp", "ps-backup=1"] {
+        let mut world = that_hands_over(sync, 2, 2);
+        let answer = world.tell(HeadEvent::ScaleServers { servers: 3 });
+        assert!(matches!(answer, HeadAnswer::Scaled { before: 2 }), "{answer:?}");
+        let checkpoint = copied(&mut world);
+        let readiness =
+            Readiness { samples: 1, end_of_data: false, plan: PlanVersion(1), acks: vec![ack(1, 1)] };
+        world.tell(HeadEvent::Ready { holder: worker(1, 0), step: 0, readiness });
+        assert_eq!(world.orders(), [""; 0], "{sync}: nobody goes on");
+        world.tell(HeadEvent::Kept { checkpoint, outcome: Ok("here".to_owned()) });
+        let orders = world.orders();
+        let of = |what: &str| {
+            orders.iter().position(|order| order == what).unwrap_or_else(|| panic!("{what}: {orders:?}"))
+        };
+        assert!(
+            of("3 servers") < of("roll back 1") && orders.contains(&"undone worker-1#0".to_owned()),
+            "{orders:?}"
+        );
+        assert!(
+            of("kill server-0#0") < of("worker-0#0 goes on after 1")
+                && of("kill server-1#0") < of("worker-0#0 goes on after 1"),
+            "no server takes a push of a worker that goes on: {orders:?}"
+        );
+        world.tell(rolled_back(1, Some("checkpoints/1")));
+        assert_eq!(world.orders(), ["launch server-0#1", "launch server-1#1", "launch server-2#0"]);
+        for holder in [life_of_server(0, 1), life_of_server(1, 1), life_of_server(2, 0)] {
+            world.register(holder);
+        }
+        world.joins_again(worker(0, 0));
+        world.joins_again(worker(1, 0));
+        let joined = world.effects.iter().find_map(|effect| match effect {
+            HeadEffect::Joined(_, joined) => Some(joined.clone()),
+            _ => None,
+        });
+        assert_eq!(joined.expect("both have come").servers.len(), 3);
+        world.orders();
+
+        // Those that were killed before are news of the past, and those that go are not started again.
+        world.exits(server(1), KILLED);
+        world.tell(HeadEvent::ScaleServers { servers: 1 });
+        let checkpoint = copied(&mut world);
+        world.tell(HeadEvent::Kept { checkpoint, outcome: Ok("here".to_owned()) });
+        assert!(world.orders().contains(&"1 servers".to_owned()));
+        world.tell(rolled_back(2, Some("checkpoints/2")));
+        assert_eq!(world.orders(), ["launch server-0#2"]);
+        world.exits(life_of_server(1, 1), KILLED);
+        world.exits(life_of_server(2, 0), KILLED);
+        world.register(life_of_server(0, 2));
+        world.joins_again(worker(0, 0));
+        world.joins_again(worker(1, 0));
+        assert_eq!(world.orders(), ["joined worker-0#0 at 0", "joined worker-1#0 at 0"]);
+
+        // A server that comes back begins a life of its own.
+        world.tell(HeadEvent::ScaleServers { servers: 2 });
+        let checkpoint = copied(&mut world);
+        world.tell(HeadEvent::Kept { checkpoint, outcome: Ok("here".to_owned()) });
+        world.orders();
+        world.tell(rolled_back(3, Some("checkpoints/3")));
+        assert_eq!(world.orders(), ["launch server-0#3", "launch server-1#2"]);
+    }
+}
+
+#[test]
+fn servers_stay_and_training_goes_on_if_the_checkpoint_is_not_taken() {
+    let mut world = that_hands_over("ps-asp", 2, 2);
+    world.tell(HeadEvent::ScaleServers { servers: 3 });
+    let checkpoint = copied(&mut world);
+    assert_eq!(world.orders(), [""; 0], "all stand still, the keeper too");
+    let answer = world.tell(HeadEvent::ScaleServers { servers: 4 });
+    let HeadAnswer::Refused(why) = answer else { panic!("{answer:?}") };
+    assert!(why.contains("from 2 to 3 servers"), "{why}");
+    world.tell(HeadEvent::Kept { checkpoint, outcome: Err("the disk is full".to_owned()) });
+    assert_eq!(world.orders(), ["worker-0#0 goes on after 1", "worker-1#0 goes on after 1"]);
+    let said = world.notes.iter().rev().find_map(|note| match note {
+        Note::Event { kind: "refused", text, .. } => Some(text.clone()),
+        _ => None,
+    });
+    assert!(said.is_some_and(|text| text.contains("the disk is full") && text.contains("the servers stay")));
+    world.tell(HeadEvent::Tick(Some(Counts { total: 100, todo: 90, acked: 10, ..Counts::default() })));
+    assert_eq!(ordered(&mut world, worker(0, 0)), None, "it is not tried for ever");
+    // The user may ask again.
+    let answer = world.tell(HeadEvent::ScaleServers { servers: 1 });
+    assert!(matches!(answer, HeadAnswer::Scaled { before: 2 }), "{answer:?}");
+    assert!(ordered(&mut world, worker(0, 0)).is_some());
+}
+
+#[test]
+fn a_hand_over_outlives_its_keeper_and_is_carried_out_when_a_server_dies_before_it_is_complete() {
+    let mut world = that_hands_over("ps-bsp", 2, 2);
+    world.tell(HeadEvent::ScaleServers { servers: 1 });
+    let checkpoint = ordered(&mut world, worker(0, 0)).expect("a checkpoint is taken");
+    world.exits(worker(0, 0), KILLED);
+    world.tell(HeadEvent::Tick(Some(Counts { total: 100, todo: 90, acked: 10, ..Counts::default() })));
+    let again = ordered(&mut world, worker(1, 0)).expect("the other worker takes the next one");
+    assert!(again > checkpoint);
+    world.orders();
+    world.exits(server(1), KILLED);
+    let orders = world.orders();
+    assert!(
+        orders.contains(&"1 servers".to_owned()) && orders.contains(&"roll back 1".to_owned()),
+        "{orders:?}"
+    );
+    world.tell(rolled_back(1, None));
+    world.wait(Duration::from_secs(5));
+    let orders = world.orders();
+    let servers: Vec<&String> = orders.iter().filter(|order| order.starts_with("launch server")).collect();
+    assert_eq!(servers, ["launch server-0#1"]);
+}
+
+#[test]
+fn another_master_goes_on_with_the_servers_that_the_job_has_now() {
+    let mut world = that_hands_over("ps-bsp", 2, 3);
+    world.tell(HeadEvent::ScaleServers { servers: 1 });
+    let checkpoint = copied(&mut world);
+    world.tell(HeadEvent::Kept { checkpoint, outcome: Ok("here".to_owned()) });
+    world.tell(rolled_back(1, None));
+    world.register(life_of_server(0, 1));
+    let record = world.head.record();
+    let config = World::new("ps-bsp", 2, 3).head.core.config;
+    let mut next = Head::resume(HeadConfig { can_roll_back: true, ..config }, &record).unwrap();
+    next.handle(world.now, HeadEvent::Begin);
+    assert_eq!((next.core.config.servers, next.core.servers.len()), (1, 0));
+    let outcome = Ok(RolledBack { checkpoint: None, counts: Counts::default(), text: "back".to_owned() });
+    next.handle(world.now, HeadEvent::RolledBack { rollback: RollbackId(2), outcome });
+    let launched = std::iter::from_fn(|| next.poll_effect()).filter_map(|effect| match effect {
+        HeadEffect::Launch(holder) if holder.node.role == Role::Server => Some(holder),
+        _ => None,
+    });
+    assert_eq!(launched.collect::<Vec<_>>(), [life_of_server(0, 2)]);
+}
+
+#[test]
+fn a_number_of_servers_that_cannot_be_is_refused_with_the_reason() {
+    let refused = |world: &mut World, servers| match world.tell(HeadEvent::ScaleServers { servers }) {
+        HeadAnswer::Refused(why) => why,
+        answer => panic!("{answer:?}"),
+    };
+    let mut world = that_hands_over("ps-bsp", 2, 2);
+    assert_eq!(refused(&mut world, 0), "--sync ps-bsp has at least 1 server");
+    let answer = world.tell(HeadEvent::ScaleServers { servers: 2 });
+    assert!(matches!(answer, HeadAnswer::Scaled { before: 2 }), "{answer:?}");
+    assert_eq!(ordered(&mut world, worker(0, 0)), None, "it has so many");
+    assert!(refused(&mut with_checkpoints("allreduce", 2, 0), 1).contains("has no servers"));
+    assert!(refused(&mut World::that_can_roll_back("ps-bsp", 2, 2), 3).contains("--report-dir"));
+    world.exits(server(0), KILLED);
+    assert!(refused(&mut world, 3).contains("going back to its newest checkpoint"));
 }
 
 #[test]

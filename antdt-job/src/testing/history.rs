@@ -100,10 +100,13 @@ pub enum Step {
         /// Time in which the worker may finish its batch, in milliseconds.
         drain_ms: u16,
     },
-    /// The user asks for another number of workers.
+    /// The user asks for another number of workers, and of servers where a mode has them.
     Scale {
         /// New number of workers. The master refuses 0, and more workers than the global batch has samples.
         workers: u8,
+        /// New number of servers; 0 leaves it as it is.
+        #[serde(default)]
+        servers: u8,
     },
     /// The user asks for a checkpoint at once.
     Checkpoint,
@@ -205,7 +208,8 @@ fn steps() -> impl Strategy<Value = Step> {
             Step::Plan { shift, pieces, local_steps, backups: shift % 4 }
         }),
         2 => (process(), 0..300_u16).prop_map(|(worker, drain_ms)| Step::Restart { worker, drain_ms }),
-        1 => (0..=WORKERS_MAX + 2).prop_map(|workers| Step::Scale { workers }),
+        // A draw of its own would give every seed another history.
+        1 => (0..=WORKERS_MAX + 2).prop_map(|workers| Step::Scale { workers, servers: workers % 4 }),
         1 => Just(Step::Checkpoint),
         1 => prop::bool::ANY.prop_map(|written| Step::RestartMaster { written }),
         1 => (0..6_u8).prop_map(|which| Step::OldJoin { which }),

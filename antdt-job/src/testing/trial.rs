@@ -507,8 +507,11 @@ impl<'a> Trial<'a> {
                 self.wish(Wish::Plan { shift, pieces, local_steps, backups });
             }
             Step::Restart { worker, drain_ms } => self.wish(Wish::Restart { worker, drain_ms }),
-            Step::Scale { workers } => {
+            Step::Scale { workers, servers } => {
                 self.tell(HeadEvent::Scale { workers: workers.into() })?;
+                if servers > 0 && self.capabilities.needs_servers() {
+                    self.tell(HeadEvent::ScaleServers { servers: servers.into() })?;
+                }
             }
             Step::Checkpoint => {
                 self.tell(HeadEvent::Checkpoint(None))?;
@@ -669,6 +672,12 @@ impl<'a> Trial<'a> {
                 HeadEffect::Kill(holder) if self.lives.contains_key(&holder) => {
                     self.die(holder, 0);
                     self.news.push(holder);
+                }
+                HeadEffect::Servers(_) => {
+                    let none = self.servers.is_empty();
+                    self.holds(Invariant::NumbersGrow, none, || {
+                        "the number of servers changes while some are up".to_owned()
+                    })?;
                 }
                 HeadEffect::Kill(_) | HeadEffect::Order(_) | HeadEffect::Note { .. } => {}
                 HeadEffect::Settle(contribution) => {
@@ -1264,7 +1273,6 @@ impl<'a> Trial<'a> {
             life.keeps = Some((checkpoint, tries + 1));
             return Ok(());
         }
-        life.coming = Some(Reply::Rested.into());
         let taken =
             if whole { Ok(()) } else { Err("the ledger has other samples than the model".to_owned()) };
         if whole {
@@ -1272,7 +1280,15 @@ impl<'a> Trial<'a> {
             let writer = self.capabilities.forms_groups().then_some(holder);
             self.written.push((checkpoint, writer));
         }
-        self.tell(HeadEvent::Cut { checkpoint, taken }).map(|_| ())
+        self.tell(HeadEvent::Cut { checkpoint, taken })?;
+        if self.capabilities.forms_groups() {
+            if let Some(life) = self.lives.get_mut(&holder) {
+                life.coming = Some(Reply::Rested.into());
+            }
+            return Ok(());
+        }
+        // It asks whether the job hands its servers over, and stands still for that if it does.
+        self.tell(HeadEvent::Rest { holder, checkpoint }).map(|_| ())
     }
 
     fn is_exact(&mut self, holder: Holder, checkpoint: CheckpointId) -> Result<(), Breach> {

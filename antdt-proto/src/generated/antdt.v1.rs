@@ -2645,13 +2645,16 @@ pub struct StopRequest {}
 pub struct StopReply {}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ScaleRequest {
-    /// Number of workers that the job should have, at least 1.
+    /// Number of workers that the job should have, at least 1; unused if `servers` is present.
     #[prost(uint32, tag = "1")]
     pub workers: u32,
+    /// Number of parameter servers that the job should have, at least 1; absent to change the number of workers.
+    #[prost(uint32, optional, tag = "2")]
+    pub servers: ::core::option::Option<u32>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ScaleReply {
-    /// Number of workers before the change.
+    /// Number of workers, or of servers, before the change.
     #[prost(uint32, tag = "1")]
     pub before: u32,
 }
@@ -2994,8 +2997,8 @@ pub mod job_client {
             req.extensions_mut().insert(GrpcMethod::new("antdt.v1.Job", "Stop"));
             self.inner.unary(req, path, codec).await
         }
-        /// Changes the number of workers. The master answers at once; the status FAILED_PRECONDITION has the
-        /// reason for a refusal.
+        /// Changes the number of workers, or of parameter servers. The master answers at once; the status
+        /// FAILED_PRECONDITION has the reason for a refusal.
         pub async fn scale(
             &mut self,
             request: impl tonic::IntoRequest<super::ScaleRequest>,
@@ -3081,8 +3084,8 @@ pub mod job_server {
             &self,
             request: tonic::Request<super::StopRequest>,
         ) -> std::result::Result<tonic::Response<super::StopReply>, tonic::Status>;
-        /// Changes the number of workers. The master answers at once; the status FAILED_PRECONDITION has the
-        /// reason for a refusal.
+        /// Changes the number of workers, or of parameter servers. The master answers at once; the status
+        /// FAILED_PRECONDITION has the reason for a refusal.
         async fn scale(
             &self,
             request: tonic::Request<super::ScaleRequest>,

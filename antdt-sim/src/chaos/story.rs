@@ -212,6 +212,7 @@ fn head(event: &HeadEvent, answer: &HeadAnswer) -> Option<String> {
             format!("master: asked what became of checkpoint {checkpoint}: {word}")
         }
         HeadEvent::Scale { workers } => format!("master: asked for {workers} workers: {word}"),
+        HeadEvent::ScaleServers { servers } => format!("master: asked for {servers} servers: {word}"),
         HeadEvent::Stalled { holder, stall } => {
             format!(
                 "master: {holder} has been {} for {:?} and does not get on: {word}",
@@ -266,6 +267,7 @@ fn effect(effect: &HeadEffect) -> Option<String> {
         HeadEffect::Note { note: Note::Published(plan), .. } => format!("! plan {plan:?}"),
         HeadEffect::Undone(holder) => format!("master: the step of {holder} is undone"),
         HeadEffect::RollBack(rollback) => format!("master: the job goes back, rollback {rollback}"),
+        HeadEffect::Servers(servers) => format!("master: the job has {servers} servers from now on"),
         HeadEffect::Rested { holder, checkpoint, keep: true } => {
             format!("master: {holder} takes the copies of checkpoint {checkpoint}")
         }

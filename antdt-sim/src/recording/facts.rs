@@ -160,6 +160,7 @@ enum Effect {
     Committed(IgnoredAny, IgnoredAny),
     Undone(IgnoredAny),
     RollBack(IgnoredAny),
+    Servers(IgnoredAny),
     Rested(IgnoredAny),
     End(Result<(), String>),
     Note { at: JobTime, note: Note },
@@ -337,6 +338,7 @@ impl Gathering {
             | HeadEvent::Exited(..)
             | HeadEvent::Checkpoint(_)
             | HeadEvent::Scale { .. }
+            | HeadEvent::ScaleServers { .. }
             | HeadEvent::Stalled { .. }
             | HeadEvent::Preempted(_)
             | HeadEvent::Tick(None)
@@ -428,6 +430,7 @@ impl Gathering {
             | Effect::Committed(..)
             | Effect::Undone(_)
             | Effect::RollBack(_)
+            | Effect::Servers(_)
             | Effect::Rested(_) => {}
         }
     }

@@ -7,7 +7,7 @@ use antdt_core::text::nearest;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, ArgMatches, Command as Clap};
 
-use super::{CliError, Command, DataSynth, chaos, config, model, simulate};
+use super::{CliError, Command, DataSynth, ScaleTo, chaos, config, model, simulate};
 use crate::job::value::Form;
 use crate::job::{JobSetting, JobSpec};
 
@@ -198,14 +198,21 @@ fn grammar() -> Clap {
                 ),
         )
         .subcommand(
-            remote("scale", "Change the number of workers of a running job")
+            remote("scale", "Change the number of workers, or of parameter servers, of a running job")
+                .override_usage("antdt scale N [DIR]\n       antdt scale --servers N [DIR]")
                 .mut_arg("dir", |dir| dir.index(2))
                 .arg(
                     Arg::new("workers")
                         .value_name("N")
-                        .required(true)
+                        .required_unless_present("servers")
                         .index(1)
                         .help("workers that the job is to have"),
+                )
+                .arg(
+                    Arg::new("servers")
+                        .long("servers")
+                        .value_name("N")
+                        .help("parameter servers that the job is to have, instead of workers"),
                 ),
         )
         .subcommand(remote("checkpoint", "Have a running job take a checkpoint, and wait for it"))
@@ -215,13 +222,27 @@ fn grammar() -> Clap {
         .subcommand(hidden("exec").arg(Arg::new("program").last(true).num_args(1..).required(true)))
 }
 
-/// The number of workers that a job is to have.
-pub(super) fn workers(scale: &ArgMatches) -> Result<u32, CliError> {
-    let text = scale.get_one::<String>("workers").map(String::as_str).unwrap_or_default();
-    match text.parse() {
-        Ok(workers) if workers > 0 => Ok(workers),
-        _ => Err(CliError::new(format!("scale N = {text}: a number of workers, at least 1"))),
+/// The number of workers, or of servers, that a job is to have.
+pub(super) fn scale(scale: &ArgMatches) -> Result<Command, CliError> {
+    let text = |name: &str| scale.get_one::<String>(name).map(String::as_str);
+    let number = |text: &str| text.parse().ok().filter(|number: &u32| *number > 0);
+    let (first, second) = (text("workers").unwrap_or_default(), text("dir").map(PathBuf::from));
+    let Some(servers) = text("servers") else {
+        let workers = number(first)
+            .ok_or_else(|| CliError::new(format!("scale N = {first}: a number of workers, at least 1")))?;
+        return Ok(Command::Scale { to: ScaleTo::Workers(workers), dir: second });
+    };
+    let servers = number(servers).ok_or_else(|| {
+        CliError::new(format!("scale --servers N = {servers}: a number of servers, at least 1"))
+    })?;
+    // The one word that may stand there is the folder.
+    if second.is_some() || first.parse::<u32>().is_ok() {
+        return Err(CliError::new(format!(
+            "scale {first} --servers {servers}: workers and servers are changed one after the other; leave one number out"
+        )));
     }
+    let dir = (!first.is_empty()).then(|| PathBuf::from(first));
+    Ok(Command::Scale { to: ScaleTo::Servers(servers), dir })
 }
 
 /// Applies the grammar.

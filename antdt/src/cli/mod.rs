@@ -32,6 +32,16 @@ mod tests;
 pub use model::ModelExport;
 pub use simulate::{Changes, Diff, Sim, WhatIfCommand};
 
+/// Number of processes that `antdt scale` changes a job to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ScaleTo {
+    /// Number of workers, at least 1.
+    Workers(u32),
+    /// Number of parameter servers, at least 1.
+    Servers(u32),
+}
+
 /// A command line, parsed and checked.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
@@ -63,10 +73,10 @@ pub enum Command {
     Diff(Diff),
     /// `antdt status`: show the progress of a running job.
     Status(Status),
-    /// `antdt scale`: change the number of workers of a running job.
+    /// `antdt scale`: change the number of workers, or of parameter servers, of a running job.
     Scale {
-        /// Number of workers that the job should have.
-        workers: u32,
+        /// Number of workers, or of servers, that the job should have.
+        to: ScaleTo,
         /// Path of the job's run directory; `None` if the user named none.
         dir: Option<PathBuf>,
     },
@@ -232,7 +242,7 @@ where
             };
             Ok(Command::Status(Status { dir: folder(status), show }))
         }
-        Some(("scale", scale)) => Ok(Command::Scale { workers: flags::workers(scale)?, dir: folder(scale) }),
+        Some(("scale", scale)) => flags::scale(scale),
         Some(("checkpoint", checkpoint)) => Ok(Command::Checkpoint(folder(checkpoint))),
         Some(("stop", stop)) => Ok(Command::Stop(folder(stop))),
         Some(("worker", _)) => Ok(Command::Worker),

@@ -57,6 +57,29 @@ fn a_master_in_waiting_and_the_doctor_are_asked_for_by_folder() {
 }
 
 #[test]
+fn a_job_is_scaled_by_its_workers_or_by_its_servers() {
+    let scale = |to, dir: Option<&str>| Ok(Command::Scale { to, dir: dir.map(PathBuf::from) });
+    assert_eq!(parse_with("scale 4", &[]), scale(ScaleTo::Workers(4), None));
+    assert_eq!(parse_with("scale 4 report", &[]), scale(ScaleTo::Workers(4), Some("report")));
+    assert_eq!(parse_with("scale --servers 3", &[]), scale(ScaleTo::Servers(3), None));
+    for line in ["scale --servers 3 report", "scale report --servers=3"] {
+        assert_eq!(parse_with(line, &[]), scale(ScaleTo::Servers(3), Some("report")), "{line}");
+    }
+    for (line, why) in [
+        ("scale", "<N> is missing"),
+        ("scale few", "scale N = few: a number of workers, at least 1"),
+        ("scale 0 report", "scale N = 0: "),
+        ("scale --servers 0 report", "scale --servers N = 0: a number of servers, at least 1"),
+        ("scale --servers report", "scale --servers N = report: "),
+        ("scale 4 --servers 3", "workers and servers are changed one after the other"),
+        ("scale 4 report --servers 3", "workers and servers are changed one after the other"),
+    ] {
+        let said = refused(line);
+        assert!(said.contains(why) && said.lines().count() == 1, "{line}: {said}");
+    }
+}
+
+#[test]
 fn underscores_in_flags_are_dashes_and_in_values_stay() {
     let spec = run("run --nproc_per_node=2 --global_batch_size 8 --data a_b/c_d.tsv --report_dir=x_y");
     assert_eq!((spec.workers, spec.global_batch_size), (2, 8));

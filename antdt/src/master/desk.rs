@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -43,6 +44,8 @@ struct Inner {
     recorder: Arc<Mutex<Recorder>>,
     /// The checkpoint that nodes start from.
     from: Arc<Mutex<Option<PathBuf>>>,
+    /// Number of servers that the job has.
+    servers: Arc<AtomicU32>,
     /// Those whose ledger is cut, and files of others that were there before.
     open: Mutex<BTreeMap<CheckpointId, Open>>,
     /// How often what was open became void. Held while a manifest is written.
@@ -63,6 +66,8 @@ struct ModelCopy {
     trained: Trained,
     layout: ParamLayout,
     optimizer: String,
+    /// Number of servers that have a part of it; 0 if it is a worker's.
+    servers: u32,
 }
 
 impl Desk {
@@ -73,7 +78,7 @@ impl Desk {
         ledger: ShardHandle,
         head: Mailbox<Head>,
         recorder: Arc<Mutex<Recorder>>,
-        from: Arc<Mutex<Option<PathBuf>>>,
+        (from, servers): (Arc<Mutex<Option<PathBuf>>>, Arc<AtomicU32>),
     ) -> Self {
         let (open, voided) = Default::default();
         Self(Arc::new(Inner {
@@ -85,6 +90,7 @@ impl Desk {
             head,
             recorder,
             from,
+            servers,
             open,
             voided,
         }))
@@ -121,8 +127,10 @@ impl Desk {
         let layout =
             serde_json::from_str(&request.layout).map_err(|error| format!("the model's shape: {error}"))?;
         let trained = Trained { steps: request.steps, samples: request.samples };
-        let copy = ModelCopy { trained, layout, optimizer: request.optimizer };
         let voided = *self.0.voided.lock().await;
+        // Those that copied it: before their number changes, what is open is void.
+        let servers = self.0.servers.load(Ordering::Relaxed);
+        let copy = ModelCopy { trained, layout, optimizer: request.optimizer, servers };
         let cut = self.cut_ledger(checkpoint, trained.samples).await?;
         let still = self.0.voided.lock().await;
         if *still != voided {
@@ -178,8 +186,10 @@ impl Desk {
 
     /// Writes the manifest beside the job, if the ledger is cut and all parts are there.
     fn complete(&self, checkpoint: CheckpointId) {
-        let due = self.0.spec.servers.max(1) as usize;
-        let whole = |open: &Open| open.cut.is_some() && open.files.len() == due;
+        let whole = |open: &Open| {
+            let due = open.cut.as_ref().map(|(_, copy)| copy.servers.max(1) as usize);
+            due == Some(open.files.len())
+        };
         let open = {
             let mut all = lock(&self.0.open);
             match all.get(&checkpoint) {
@@ -214,7 +224,8 @@ impl Inner {
     }
 
     fn commit(&self, cut: &LedgerCut, copy: ModelCopy, mut files: Vec<FileEntry>) -> Result<String, String> {
-        let spec = &self.spec;
+        let ModelCopy { trained, layout, optimizer, servers } = copy;
+        let spec = &JobSpec { servers, ..self.spec.clone() };
         files.sort_by(|a, b| a.name.cmp(&b.name));
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let mut extra = spec.texts();
@@ -222,7 +233,6 @@ impl Inner {
         extra.insert(DATASET.to_owned(), dataset);
         let settings = serde_json::to_string(spec).map_err(|error| error.to_string())?;
         extra.insert(SETTINGS.to_owned(), settings);
-        let ModelCopy { trained, layout, optimizer } = copy;
         let plan = lock(&self.recorder).newest_plan();
         let manifest = Manifest {
             format: Manifest::FORMAT,

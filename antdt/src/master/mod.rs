@@ -522,12 +522,14 @@ async fn run_once(
     };
     let nodes = Arc::new(Mutex::new(Some(nodes)));
     let from = Arc::new(Mutex::new(spec.resume.clone()));
+    let servers = Arc::new(AtomicU32::new(spec.servers));
     let desk = match (&folder, &ledger, &dataset) {
         (Some((folder, _)), Some(ledger), Some(dataset)) => {
             let (mailbox, recorder) = (mailbox.clone(), Arc::clone(&recorder));
             let (folder, dataset) = (folder.clone(), dataset.clone());
             let source = (spec.clone(), fingerprint);
-            Some(Desk::new(folder, source, dataset, ledger.handle(), mailbox, recorder, Arc::clone(&from)))
+            let now = (Arc::clone(&from), Arc::clone(&servers));
+            Some(Desk::new(folder, source, dataset, ledger.handle(), mailbox, recorder, now))
         }
         _ => None,
     };
@@ -547,6 +549,7 @@ async fn run_once(
         ledger: ledger.as_ref().map(ShardService::handle),
         parked: parked.clone(),
         recorder: Arc::clone(&recorder),
+        servers,
         restorer,
         journal: journaled.as_ref().map(|dir| HeadJournal::new(dir, state)),
         lead: run_dir.as_ref().map(RunDir::lead),
@@ -579,6 +582,7 @@ async fn run_once(
         fixed: (spec.sharding == Sharding::Static).then_some(
             "--sharding static divides the data among the workers that the job began with; their number cannot change",
         ),
+        spec: Arc::new(spec.clone()),
         head: mailbox.clone(),
         clock,
         pace: Arc::clone(&pace),
@@ -966,13 +970,9 @@ fn go_on(orphaned: &Orphaned) -> Result<Begun, JobError> {
     if let Some(file) = &spec.record {
         resumed += &format!(", and the recording {} ends with that master", file.display());
     }
-    Ok(Begun {
-        spec: spec.clone(),
-        dataset: Some(dataset.clone()),
-        folder,
-        snapshot: None,
-        resumed: Some(resumed),
-    })
+    // It may have other servers than it began with.
+    let spec = JobSpec { servers: servers(&orphaned.state).unwrap_or(spec.servers), ..spec.clone() };
+    Ok(Begun { spec, dataset: Some(dataset.clone()), folder, snapshot: None, resumed: Some(resumed) })
 }
 
 /// Lives of which the launcher of an earlier master has left nothing, though they had not ended.
@@ -988,6 +988,13 @@ fn present(state: &HeadState) -> u32 {
     let nodes = state.record.nodes.iter();
     let workers = nodes.filter(|node| node.holder.node.role == Role::Worker && !node.retiring).count();
     u32::try_from(workers).unwrap_or(u32::MAX)
+}
+
+/// Number of servers that the job had; `None` if its master ended before it had started any.
+fn servers(state: &HeadState) -> Option<u32> {
+    let servers = state.record.nodes.iter().filter(|node| node.holder.node.role == Role::Server);
+    let present = servers.filter(|node| !node.retired).count();
+    u32::try_from(present).ok().filter(|servers| *servers > 0)
 }
 
 /// What became of the samples, and which of them are not done.

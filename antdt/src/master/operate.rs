@@ -18,6 +18,7 @@ use tonic::{Request, Response, Status};
 use super::lock;
 use super::recorder::Recorder;
 use super::runner::{NodeView, Nodes};
+use crate::job::JobSpec;
 use crate::report::ActionEntry;
 
 /// Newest actions that a look at the job shows.
@@ -40,6 +41,8 @@ pub(super) struct JobService {
     pub(super) workers: Arc<AtomicU32>,
     /// Why that number cannot change, if it cannot.
     pub(super) fixed: Option<&'static str>,
+    /// Settings that the job began with.
+    pub(super) spec: Arc<JobSpec>,
     pub(super) head: Mailbox<Head>,
     pub(super) clock: JobClock,
     pub(super) pace: Arc<Mutex<Pace>>,
@@ -153,13 +156,22 @@ impl v1::job_server::Job for JobService {
     }
 
     async fn scale(&self, request: Request<v1::ScaleRequest>) -> Result<Response<v1::ScaleReply>, Status> {
-        if let Some(why) = self.fixed {
-            return Err(Status::failed_precondition(why));
-        }
-        let workers = request.into_inner().workers;
-        match self.head.call(HeadEvent::Scale { workers }).await {
+        let v1::ScaleRequest { workers, servers } = request.into_inner();
+        let event = match (servers, self.fixed) {
+            (Some(servers), _) => {
+                // What a job with so many servers must not have, it must not get either.
+                let then = JobSpec { servers, ..JobSpec::clone(&self.spec) };
+                then.validate().map_err(|error| Status::failed_precondition(error.to_string()))?;
+                HeadEvent::ScaleServers { servers }
+            }
+            (None, Some(why)) => return Err(Status::failed_precondition(why)),
+            (None, None) => HeadEvent::Scale { workers },
+        };
+        match self.head.call(event).await {
             Ok(HeadAnswer::Scaled { before }) => {
-                self.workers.store(workers, Ordering::Relaxed);
+                if servers.is_none() {
+                    self.workers.store(workers, Ordering::Relaxed);
+                }
                 Ok(Response::new(v1::ScaleReply { before }))
             }
             Ok(HeadAnswer::Refused(why)) => Err(Status::failed_precondition(why)),

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -177,6 +178,8 @@ pub(super) struct HeadRunner {
     pub(super) ledger: Option<ShardHandle>,
     pub(super) parked: Parked,
     pub(super) recorder: Arc<Mutex<Recorder>>,
+    /// Number of servers that the job has.
+    pub(super) servers: Arc<AtomicU32>,
     /// What sets the job back, if it can go back.
     pub(super) restorer: Option<Restorer>,
     /// What a successor of this master finds, if it may have one.
@@ -284,6 +287,10 @@ impl Runner<Head> for HeadRunner {
                     let Some(restorer) = self.restorer.clone() else { continue };
                     // Not awaited here: files are read, and the head is waiting for this very effect.
                     tokio::spawn(async move { restorer.roll_back(rollback).await });
+                }
+                HeadEffect::Servers(servers) => {
+                    self.template.node.spec.servers = servers;
+                    self.servers.store(servers, Ordering::Relaxed);
                 }
                 HeadEffect::Rested { holder, checkpoint, keep } => {
                     self.parked.rested(holder, checkpoint, keep);

@@ -16,6 +16,16 @@ pub(super) struct ModelCopy {
     pub(super) portion: Option<Portion>,
 }
 
+/// Where the copies are that belong to the ledger's cut.
+enum Copied {
+    /// With this worker, which is to write them.
+    Here(Portion),
+    /// On the servers, which write them.
+    OnServers,
+    /// Nowhere: the ledger was not cut.
+    InVain,
+}
+
 /// See the [module](self).
 pub(super) struct Keep<'a> {
     agent: &'a Agent,
@@ -38,16 +48,22 @@ impl<'a> Keep<'a> {
         Ok(Self { agent, folder, optimizer, layout })
     }
 
-    /// The worker stands still between two steps: it takes the copies if the master says so, and goes on while they are written.
+    /// The worker stands still between two steps: it takes the copies if the master says so, and goes on while they are written. Where
+    /// servers write them, it asks before that whether the job hands its servers over, and stands still for that if it does.
     pub(super) fn rest(
         &self,
         checkpoint: CheckpointId,
         copy: impl FnOnce() -> Result<ModelCopy, WorkerError>,
     ) -> Result<(), WorkerError> {
         if self.agent.rest(checkpoint)? {
-            let copied = self.cut(checkpoint, copy)?;
-            if let Some(write) = copied.and_then(|portion| self.writer(checkpoint, portion)) {
-                self.agent.write_beside(checkpoint, write);
+            match self.cut(checkpoint, copy)? {
+                Copied::Here(portion) => {
+                    if let Some(write) = self.writer(checkpoint, portion) {
+                        self.agent.write_beside(checkpoint, write);
+                    }
+                }
+                Copied::OnServers => drop(self.agent.rest(checkpoint)?),
+                Copied::InVain => {}
             }
         }
         Ok(())
@@ -59,19 +75,20 @@ impl<'a> Keep<'a> {
         checkpoint: CheckpointId,
         copy: impl FnOnce() -> Result<ModelCopy, WorkerError>,
     ) -> Result<(), WorkerError> {
-        let copied = self.cut(checkpoint, copy)?;
-        if let Some(write) = copied.and_then(|portion| self.writer(checkpoint, portion)) {
+        if let Copied::Here(portion) = self.cut(checkpoint, copy)?
+            && let Some(write) = self.writer(checkpoint, portion)
+        {
             self.agent.written(checkpoint, write())?;
         }
         Ok(())
     }
 
-    /// Copies the worker's model and asks the master to cut the ledger. Returns the part of the model that this worker is to write.
+    /// Copies the worker's model and asks the master to cut the ledger.
     fn cut(
         &self,
         checkpoint: CheckpointId,
         copy: impl FnOnce() -> Result<ModelCopy, WorkerError>,
-    ) -> Result<Option<Portion>, WorkerError> {
+    ) -> Result<Copied, WorkerError> {
         let copied = copy();
         let copies = match &copied {
             Ok(ModelCopy { trained: Trained { steps, samples }, .. }) => Ok(Copies {
@@ -84,7 +101,11 @@ impl<'a> Keep<'a> {
             Err(error) => Err(error.to_string()),
         };
         let taken = self.agent.cut(checkpoint, &copies)?;
-        Ok(copied?.portion.filter(|_| taken))
+        Ok(match copied?.portion {
+            _ if !taken => Copied::InVain,
+            Some(portion) => Copied::Here(portion),
+            None => Copied::OnServers,
+        })
     }
 
     fn writer(

@@ -29,7 +29,7 @@ fn each_schedule_is_due_by_its_own_measure_and_not_while_an_attempt_is_under_way
     assert_eq!((timed.is_due(at(69), 0, 200), timed.is_due(at(70), 0, 200)), (false, true));
     timed.begin(at(70), Some(worker(0)), 0, 200);
     assert!(!timed.is_due(at(200), 0, 200));
-    assert!(timed.ended(at(100), CheckpointId(4), true));
+    assert_eq!(timed.ended(at(100), CheckpointId(4), true), []);
     assert_eq!((timed.is_due(at(129), 0, 200), timed.is_due(at(130), 0, 200)), (false, true));
 
     let mut stepped = checkpoints(CheckpointEvery::Steps(3));
@@ -60,7 +60,41 @@ fn one_keeper_stands_still_alone_and_is_told_again_what_it_was_told() {
     assert_eq!((one.order(worker(1)), one.holds_joins()), (None, false));
     assert_eq!(one.cut(at(1), id, true), []);
     assert_eq!(one.deadline(), Some(at(1) + WRITE_LIMIT));
-    assert!(one.is_busy() && one.ended(at(2), id, true) && !one.is_busy());
+    assert!(one.is_busy() && one.ended(at(2), id, true).is_empty() && !one.is_busy());
+}
+
+#[test]
+fn those_that_stand_still_for_a_hand_over_do_so_until_the_checkpoint_is_complete() {
+    let mut one = checkpoints(CheckpointEvery::End);
+    assert_eq!(one.hold_training(), None, "there is none");
+    let id = one.begin(at(0), Some(worker(1)), 0, 0);
+    assert_eq!((one.hold_training(), one.holds_joins()), (Some(id), true));
+    one.rests(worker(1), id, [worker(1)].into_iter());
+    assert_eq!(one.cut(at(1), id, true), []);
+    assert!(one.is_gathering() && one.holds_joins(), "the copies exist, and no step is taken");
+    assert_eq!(one.rests(worker(1), id, [worker(1)].into_iter()), None, "the keeper has asked again");
+    assert_eq!(one.ended(at(2), id, true), [go_on(1, id)]);
+    assert!(!one.is_gathering() && !one.holds_joins());
+
+    // Where all stand still, all do so to the end; the copies may not come about.
+    for taken in [true, false] {
+        let mut all = checkpoints(CheckpointEvery::End);
+        let id = all.begin(at(0), None, 0, 0);
+        all.hold_training();
+        for index in 0..2 {
+            all.rests(worker(index), id, (0..2).map(worker));
+        }
+        let told = all.cut(at(1), id, taken);
+        assert_eq!(told, if taken { vec![] } else { vec![go_on(1, id)] }, "the keeper is not at rest");
+        let told = all.give_up(at(2));
+        assert_eq!(told, if taken { vec![go_on(0, id), go_on(1, id)] } else { vec![] });
+    }
+    // Training goes on already while one is written: the next one is the one to wait for.
+    let mut late = checkpoints(CheckpointEvery::End);
+    let id = late.begin(at(0), Some(worker(0)), 0, 0);
+    late.rests(worker(0), id, [worker(0)].into_iter());
+    late.cut(at(1), id, true);
+    assert_eq!((late.hold_training(), late.is_gathering()), (None, false));
 }
 
 #[test]
@@ -117,7 +151,7 @@ fn an_attempt_that_fails_lets_everyone_go_on_and_the_next_one_waits_a_while() {
     }
     assert_eq!(all.cut(at(21), id, false), [go_on(1, id)]);
     assert!(!all.is_busy());
-    assert!(!all.ended(at(22), id, false), "it is over already");
+    assert_eq!(all.ended(at(22), id, false), [], "it is over already");
 }
 
 #[test]
@@ -140,9 +174,9 @@ fn the_last_of_all_is_awaited_until_it_ends_or_cannot_come() {
     assert_eq!(last.last_of_all(), None);
     let id = last.take_last(at(0));
     assert_eq!(last.last_of_all(), Some(id));
-    assert!(!last.ended(at(1), CheckpointId(1), true));
+    assert_eq!(last.ended(at(1), CheckpointId(1), true), []);
     assert_eq!(last.last_of_all(), Some(id));
-    assert!(last.ended(at(1), id, false));
+    assert_eq!(last.ended(at(1), id, false), []);
     assert_eq!(last.last_of_all(), None);
 }
 

@@ -1,0 +1,161 @@
+//! The parameter servers of a running job hand their parameters over to others, all at once: to more of them, or to fewer.
+//!
+//! The parts of a checkpoint can be read into any number of servers, so the job goes over through one. It takes the checkpoint and
+//! stands still from the moment of the copies until the checkpoint is complete; then it goes back to it as after the death of a
+//! server, but nothing was trained since, so that nothing is undone. Workers keep their processes.
+//!
+//! If the checkpoint is not taken, the servers stay and the training goes on. If a server dies before the checkpoint is complete,
+//! all servers start again anyway, from the checkpoint before, and there are as many of them as the job is to have.
+//!
+//! Source: our design.
+
+use antdt_core::{CheckpointId, Holder, JobTime, NodeId, NodeStatus, Role};
+
+use super::core::{HeadCore, Node, Phase};
+use super::{Head, HeadAnswer, HeadEffect};
+
+/// How far a hand-over is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// No checkpoint for it could begin yet.
+    Wanted,
+    /// The checkpoint is being taken.
+    Taking(CheckpointId),
+    /// The checkpoint is complete.
+    Taken,
+}
+
+/// Servers that follow those that the job has.
+#[derive(Debug, Clone)]
+pub(super) struct Handover {
+    /// Number of servers that the job is to have.
+    servers: u32,
+    /// The reason, for the user.
+    why: String,
+    stage: Stage,
+}
+
+impl Handover {
+    pub(super) const fn servers(&self) -> u32 {
+        self.servers
+    }
+
+    /// Whether the servers start from a checkpoint that was taken for them.
+    pub(super) fn is_taken(&self) -> bool {
+        self.stage == Stage::Taken
+    }
+}
+
+impl Head {
+    /// Begins to change the number of servers.
+    pub(super) fn scale_servers(&mut self, now: JobTime, servers: u32) -> HeadAnswer {
+        if let Some(why) = self.why_no_handover(servers) {
+            return HeadAnswer::Refused(why);
+        }
+        let before = self.core.config.servers;
+        if before != servers {
+            let why = format!("from {before} to {servers} servers, as the user wants");
+            self.core.action(now, "SCALE", "servers".to_owned(), why.clone());
+            self.handover = Some(Handover { servers, why, stage: Stage::Wanted });
+            self.begin_handover(now);
+        }
+        HeadAnswer::Scaled { before }
+    }
+
+    fn why_no_handover(&self, servers: u32) -> Option<String> {
+        if !self.core.capabilities().needs_servers() {
+            let sync = self.core.sync();
+            Some(format!("--sync {sync} keeps the model in the workers, and has no servers"))
+        } else if servers == 0 {
+            Some(format!("--sync {} has at least 1 server", self.core.sync()))
+        } else if self.checkpoints.is_none() || !self.core.config.can_roll_back {
+            Some(
+                "servers hand their parameters over through a checkpoint, and the job takes none: it has no --report-dir, --run-dir or --checkpoint-dir"
+                    .to_owned(),
+            )
+        } else if self.core.phase == Phase::Over || self.stopping.is_some() {
+            Some("the job is ending".to_owned())
+        } else if self.core.is_complete() {
+            Some("nothing is left to train: every sample is committed".to_owned())
+        } else if self.core.rollbacks.is_busy() {
+            Some("the job is going back to its newest checkpoint; ask again in a moment".to_owned())
+        } else if !self.core.started {
+            Some("nothing is trained yet; ask again in a moment".to_owned())
+        } else {
+            let under_way = self.handover.as_ref()?;
+            Some(format!("it is changing already, {}; ask again in a moment", under_way.why))
+        }
+    }
+
+    /// Begins the checkpoint of a hand-over, as soon as that is possible: none is being written, and there is a worker to take it.
+    /// Begins it again if a worker died that it needed.
+    pub(super) fn begin_handover(&mut self, now: JobTime) {
+        let stage = self.handover.as_ref().map(|handover| handover.stage);
+        let waits = match (stage, &self.checkpoints) {
+            (Some(Stage::Wanted), _) => true,
+            (Some(Stage::Taking(checkpoint)), Some(kept)) => !kept.is_under_way(checkpoint),
+            _ => false,
+        };
+        if !waits || self.core.rollbacks.is_busy() || self.stopping.is_some() {
+            return;
+        }
+        self.begin_checkpoint(now, true);
+        if let (Some(handover), Some(checkpoints)) = (&mut self.handover, &mut self.checkpoints) {
+            handover.stage = checkpoints.hold_training().map_or(Stage::Wanted, Stage::Taking);
+        }
+    }
+
+    /// A checkpoint is complete. If it is that of a hand-over, the servers end and others start from it.
+    pub(super) fn hand_over(&mut self, now: JobTime, checkpoint: CheckpointId) {
+        let is_due = self.core.phase == Phase::Running && self.stopping.is_none();
+        let handover = self.handover.as_mut().filter(|handover| handover.stage == Stage::Taking(checkpoint));
+        if let Some(handover) = handover.filter(|_| is_due) {
+            handover.stage = Stage::Taken;
+            self.core.rollbacks.want(handover.why.clone());
+            self.begin_rollback(now);
+        }
+    }
+
+    /// There is no checkpoint, for this reason. If it was that of a hand-over, the servers stay.
+    pub(super) fn keep_servers(&mut self, now: JobTime, checkpoint: CheckpointId, why: &str) {
+        let is_its = |handover: &mut Handover| handover.stage == Stage::Taking(checkpoint);
+        if let Some(Handover { why: change, .. }) = self.handover.take_if(is_its) {
+            let text =
+                format!("not {change}: checkpoint {checkpoint} was not taken ({why}); the servers stay");
+            self.core.event(now, None, "refused", text);
+        }
+    }
+}
+
+impl HeadCore {
+    /// The job goes on with this number of servers, while none of them lives. Returns the lives that begin with it.
+    pub(super) fn resize_servers(&mut self, servers: u32) -> Vec<Holder> {
+        let before = std::mem::replace(&mut self.config.servers, servers);
+        let mut new = Vec::new();
+        for node in (0..servers.max(before)).map(NodeId::server) {
+            let is_new = node.index >= before;
+            if self.nodes.get(node).is_none() {
+                self.nodes.insert(node, Node { exited: true, ..Node::new() });
+                self.set_status(node, NodeStatus::Lost);
+            }
+            let state = &mut self.nodes[node];
+            state.retired = node.index >= servers;
+            if is_new {
+                // What a server that comes back was given last time was never launched.
+                new.push(Holder::new(node, state.incarnation));
+            }
+        }
+        self.changes += 1;
+        self.find_servers();
+        if before != servers {
+            self.effects.push_back(HeadEffect::Servers(servers));
+        }
+        new
+    }
+
+    /// Servers that the job has.
+    pub(super) fn count_servers(&self) -> u32 {
+        let present = self.nodes.of_role(Role::Server).filter(|(_, node)| !node.retired).count();
+        u32::try_from(present).unwrap_or(u32::MAX)
+    }
+}
