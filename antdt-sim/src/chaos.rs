@@ -20,7 +20,7 @@ use antdt_job::SyncMode;
 use antdt_job::head::CheckpointEvery;
 use antdt_monitor::Rule;
 
-use crate::happening::Observer;
+use crate::happening::{Happening, Observer};
 use crate::invariant::{self, Checkers};
 use crate::journal::SimulatedJob;
 use crate::model::Fault;
@@ -28,6 +28,7 @@ use crate::model::faults::{Chaos, Listed};
 use crate::world::{Blind, World};
 use crate::{Models, Setup, Tracer, Violation};
 
+mod crashed;
 mod restless;
 mod rough;
 mod story;
@@ -35,6 +36,8 @@ mod tally;
 #[cfg(test)]
 mod tests;
 
+use self::crashed::Left;
+pub use self::crashed::{Crashed, Resumption, crashed};
 pub use self::restless::Restless;
 pub use self::rough::Rough;
 pub use self::story::Story;
@@ -76,6 +79,12 @@ pub enum CaseError {
     /// An invariant was violated.
     #[error(transparent)]
     Violated(#[from] Violation),
+    /// A job that had to complete ended otherwise.
+    #[error("the job does not complete: {0}")]
+    Unfinished(String),
+    /// The model of an interrupted job contains other samples than that of an uninterrupted one.
+    #[error("{0}")]
+    Counted(String),
 }
 
 /// Returns the random case that belongs to this seed.
@@ -224,13 +233,38 @@ impl Case {
 
     /// The same; `and` sees everything that the invariants see, before they do.
     fn run_watched<O: Observer>(&self, and: O) -> Result<(Result<SimulatedJob, Violation>, O), InvalidValue> {
-        let models = self.models()?;
-        let watched = (and, Checkers::new(invariant::all(&self.setup)?));
-        let world = World::watched(self.setup.clone(), self.policy()?, models, watched)?.at_most(EVENTS_MAX);
-        Ok(match world.run(JobTime::ZERO + LIMIT) {
+        self.run_from(None, and)
+    }
+
+    /// The same for a job that goes on from there.
+    fn run_from<O: Observer>(
+        &self,
+        from: Option<&Left>,
+        and: O,
+    ) -> Result<(Result<SimulatedJob, Violation>, O), InvalidValue> {
+        let (setup, policy, models) = (self.settings(from), self.policy()?, self.models()?);
+        let mut watched = (and, Checkers::new(invariant::all(&setup)?));
+        let world = match from {
+            None => World::watched(setup, policy, models, watched)?,
+            Some(Left { moment, committed }) => {
+                if let Err(violation) = watched.saw(JobTime::ZERO, &Happening::Resumed(committed)) {
+                    return Ok((Err(violation), watched.0));
+                }
+                World::resumed(setup, policy, models, watched, moment)?
+            }
+        };
+        Ok(match world.at_most(EVENTS_MAX).run(JobTime::ZERO + LIMIT) {
             Ok((outcome, (and, mut checkers))) => (checkers.finish().map(|()| outcome), and),
             Err((violation, (and, _))) => (Err(violation), and),
         })
+    }
+
+    /// The settings of the job, if it goes on from there.
+    fn settings(&self, from: Option<&Left>) -> Setup {
+        match from {
+            None => self.setup.clone(),
+            Some(left) => left.moment.settings(self.setup.clone()),
+        }
     }
 
     pub(crate) fn models(&self) -> Result<Models, InvalidValue> {

@@ -5,6 +5,7 @@ use antdt_core::{CheckpointId, Holder, JobTime};
 use antdt_job::{Call, HeadAnswer, HeadEffect, HeadEvent, Reply};
 use antdt_shard::ledger::{Answer, Event, Record};
 
+use crate::invariant::committed_once::Committed;
 use crate::model::Fault;
 
 /// Something that happened in a simulated job, as observers see it.
@@ -47,6 +48,11 @@ pub enum Happening<'a> {
     Lost(Holder),
     /// A message of this incarnation to the master arrived before one that it sent earlier.
     Overtaken(Holder),
+    /// All processes of the job ended at once. Nothing happens after that.
+    AllCrashed,
+    /// The job continues one that ended: this was in the newest checkpoint of that one. Comes before the ledger's
+    /// first record; whoever continues the job tells the observers, because no machine knows it.
+    Resumed(&'a Committed),
     /// From now on no fault happens.
     Calm,
     /// The job ended: `Ok` if every sample is committed, otherwise the reason.

@@ -62,6 +62,7 @@ pub mod shards_partition;
 pub mod stale_life_is_fenced;
 #[cfg(test)]
 mod testing;
+pub mod trained;
 
 pub use self::batch_size_conserved::BatchSizeConserved;
 pub use self::bounds_respected::BoundsRespected;

@@ -7,6 +7,7 @@ use antdt_core::{BatchReport, Counts, Exit, Holder, JobTime, NodeId, PlanVersion
 use antdt_job::Note;
 
 use crate::Setup;
+use crate::world::Moment;
 
 /// Events kept at most; a chart shows no more.
 const EVENTS_MAX: usize = 10_000;
@@ -94,6 +95,9 @@ pub struct SimulatedJob {
     pub usage: Vec<Usage>,
     /// Batches of each worker over time; neighbours are merged if there are many.
     pub series: BTreeMap<NodeId, Vec<Point>>,
+    /// The newest complete checkpoint, with which [`World::resumed`](crate::World::resumed) continues; `None` if
+    /// the job took none.
+    pub kept: Option<Moment>,
     /// Number of events that the simulator processed.
     pub simulated: u64,
 }
@@ -235,6 +239,7 @@ impl Journal {
         now: JobTime,
         simulated: u64,
         counts: Counts,
+        kept: Option<Moment>,
         usage: impl Iterator<Item = Usage>,
     ) -> SimulatedJob {
         SimulatedJob {
@@ -248,6 +253,7 @@ impl Journal {
             exits: self.exits,
             usage: usage.collect(),
             series: self.series.into_iter().map(|(node, series)| (node, series.points)).collect(),
+            kept,
             simulated,
         }
     }

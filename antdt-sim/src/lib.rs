@@ -39,4 +39,4 @@ pub use scenario::Scenario;
 pub use setup::Setup;
 pub use tracer::Tracer;
 pub use whatif::WhatIf;
-pub use world::World;
+pub use world::{Moment, World};

@@ -162,7 +162,7 @@ pub enum Fault {
     Exit(NodeId, i32),
     /// The platform takes the process back: it tells the process to leave, as by SIGTERM, and ends it after
     /// this time. A worker reports that with each heartbeat, finishes its step, gives its leases back and
-    /// leaves. A server stays, because simulated jobs take no checkpoint that could replace it.
+    /// leaves. A server stays until a checkpoint is complete, or to its end in a job that takes none.
     Preempt(NodeId, Duration),
     /// The training thread of a worker stops for this time in the middle of its next batch. Its heartbeats go
     /// on, and report that the thread makes no progress.
@@ -186,6 +186,11 @@ pub enum Fault {
     /// that many further effects. Has no effect in a job that does not [go back](crate::Setup::goes_back),
     /// because no successor could continue it.
     RestartMaster(Duration, Option<u32>),
+    /// All processes of the job end at once, as in a power cut, after this many further events of the
+    /// simulation. That ends the simulation; what is left is the newest complete checkpoint
+    /// ([`SimulatedJob::kept`](crate::SimulatedJob::kept)), from which [`World::resumed`](crate::World::resumed)
+    /// continues.
+    CrashAll(u64),
 }
 
 /// Model of which faults happen, and when.

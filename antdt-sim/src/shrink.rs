@@ -126,6 +126,6 @@ fn names_only<'a>(mut faults: impl Iterator<Item = &'a Fault>, workers: u32, ser
                 Role::Server => index < servers,
             }
         }
-        Fault::PauseMaster(_) | Fault::RestartLedger | Fault::RestartMaster(..) => true,
+        Fault::PauseMaster(_) | Fault::RestartLedger | Fault::RestartMaster(..) | Fault::CrashAll(_) => true,
     })
 }

@@ -161,6 +161,8 @@ impl<W: Write> Observer for Tracer<W> {
             | Happening::Kept(_)
             | Happening::Lost(_)
             | Happening::Overtaken(_)
+            | Happening::AllCrashed
+            | Happening::Resumed(_)
             | Happening::Calm
             | Happening::Ended(_) => {}
         }

@@ -43,6 +43,7 @@ mod places;
 mod reduce;
 mod service;
 
+pub use checkpoints::Moment;
 use checkpoints::{Checkpoints, Copied};
 use group::{Part, SimGroup};
 use life::{Life, LifeId, Stage};
@@ -67,6 +68,9 @@ const BREAK_DELAY: Duration = Duration::from_millis(1);
 
 /// How much later than the first a second copy of a message arrives, at most.
 const COPY_DELAY: Duration = Duration::from_millis(300);
+
+/// Why a simulation ends in which all processes do.
+pub(crate) const ALL_CRASHED: &str = "all processes of the job ended at once";
 
 /// Events after which a simulation counts as one that never ends, unless the caller says otherwise.
 const EVENTS_MAX: u64 = 10_000_000_000;
@@ -217,6 +221,8 @@ pub struct World<O = Blind> {
     /// What another master goes on from; `None` if none may.
     successor: Option<Box<Successor>>,
     checkpoints: Checkpoints,
+    /// All processes end after so many further events.
+    doomed: Option<u64>,
     network_rng: DetRng,
     scheduler_rng: DetRng,
     fault_rng: DetRng,
@@ -246,20 +252,57 @@ impl<O: Observer> World<O> {
     pub fn watched(
         setup: Setup,
         policy: Box<dyn Policy>,
+        models: Models,
+        observer: O,
+    ) -> Result<Self, InvalidValue> {
+        Self::begun(setup, policy, models, observer, None)
+    }
+
+    /// Returns a job that continues from a checkpoint of another simulated job, before its first event, with an
+    /// observer. The sync mode, the policy, the batch size and the numbers of workers and servers may be others, and
+    /// there may be more epochs. All else of the earlier job is gone: nodes begin with their first incarnation,
+    /// the budgets of restarts are whole, and the policy has decided nothing.
+    ///
+    /// # Errors
+    /// If a setting is invalid, or decides the order of the samples and differs from before: the number of samples,
+    /// the seed, the length of the shards ([`Moment::settings`] takes it over), and the number of workers if each
+    /// has a fixed part of the data. The error names it.
+    pub fn resumed(
+        setup: Setup,
+        policy: Box<dyn Policy>,
+        models: Models,
+        observer: O,
+        from: &Moment,
+    ) -> Result<Self, InvalidValue> {
+        Self::begun(setup, policy, models, observer, Some(from))
+    }
+
+    fn begun(
+        setup: Setup,
+        policy: Box<dyn Policy>,
         mut models: Models,
         observer: O,
+        from: Option<&Moment>,
     ) -> Result<Self, InvalidValue> {
         setup.validate()?;
         let own_policy = setup.goes_back.then(|| policy.clone_box());
-        let mut head = Head::new(head_config(&setup, policy))?;
+        let mut config = head_config(&setup, policy);
+        if let Some((schedule, from)) = config.checkpoints.as_mut().zip(from) {
+            schedule.first = from.next_checkpoint();
+        }
+        let mut head = Head::new(config)?;
         if setup.goes_back {
             head = head.journaled();
         }
         let dataset = dataset(&setup);
+        let from = from.map(|from| from.continued(&dataset)).transpose()?;
         let damaged =
             |e: antdt_shard::RecoverError| InvalidValue::new("samples", setup.samples, e.to_string());
         let recovery = Recovery::new(dataset).map_err(damaged)?;
         let mut ledger = recovery.clone().finish(Generation(1)).map_err(damaged)?;
+        if let Some(from) = &from {
+            ledger.restore(&from.ledger, Generation(2)).map_err(damaged)?;
+        }
         let mut fault_rng = setup.seed.derive("faults").rng();
         let mut queue = Queue::new();
         let fault = models.faults.next(&mut fault_rng);
@@ -272,7 +315,7 @@ impl<O: Observer> World<O> {
                 begun.push(record);
             }
         }
-        let successor = own_policy.map(|policy| Box::new(Successor::new(policy, &ledger)));
+        let successor = own_policy.map(|policy| Box::new(Successor::new(policy, &ledger, &setup)));
         let calm = fault.is_none();
         let lives = setup.workers as usize + setup.servers as usize;
         if let Some((at, fault)) = fault {
@@ -308,7 +351,8 @@ impl<O: Observer> World<O> {
             deadline: JobTime::NEVER,
             master_paused_until: JobTime::ZERO,
             successor,
-            checkpoints: Checkpoints::default(),
+            checkpoints: from.map(Checkpoints::after).unwrap_or_default(),
+            doomed: None,
             faults_over: false,
             ended: None,
             violation: None,
@@ -354,13 +398,21 @@ impl<O: Observer> World<O> {
             self.events += 1;
             self.now = at;
             self.happen(due);
+            self.crash_all();
         }
         if let Some(violation) = self.violation {
             return Err((violation, self.observer));
         }
         let result = self.ended.take().unwrap_or_else(|| Err(why.unwrap_or_default()));
         let lives = self.lives.iter().map(|life| life.usage(self.now));
-        let outcome = self.journal.finish(result, self.now, self.events, self.ledger.counts(), lives);
+        let outcome = self.journal.finish(
+            result,
+            self.now,
+            self.events,
+            self.ledger.counts(),
+            self.checkpoints.newest,
+            lives,
+        );
         Ok((outcome, self.observer))
     }
 
@@ -736,8 +788,23 @@ impl<O: Observer> World<O> {
             }
             Fault::RestartMaster(lasting, None) => self.end_master(lasting),
             Fault::RestartMaster(lasting, Some(effects)) => self.doom_master(effects, lasting),
+            Fault::CrashAll(events) => self.doomed = Some(events),
         }
         self.note_calm();
+    }
+
+    /// Ends the job after an event if all processes end here.
+    fn crash_all(&mut self) {
+        match &mut self.doomed {
+            Some(0) if self.ended.is_none() => {
+                self.ended = Some(Err(ALL_CRASHED.to_owned()));
+                if self.observer.watches() {
+                    self.saw(&Happening::AllCrashed);
+                }
+            }
+            Some(left) => *left = left.saturating_sub(1),
+            None => {}
+        }
     }
 
     /// Says so once no fault happens any more.

@@ -131,6 +131,8 @@ fn line(what: &Happening<'_>) -> Option<String> {
         Happening::Cut(checkpoint) => Some(format!("the ledger is cut for checkpoint {checkpoint}")),
         Happening::Kept(checkpoint) => Some(format!("checkpoint {checkpoint} is whole")),
         Happening::Lost(holder) => Some(format!("a message of {holder} is lost")),
+        Happening::AllCrashed => Some("! all processes end".to_owned()),
+        Happening::Resumed(committed) => Some(format!("! resumed with {committed}")),
         Happening::Calm => Some("! calm from here".to_owned()),
         Happening::Ended(result) => Some(format!("! the job ends: {result:?}")),
     }

@@ -56,9 +56,11 @@ impl FaultKind {
         Self::Overtaken,
     ];
 
-    /// The kind of a fault, and the node that it needs to be one.
-    const fn of(fault: &Fault) -> (Self, Option<NodeId>) {
-        match *fault {
+    /// The kind of a fault, and the node that it needs to be one; `None` if it ends the world.
+    const fn of(fault: &Fault) -> Option<(Self, Option<NodeId>)> {
+        Some(match *fault {
+            // The suite of jobs that are resumed draws it, in each of them.
+            Fault::CrashAll(_) => return None,
             Fault::Crash(node) => (Self::Crash, Some(node)),
             Fault::Exit(node, _) => (Self::Exit, Some(node)),
             Fault::Preempt(node, _) => (Self::Preempt, Some(node)),
@@ -69,7 +71,7 @@ impl FaultKind {
             Fault::Cut(node, _) => (Self::Cut, Some(node)),
             Fault::RestartLedger => (Self::RestartLedger, None),
             Fault::RestartMaster(..) => (Self::RestartMaster, None),
-        }
+        })
     }
 }
 
@@ -173,11 +175,10 @@ impl Observer for Seen {
             Happening::Fault(Fault::RestartMaster(..)) => {}
             Happening::MasterEnded(_) => drop(self.kinds.insert(FaultKind::RestartMaster)),
             Happening::Fault(fault) => {
-                let (kind, node) = FaultKind::of(fault);
                 // One that finds nobody is none.
-                if node.is_none_or(|node| self.alive.iter().any(|holder| holder.node == node)) {
-                    self.kinds.insert(kind);
-                }
+                let hits = |node| self.alive.iter().any(|holder| holder.node == node);
+                let hit = FaultKind::of(fault).filter(|(_, node)| node.is_none_or(hits));
+                self.kinds.extend(hit.map(|(kind, _)| kind));
             }
             _ => {}
         }

@@ -134,7 +134,7 @@ fn in_groups(seed: u64) -> Case {
         | Fault::Pause(node, _)
         | Fault::Cut(node, _)
         | Fault::Duplicate(node, _) => node.role == Role::Worker,
-        Fault::PauseMaster(_) | Fault::RestartLedger | Fault::RestartMaster(..) => true,
+        Fault::PauseMaster(_) | Fault::RestartLedger | Fault::RestartMaster(..) | Fault::CrashAll(_) => true,
     });
     case
 }
@@ -144,9 +144,9 @@ fn in_groups(seed: u64) -> Case {
 struct GroupsSeen(BTreeMap<&'static str, u32>);
 
 impl Observer for GroupsSeen {
-    fn saw(&mut self, _: JobTime, what: &crate::Happening<'_>) -> Result<(), Violation> {
+    fn saw(&mut self, _: JobTime, what: &Happening<'_>) -> Result<(), Violation> {
         let what = match what {
-            crate::Happening::Effect(HeadEffect::Committed(_, commit)) => {
+            Happening::Effect(HeadEffect::Committed(_, commit)) => {
                 match (commit.counted, commit.asked % 2, commit.contributors.len()) {
                     (false, ..) => "skipped",
                     (true, 0, _) => "run",
@@ -154,9 +154,9 @@ impl Observer for GroupsSeen {
                     (true, _, _) => "committed",
                 }
             }
-            crate::Happening::Effect(HeadEffect::Undone(_)) => "undone",
-            crate::Happening::Worker(_, Reply::Broken, _) => "broken",
-            crate::Happening::Died(_) => "died",
+            Happening::Effect(HeadEffect::Undone(_)) => "undone",
+            Happening::Worker(_, Reply::Broken, _) => "broken",
+            Happening::Died(_) => "died",
             _ => return Ok(()),
         };
         *self.0.entry(what).or_default() += 1;
@@ -277,7 +277,7 @@ fn a_change_planted_in_a_simulated_trace_is_found_at_its_entry() {
 struct Objects(u32);
 
 impl Observer for Objects {
-    fn saw(&mut self, at: JobTime, _: &crate::Happening<'_>) -> Result<(), Violation> {
+    fn saw(&mut self, at: JobTime, _: &Happening<'_>) -> Result<(), Violation> {
         self.0 = self.0.checked_sub(1).ok_or_else(|| Violation {
             invariant: "patience",
             at,
@@ -386,13 +386,13 @@ struct CameBack {
 }
 
 impl Observer for CameBack {
-    fn saw(&mut self, _: JobTime, what: &crate::Happening<'_>) -> Result<(), Violation> {
+    fn saw(&mut self, _: JobTime, what: &Happening<'_>) -> Result<(), Violation> {
         match what {
-            crate::Happening::Fault(Fault::RestartLedger) => self.services += 1,
-            crate::Happening::Ledger(Event::WorkerLost { holder }, _) => {
+            Happening::Fault(Fault::RestartLedger) => self.services += 1,
+            Happening::Ledger(Event::WorkerLost { holder }, _) => {
                 self.fenced.entry(*holder).or_insert(self.services);
             }
-            crate::Happening::Ledger(Event::Register { holder, .. }, Answer::Register(Err(_)))
+            Happening::Ledger(Event::Register { holder, .. }, Answer::Register(Err(_)))
                 if self.fenced.get(holder).is_some_and(|service| *service < self.services) =>
             {
                 self.refused += 1;

@@ -15,6 +15,7 @@
 //! Source: our design: the two rounds of a step in all-reduce, and the commit in one place with servers.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
 use antdt_agent::MicroBatch;
 use antdt_core::{
@@ -26,7 +27,8 @@ use antdt_shard::DatasetSpec;
 use antdt_shard::ledger::{Answer, Event, Record};
 
 use super::Invariant;
-use super::leases::{Leases, Move, Progress, shard};
+use super::leases::{Done, Ended, Leases, Move, Progress, shard};
+use super::trained::{Times, Trained};
 use crate::happening::Happening;
 use crate::setup::Setup;
 
@@ -37,7 +39,7 @@ const LEASES_MAX: usize = 1 << 16;
 const STEPS_MAX: usize = 16;
 
 /// Samples of a shard that are part of the model.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct InModel {
     end: u64,
     /// Worker that contributed them last, and the generation of the service that leased them to it.
@@ -85,6 +87,36 @@ pub struct CommittedOnce {
     copies: BTreeMap<CheckpointId, ModelCopy>,
     /// What the newest checkpoint's model has beyond its ledger.
     beyond: BTreeMap<ShardKey, InModel>,
+    /// How often each sample is in the model, if it is counted.
+    trained: Option<Trained>,
+}
+
+/// What the newest complete checkpoint of a job contains, as observers saw it: the invariants of a job that continues
+/// from that checkpoint begin with it ([`Happening::Resumed`]).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Committed {
+    /// By the ledger.
+    done: Done,
+    /// What the model has beyond.
+    beyond: BTreeMap<ShardKey, InModel>,
+    times: Times,
+}
+
+impl Committed {
+    pub(super) const fn done(&self) -> &Done {
+        &self.done
+    }
+
+    /// Returns how often each sample is in the model, if that was counted.
+    pub const fn times(&self) -> &Times {
+        &self.times
+    }
+}
+
+impl fmt::Display for Committed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} acknowledged samples", self.done.acked())
+    }
 }
 
 /// The model as it was copied for a checkpoint.
@@ -134,6 +166,37 @@ impl CommittedOnce {
             since: None,
             copies: BTreeMap::new(),
             beyond: BTreeMap::new(),
+            trained: None,
+        }
+    }
+
+    /// Returns the same, which also counts how often each sample is in the model. That takes some bytes for each
+    /// sample of each epoch.
+    #[must_use]
+    pub fn counting(self) -> Self {
+        Self { trained: Some(Trained::default()), ..self }
+    }
+
+    /// Returns how often each sample is in the model; `None` if that is not counted.
+    pub fn times(&self) -> Option<&Times> {
+        self.trained.as_ref().map(Trained::now)
+    }
+
+    /// Returns what the newest complete checkpoint contains: nothing if there is none.
+    pub fn at_checkpoint(&self) -> Committed {
+        Committed {
+            done: self.progress.kept().clone(),
+            beyond: self.beyond.clone(),
+            times: self.trained.as_ref().map(|trained| trained.kept().clone()).unwrap_or_default(),
+        }
+    }
+
+    /// The job goes on from a checkpoint of one that ended, and so did all that had contributed to it.
+    fn resumed(&mut self, committed: &Committed) {
+        let again = |(key, samples): (&ShardKey, &InModel)| (*key, InModel { again: true, ..*samples });
+        self.beyond = committed.beyond.iter().map(again).collect();
+        if let Some(trained) = &mut self.trained {
+            trained.resumed(&committed.times);
         }
     }
 
@@ -141,6 +204,9 @@ impl CommittedOnce {
     fn set_back(&mut self) {
         self.undone = Some((self.newest, self.progress.generation));
         self.in_model.clone_from(&self.beyond);
+        if let Some(trained) = &mut self.trained {
+            trained.set_back();
+        }
         self.since = Some(BTreeSet::new());
         self.copies.values_mut().for_each(|copy| copy.undone = true);
         self.steps.clear();
@@ -174,6 +240,9 @@ impl CommittedOnce {
         let undone = self.undone.map(|(_, generation)| generation);
         for ack in acks.iter().filter(|ack| undone < Some(ack.lease.generation)) {
             let Some(key) = self.keys.get(&ack.lease).copied() else { continue };
+            if let Some(trained) = &mut self.trained {
+                trained.commit(holder, key, ack.offset);
+            }
             let before = self.in_model.get(&key).map_or(0, |samples| samples.end);
             if ack.offset > before.max(self.progress.offset(key)) {
                 let (end, generation) = (ack.offset, ack.lease.generation);
@@ -320,10 +389,13 @@ impl CommittedOnce {
             _ => {}
         }
         match call {
-            Call::Load(batch) | Call::LoadPiece(batch, MicroBatch { index: 0, .. })
-                if self.mode.acks == AckPoint::Push =>
-            {
-                self.loaded.insert(holder, batch.fragments.iter().map(Fragment::ack).collect());
+            Call::Load(batch) | Call::LoadPiece(batch, MicroBatch { index: 0, .. }) => {
+                if self.mode.acks == AckPoint::Push {
+                    self.loaded.insert(holder, batch.fragments.iter().map(Fragment::ack).collect());
+                }
+                if let Some(trained) = &mut self.trained {
+                    trained.loads(holder, &batch.fragments);
+                }
                 Ok(())
             }
             Call::Apply => self.applied(holder),
@@ -341,6 +413,9 @@ impl CommittedOnce {
         };
         let more = self.in_model.iter().filter_map(of).collect();
         self.copies.insert(checkpoint, ModelCopy { undone, acked: self.progress.acked(), more });
+        if let Some(trained) = &mut self.trained {
+            trained.copied(checkpoint);
+        }
     }
 
     /// A checkpoint is whole.
@@ -375,12 +450,20 @@ impl CommittedOnce {
                 copy.acked
             ));
         }
+        if let Some(trained) = &mut self.trained {
+            trained.keep(checkpoint);
+        }
         Ok(())
     }
 
     fn granted(&mut self, what: &Happening<'_>) -> Result<(), String> {
         // A clone: what was moved is judged by what is known of all leases.
         for moved in self.leases.saw(what).to_vec() {
+            if let (Move::Ended(lease, Ended::Released | Ended::Failed), Some(trained)) =
+                (&moved, &mut self.trained)
+            {
+                trained.gave_back(lease.holder, lease.grant.key);
+            }
             let Move::Granted(holder, grant) = moved else { continue };
             self.keys.insert(grant.lease, grant.key);
             // Of ten thousand workers each has dozens.
@@ -394,6 +477,9 @@ impl CommittedOnce {
             if !self.is_excused(&samples) {
                 let (shard, at, end) = (shard(grant.key), grant.resume_at, samples.end);
                 return Err(format!("{holder} is to begin {shard} at {at}; the model has {end} of it"));
+            }
+            if let Some(trained) = &mut self.trained {
+                trained.excuse(grant, samples.end);
             }
             self.in_model.insert(grant.key, InModel { again: true, ..samples });
         }
@@ -419,6 +505,9 @@ impl Invariant for CommittedOnce {
         if let Happening::Kept(checkpoint) = what {
             self.kept(*checkpoint)?;
         }
+        if let Happening::Resumed(committed) = what {
+            self.resumed(committed);
+        }
         if let Happening::Record(Record::Restored(_)) = what {
             self.set_back();
         }
@@ -429,8 +518,12 @@ impl Invariant for CommittedOnce {
                 Ok(())
             }
             Happening::Record(record) => self.record(record),
-            Happening::Ledger(Event::Register { holder, .. }, Answer::Register(Ok(_))) => {
+            Happening::Ledger(Event::Register { holder, held }, Answer::Register(Ok(registered))) => {
                 self.registered.insert(*holder);
+                if let Some(trained) = &mut self.trained {
+                    let void = held.iter().zip(&registered.adopted).filter(|(_, adopted)| adopted.is_none());
+                    void.for_each(|(held, _)| trained.gave_back(*holder, held.key));
+                }
                 // What somebody else was granted meanwhile is refused to it.
                 let samples = self.in_model.iter_mut().filter(|(_, samples)| samples.holder == *holder);
                 for (key, samples) in samples {

@@ -159,7 +159,7 @@ impl EpochEnds {
     }
 
     fn fault(&mut self, at: JobTime, fault: Fault) {
-        self.faulty = true;
+        self.faulty |= !matches!(fault, Fault::CrashAll(_));
         match fault {
             Fault::Crash(node) => self.running(node).into_iter().for_each(|harm| harm.crashed = true),
             // It leaves on order, and may not have left when its platform ends it.
@@ -178,7 +178,8 @@ impl EpochEnds {
                 self.harms.values_mut().for_each(|harm| harm.silent = true);
             }
             // Everyone finds the service again, and what is said twice counts once. The master may end later.
-            Fault::RestartLedger | Fault::Duplicate(..) | Fault::RestartMaster(..) => {}
+            // Of the end of all processes the master cannot hear.
+            Fault::RestartLedger | Fault::Duplicate(..) | Fault::RestartMaster(..) | Fault::CrashAll(_) => {}
         }
     }
 
@@ -316,6 +317,7 @@ impl Invariant for EpochEnds {
                 harm.dead = true;
                 harm.unseen |= unseen;
             }
+            Happening::AllCrashed => self.ended = true,
             Happening::MasterEnded(until) => self.master_ended(at, *until),
             Happening::TakenOver => self.goes_back(true),
             Happening::Effect(HeadEffect::Note {

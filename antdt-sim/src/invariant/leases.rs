@@ -219,8 +219,8 @@ impl Leases {
 }
 
 /// What is acknowledged at one moment, and what is given up.
-#[derive(Debug, Clone, Default)]
-struct Done {
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Done {
     /// Acknowledged samples of shards that are not complete.
     partial: BTreeMap<ShardKey, u64>,
     /// One bit for each complete shard, 64 shards of an epoch in a word.
@@ -231,6 +231,11 @@ struct Done {
 }
 
 impl Done {
+    /// Acknowledged samples.
+    pub(super) const fn acked(&self) -> u64 {
+        self.acked
+    }
+
     fn has(&self, key: ShardKey) -> bool {
         let word = self.whole.get(&(key.epoch, key.index / 64));
         word.is_some_and(|bits| bits & (1 << (key.index % 64)) != 0)
@@ -262,6 +267,11 @@ impl Progress {
     /// Acknowledged samples.
     pub(super) const fn acked(&self) -> u64 {
         self.done.acked
+    }
+
+    /// What is acknowledged in the newest whole checkpoint.
+    pub(super) const fn kept(&self) -> &Done {
+        &self.kept
     }
 
     /// Samples that are given up.
@@ -327,6 +337,7 @@ impl Progress {
                     .ok_or_else(|| format!("checkpoint {checkpoint} is whole without a cut of the ledger"))?;
                 self.cuts = self.cuts.split_off(checkpoint);
             }
+            Happening::Resumed(committed) => self.kept = committed.done().clone(),
             _ => {}
         }
         Ok(())

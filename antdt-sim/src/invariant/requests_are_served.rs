@@ -85,6 +85,7 @@ impl Invariant for RequestsAreServed {
             }
             Happening::Calm => self.calm = true,
             Happening::Ended(result) => self.ended = result.is_err(),
+            Happening::AllCrashed => self.ended = true,
             _ => {}
         }
         Ok(())

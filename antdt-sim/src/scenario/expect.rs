@@ -142,6 +142,7 @@ mod tests {
             exits: Vec::new(),
             usage: Vec::new(),
             series: BTreeMap::new(),
+            kept: None,
             simulated: 0,
         };
         let restart = ("KILL_RESTART", "worker-1");

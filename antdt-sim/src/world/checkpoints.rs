@@ -4,12 +4,13 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use antdt_core::{CheckpointId, JobTime};
+use antdt_core::{CheckpointId, Counts, InvalidValue, JobTime};
 use antdt_job::{HeadEvent, Reply};
-use antdt_shard::LedgerSnapshot;
+use antdt_shard::{Cut, DatasetSpec, LedgerSnapshot};
 
 use super::life::LifeId;
-use super::{CALL_TIMEOUT, Due, MESSAGE_BYTES, World};
+use super::{CALL_TIMEOUT, Due, MESSAGE_BYTES, World, dataset};
+use crate::Setup;
 use crate::happening::{Happening, Observer};
 
 /// How long it takes to copy the model.
@@ -37,13 +38,52 @@ pub(super) struct Copied {
     until: JobTime,
 }
 
-/// Model and ledger at one moment.
-#[derive(Debug, Clone)]
-pub(super) struct Moment {
+/// The model and the ledger at one moment: what a job goes back to, and what [`World::resumed`] continues with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Moment {
     pub(super) ledger: LedgerSnapshot,
     /// Samples in the model.
     pub(super) samples: u64,
     pub(super) checkpoint: Option<CheckpointId>,
+    /// Samples of a shard.
+    pub(super) shard_len: u64,
+}
+
+impl Moment {
+    /// Returns the number of the checkpoint; `None` for the start of a job.
+    pub const fn checkpoint(&self) -> Option<CheckpointId> {
+        self.checkpoint
+    }
+
+    /// Returns the number of samples in each state by the ledger.
+    pub const fn counts(&self) -> Counts {
+        self.ledger.counts()
+    }
+
+    /// Returns these settings for a job that continues from here: its data are cut into shards as before, however
+    /// many workers it has.
+    #[must_use]
+    pub fn settings(&self, setup: Setup) -> Setup {
+        Setup { shard_len: Some(self.shard_len), ..setup }
+    }
+
+    /// The number of the first checkpoint after this one.
+    pub(super) fn next_checkpoint(&self) -> CheckpointId {
+        CheckpointId(self.checkpoint.map_or(1, |checkpoint| checkpoint.0 + 1))
+    }
+
+    /// The same for a new job.
+    pub(super) fn continued(&self, spec: &DatasetSpec) -> Result<Self, InvalidValue> {
+        Ok(Self { ledger: self.ledger.continued(spec.clone())?, ..self.clone() })
+    }
+}
+
+/// Samples of a shard of this job.
+pub(super) fn shard_len(setup: &Setup) -> u64 {
+    match dataset(setup).cut {
+        Cut::Every(len) => len,
+        Cut::At(_) => unreachable!("a simulated job cuts its data into shards of one length"),
+    }
 }
 
 /// The checkpoints of a job that takes some.
@@ -60,6 +100,12 @@ pub(super) struct Checkpoints {
 }
 
 impl Checkpoints {
+    /// Those of a job that goes on from a checkpoint of another.
+    pub(super) fn after(newest: Moment) -> Self {
+        let samples = newest.samples;
+        Self { committed: (None, samples), restored: samples, newest: Some(newest), ..Self::default() }
+    }
+
     /// The servers have committed a step.
     pub(super) fn committed(&mut self, step: u64, samples: u64) {
         let (last, all) = &mut self.committed;
@@ -144,7 +190,8 @@ impl<O: Observer> World<O> {
             if self.observer.watches() {
                 self.saw(&Happening::Cut(checkpoint));
             }
-            let moment = Moment { ledger: self.ledger.snapshot(), samples, checkpoint: Some(checkpoint) };
+            let (ledger, shard_len) = (self.ledger.snapshot(), shard_len(&self.setup));
+            let moment = Moment { ledger, samples, checkpoint: Some(checkpoint), shard_len };
             self.checkpoints.open.insert(checkpoint, moment);
             if self.setup.servers == 0 {
                 self.lives[id.0 as usize].session.writing_begins();

@@ -9,9 +9,10 @@ use antdt_job::{Head, HeadEffect, HeadEvent};
 use antdt_monitor::classify;
 use antdt_shard::{Event as LedgerEvent, ShardLedger};
 
-use super::checkpoints::Moment;
+use super::checkpoints::{Moment, shard_len};
 use super::life::LifeId;
 use super::{Due, Lost, World, head_config};
+use crate::Setup;
 use crate::happening::{Happening, Observer};
 
 /// How long it takes to set the ledger back.
@@ -37,11 +38,16 @@ pub(super) struct Successor {
 }
 
 impl Successor {
-    pub(super) fn new(policy: Box<dyn Policy>, ledger: &ShardLedger) -> Self {
+    pub(super) fn new(policy: Box<dyn Policy>, ledger: &ShardLedger, setup: &Setup) -> Self {
         Self {
             record: HeadRecord::default(),
             policy,
-            start: Moment { ledger: ledger.snapshot(), samples: 0, checkpoint: None },
+            start: Moment {
+                ledger: ledger.snapshot(),
+                samples: 0,
+                checkpoint: None,
+                shard_len: shard_len(setup),
+            },
             newest: RollbackId(0),
             begins: None,
             doomed: None,
@@ -173,7 +179,7 @@ impl<O: Observer> World<O> {
         }
         let ordered = |successor: &&Successor| successor.newest == rollback && successor.begins.is_none();
         let Some(successor) = self.successor.as_deref().filter(ordered) else { return };
-        let Moment { ledger, samples, checkpoint } =
+        let Moment { ledger, samples, checkpoint, .. } =
             self.checkpoints.newest.clone().unwrap_or_else(|| successor.start.clone());
         let (snapshot, generation) = (Box::new(ledger), self.ledger.generation().next());
         let before = self.ledger.counts();

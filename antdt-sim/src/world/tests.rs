@@ -609,3 +609,81 @@ fn a_worker_that_is_slow_because_it_writes_checkpoints_is_no_straggler() {
     assert_eq!(acts(true), 0, "it writes");
     assert!(acts(false) > 0, "the same slowness of a worker that writes nothing");
 }
+
+/// A job that takes a checkpoint after each second step.
+fn kept(workers: u32, sync: &str) -> Setup {
+    Setup {
+        sync: sync.parse().unwrap(),
+        workers,
+        servers: if sync.starts_with("ps-") { 2 } else { 0 },
+        samples: 10_240,
+        goes_back: true,
+        checkpoint_every: Some(CheckpointEvery::Steps(2)),
+        seed: Seed(1),
+        ..Setup::default()
+    }
+}
+
+/// The first job, of which all processes end after one of its events.
+fn crashed(sync: &str, after: impl Fn(u64) -> u64) -> SimulatedJob {
+    let run = |faults| {
+        let world =
+            World::new(kept(4, sync), REGISTRY.by_name("none").unwrap(), models(1.0, faults)).unwrap();
+        world.run(JobTime::from_duration(Duration::from_secs(1_000))).unwrap().0
+    };
+    let events = run(Vec::new()).simulated;
+    let outcome = run(vec![(JobTime::ZERO, Fault::CrashAll(after(events)))]);
+    assert_eq!(outcome.result, Err(ALL_CRASHED.to_owned()));
+    outcome
+}
+
+#[test]
+fn all_processes_end_after_an_event_and_the_newest_whole_checkpoint_is_left() {
+    let early = crashed("allreduce", |_| 0);
+    assert_eq!((early.simulated, &early.kept), (1, &None), "before any process runs");
+    let (one, next) = (crashed("allreduce", |all| all / 2), crashed("allreduce", |all| all / 2 + 1));
+    assert_eq!(one.simulated + 1, next.simulated);
+    let kept = one.kept.unwrap();
+    let counts = kept.counts();
+    assert!(kept.checkpoint().is_some() && counts.doing == 0, "{kept:?}");
+    assert!(0 < counts.acked && counts.acked <= one.counts.acked, "{counts:?}, {:?}", one.counts);
+}
+
+#[test]
+fn a_job_is_resumed_with_other_workers_where_its_checkpoint_is_and_goes_back_there() {
+    for (before, after) in
+        [("allreduce", "allreduce"), ("ps-bsp", "local-sgd=4"), ("ripples=smart:2", "ps-asp")]
+    {
+        let kept_before = crashed(before, |all| all / 2).kept.unwrap();
+        let left = 10_240 - kept_before.counts().acked;
+        let setup = kept_before.settings(kept(3, after));
+        // The master ends before the second job has taken a checkpoint of its own.
+        let faults = vec![(JobTime(50_000_000), Fault::RestartMaster(Duration::from_millis(500), None))];
+        let policy = REGISTRY.by_name("none").unwrap();
+        let world = World::resumed(setup, policy, models(1.0, faults), Blind, &kept_before).unwrap();
+        let (outcome, _) = world.run(JobTime::from_duration(Duration::from_secs(1_000))).unwrap();
+        assert_eq!((&outcome.result, outcome.counts.acked), (&Ok(()), 10_240), "{:#?}", outcome.events);
+        assert!(left < 10_240 && lives(&outcome).0 >= 3, "{after}");
+        let first = kept_before.checkpoint().unwrap();
+        let back = format!("went back to checkpoint {first}: 0 samples");
+        assert!(outcome.events.iter().any(|event| event.text.starts_with(&back)), "{:#?}", outcome.events);
+        assert!(outcome.kept.unwrap().checkpoint().unwrap() > first, "numbers are given once");
+    }
+}
+
+#[test]
+fn a_job_that_orders_its_samples_otherwise_is_not_resumed() {
+    let kept_before = crashed("allreduce", |all| all / 2).kept.unwrap();
+    let refused = |change: &dyn Fn(&mut Setup)| {
+        let mut setup = kept_before.settings(kept(3, "allreduce"));
+        change(&mut setup);
+        let policy = REGISTRY.by_name("none").unwrap();
+        let world = World::resumed(setup, policy, models(1.0, Vec::new()), Blind, &kept_before);
+        world.map(|_| ()).map_err(|error| error.to_string())
+    };
+    assert_eq!(refused(&|setup| setup.epochs = 2), Ok(()));
+    assert!(refused(&|setup| setup.samples = 10_241).unwrap_err().contains("samples"));
+    assert!(refused(&|setup| setup.seed = Seed(2)).unwrap_err().contains("seed of the order"));
+    assert!(refused(&|setup| setup.shard_len = Some(7)).unwrap_err().contains("shards"));
+    assert!(refused(&|setup| setup.static_sharding = true).unwrap_err().contains("assignment of shards"));
+}

@@ -158,6 +158,7 @@ mod tests {
                     Fault::Hang(_, length) => (7, Some(length)),
                     Fault::Duplicate(_, length) => (8, Some(length)),
                     Fault::RestartMaster(length, _) => (9, Some(length)),
+                    Fault::CrashAll(_) => unreachable!("it ends the world"),
                 };
                 kinds.insert(kind);
                 let bounds = Duration::from_millis(20)..=Duration::from_secs(20);
