@@ -1,5 +1,6 @@
 //! Random all-reduces from a fixed seed, with their expected results.
 
+use std::cell::Cell;
 use std::num::NonZeroUsize;
 
 use antdt_core::{Rank, Seed};
@@ -117,13 +118,28 @@ const DIVISOR: &str = "CONFORMANCE_DIVISOR";
 /// # Panics
 /// If `CONFORMANCE_DIVISOR` is set and no number from 1 on.
 pub(super) fn thinned(count: usize) -> usize {
-    count.div_ceil(match std::env::var(DIVISOR) {
+    let of_machine = match std::env::var(DIVISOR) {
         Ok(text) => {
             let number = text.parse::<NonZeroUsize>();
             number.unwrap_or_else(|_| panic!("{DIVISOR} = {text}: not a number from 1 on; unset it")).get()
         }
         Err(_) => 1,
-    })
+    };
+    count.div_ceil(of_machine.saturating_mul(OF_TEST.get().get()))
+}
+
+thread_local! {
+    /// Of the cases that the test of this thread would try, it tries one in so many.
+    static OF_TEST: Cell<NonZeroUsize> = const { Cell::new(NonZeroUsize::MIN) };
+}
+
+/// Runs a test of this module that tries one in `divisor` of its cases: for a transport that is another one, tested in
+/// full, behind a thin layer.
+pub fn one_case_in<R>(divisor: NonZeroUsize, test: impl FnOnce() -> R) -> R {
+    let before = OF_TEST.replace(divisor);
+    let result = test();
+    OF_TEST.set(before);
+    result
 }
 
 /// Tries `test` with `count` values or what is left of them for a slow machine, the same in every run, and shows the smallest one that fails.

@@ -36,6 +36,7 @@ use crate::group::Group;
 use crate::schedule::CostModel;
 
 pub use barrier::{Barrier, Place};
+pub use case::one_case_in;
 pub use count::{CountTransport, Traffic};
 pub use fault::{Fault, FaultTransport, REASON};
 pub use i01_identity::i01_identity;
@@ -64,7 +65,7 @@ pub use wire::{Damage, Strike, Wires};
 
 /// Defines one test for each invariant of a transport, I1 to I14. `$make` makes a group of a given number of
 /// members: `Fn(u32) -> Members<T>`. With `if $possible`, a test ends at once where that is `false`: say there why
-/// it is skipped.
+/// it is skipped. With `one case in $divisor`, a positive number, that share of the cases is tried.
 #[macro_export]
 macro_rules! transport_conforms {
     ($make:expr) => {
@@ -81,15 +82,30 @@ macro_rules! transport_conforms {
             i08_atomicity i09_fencing i10_mismatch i11_weighted i12_composition i13_relabelling i14_few
         }
     };
+    ($make:expr, one case in $divisor:expr) => {
+        $crate::transport_conforms! {
+            $make, if true, one case in $divisor;
+            i01_identity i02_value i03_determinism i04_isolation i05_traffic i06_disjoint i07_termination
+            i08_atomicity i09_fencing i10_mismatch i11_weighted i12_composition i13_relabelling i14_few
+        }
+    };
     ($make:expr; $($name:ident)*) => {
         $crate::transport_conforms! { $make, if true; $($name)* }
     };
     ($make:expr, if $possible:expr; $($name:ident)*) => {
+        $crate::transport_conforms! { $make, if $possible, one case in 1; $($name)* }
+    };
+    ($make:expr, if $possible:expr, one case in $divisor:expr; $($name:ident)*) => {
         $(
             #[test]
             fn $name() {
                 if $possible {
-                    $crate::runtime::testing::$name(&$make);
+                    let divisor = ::std::num::NonZeroUsize::new($divisor).expect("a positive number");
+                    // By its address, so that tests of one type of transport are compiled once.
+                    let make: &(dyn Fn(u32) -> $crate::runtime::testing::Members<_> + Sync) = &$make;
+                    $crate::runtime::testing::one_case_in(divisor, || {
+                        $crate::runtime::testing::$name(&make);
+                    });
                 }
             }
         )*
