@@ -26,13 +26,13 @@ use antdt_core::{
 use crate::baseline::Baseline;
 use crate::chance::ratio_by_chance;
 use crate::config::MonitorConfig;
-use crate::contention::ClassContention;
 use crate::deadlines::Deadlines;
 use crate::hang::Suspicion;
 use crate::links::{LinkChange, LinkVerdict, LinkWatch};
 use crate::liveness::{Liveness, LivenessTracker};
 use crate::rule::Evidence;
 use crate::segment::{Noise, Segment};
+use crate::slow_classes::SlowClasses;
 use crate::stats::lower_median;
 use crate::steps::{BatchLog, StepArrival, StepLog};
 use crate::window::{LongWindow, SampleTime, ShortWindow};
@@ -181,7 +181,7 @@ struct RoleState {
     /// Training batches so far, and the longest of them; kept until there is a median.
     early: (u64, Duration),
     steps: StepLog,
-    contention: ClassContention,
+    slow_classes: SlowClasses,
     /// By how much all nodes are slower than they were.
     slowdown: Option<f64>,
 }
@@ -197,7 +197,7 @@ impl RoleState {
             step_longest: None,
             early: (0, Duration::ZERO),
             steps: StepLog::default(),
-            contention: ClassContention::new(config.window.long_beats()),
+            slow_classes: SlowClasses::new(config.window.long_beats()),
             slowdown: None,
         }
     }
@@ -558,9 +558,9 @@ impl StragglerDetector {
         }
         let by_name = state.device_classes.iter().zip(&medians);
         let by_name = by_name.filter_map(|(class, median)| Some((class.name.clone(), (*median)?))).collect();
-        state.contention.push(&by_name, |ratio| self.config.rule.is_slow(ratio));
+        state.slow_classes.push(&by_name, |ratio| self.config.rule.is_slow(ratio));
         let slow_class: Vec<bool> =
-            state.device_classes.iter().map(|class| state.contention.is_slow_class(&class.name)).collect();
+            state.device_classes.iter().map(|class| state.slow_classes.is_slow_class(&class.name)).collect();
 
         for (id, watched) in self.nodes.of_role_mut(role) {
             let class = watched.class;

@@ -6,13 +6,13 @@ pub mod rule;
 pub mod stats;
 pub mod window;
 
-pub mod contention;
 pub mod deadlines;
 pub mod detector;
 pub mod exit;
 pub mod hang;
 pub mod links;
 pub mod liveness;
+pub mod slow_classes;
 
 mod baseline;
 mod chance;

@@ -11,12 +11,12 @@ use crate::window::SampleTime;
 
 /// Comparison of the device classes of one role, for each of the last verdicts.
 #[derive(Debug, Clone)]
-pub struct ClassContention {
+pub struct SlowClasses {
     most: usize,
     slow: BTreeMap<DeviceClass, VecDeque<bool>>,
 }
 
-impl ClassContention {
+impl SlowClasses {
     /// Share of the long window in which a class must have been slow: like a persistent straggler.
     const SHARE_PERCENT: usize = 80;
 
@@ -59,26 +59,26 @@ mod tests {
 
     #[test]
     fn a_class_that_is_slow_most_of_the_time_is_slow_hardware() {
-        let mut contention = ClassContention::new(10);
+        let mut classes = SlowClasses::new(10);
         let (cpu, gpu) = (DeviceClass("cpu".into()), DeviceClass("gpu".into()));
         for beat in 0..10 {
-            assert_eq!(contention.is_slow_class(&cpu), beat >= 8, "after {beat} verdicts");
-            contention.push(&medians(40, 10), |ratio| ratio >= 1.3);
+            assert_eq!(classes.is_slow_class(&cpu), beat >= 8, "after {beat} verdicts");
+            classes.push(&medians(40, 10), |ratio| ratio >= 1.3);
         }
-        assert!(!contention.is_slow_class(&gpu));
+        assert!(!classes.is_slow_class(&gpu));
         for _ in 0..3 {
-            contention.push(&medians(10, 10), |ratio| ratio >= 1.3);
+            classes.push(&medians(10, 10), |ratio| ratio >= 1.3);
         }
-        assert!(!contention.is_slow_class(&cpu), "three of ten were alike");
+        assert!(!classes.is_slow_class(&cpu), "three of ten were alike");
     }
 
     #[test]
     fn one_class_alone_is_never_slow() {
-        let mut contention = ClassContention::new(2);
+        let mut classes = SlowClasses::new(2);
         let only = BTreeMap::from([(DeviceClass::default(), SampleTime(99))]);
         for _ in 0..5 {
-            contention.push(&only, |ratio| ratio >= 1.3);
+            classes.push(&only, |ratio| ratio >= 1.3);
         }
-        assert!(!contention.is_slow_class(&DeviceClass::default()));
+        assert!(!classes.is_slow_class(&DeviceClass::default()));
     }
 }
