@@ -82,7 +82,7 @@ pub struct Times {
     pub seconds: Vec<f64>,
     /// Processor time of one call in seconds, all threads together.
     pub cpu_s: f64,
-    /// Processor time between the last order and this one, in seconds.
+    /// Processor time that the rank took while it waited for this order, in seconds: after the answer to the order before.
     pub idle_cpu_s: f64,
 }
 
