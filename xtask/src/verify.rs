@@ -92,8 +92,9 @@ pub(crate) fn verify(root: &Path, flags: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Tests that run at the same time for each core. Those of whole jobs wait for emulated computing more than they compute.
-const TESTS_A_CORE: usize = 2;
+/// Tests that run at the same time for each core: those of whole jobs, which wait for emulated computing more than they compute.
+/// One of any other kind counts as two (`.config/nextest.toml`).
+const TESTS_A_CORE: usize = 3;
 
 /// Name of the variable by which a caller has another number of tests run at the same time.
 const TEST_THREADS: &str = "NEXTEST_TEST_THREADS";
