@@ -96,6 +96,8 @@ impl fmt::Display for Container {
 pub struct Source {
     /// The path, or the URL, under which the user knows it.
     pub(crate) path: PathBuf,
+    /// The file on this machine that is read in place of it, if that is another one.
+    copy: Option<PathBuf>,
     pub(crate) stamp: Stamp,
     medium: Medium,
 }
@@ -129,7 +131,18 @@ impl Source {
         if stamp.len_bytes == 0 {
             return Err(OpenError::Empty { path: path.to_owned() });
         }
-        Ok(Self { path: path.to_owned(), stamp, medium })
+        Ok(Self { path: path.to_owned(), copy: None, stamp, medium })
+    }
+
+    /// The same content, which the user knows under another path or URL. Errors of the content name that one, errors of the disk
+    /// the file itself.
+    pub(crate) fn copy_of(self, path: PathBuf) -> Self {
+        Self { copy: Some(self.path), path, ..self }
+    }
+
+    /// The file that is read.
+    pub(crate) fn stored_at(&self) -> &Path {
+        self.copy.as_deref().unwrap_or(&self.path)
     }
 
     /// Returns the path or URL by which the user knows the file.
@@ -174,7 +187,7 @@ impl Source {
         match &self.medium {
             Medium::Disk => {
                 let mut file = self.reopen(0).map_err(OpenError::from_read)?;
-                file.seek(SeekFrom::Start(at)).map_err(OpenError::io(&self.path, "read"))?;
+                file.seek(SeekFrom::Start(at)).map_err(OpenError::io(self.stored_at(), "read"))?;
                 Ok(Box::new(file))
             }
             #[cfg(feature = "remote")]
@@ -186,7 +199,8 @@ impl Source {
     pub(crate) fn is_unchanged(&self) -> Result<bool, OpenError> {
         match &self.medium {
             Medium::Disk => {
-                let metadata = fs::metadata(&self.path).map_err(OpenError::io(&self.path, "read"))?;
+                let metadata =
+                    fs::metadata(self.stored_at()).map_err(OpenError::io(self.stored_at(), "read"))?;
                 Ok(Stamp::of(&metadata) == self.stamp)
             }
             // Each of its reads names the version.
@@ -208,9 +222,9 @@ impl Source {
                     let at = u128::from(last) * u128::from(probe) / u128::from(PROBES - 1);
                     let at = u64::try_from(at).expect("within the file");
                     piece.clear();
-                    file.seek(SeekFrom::Start(at)).map_err(OpenError::io(&self.path, "read"))?;
+                    file.seek(SeekFrom::Start(at)).map_err(OpenError::io(self.stored_at(), "read"))?;
                     let mut limited = Read::by_ref(&mut file).take(PROBE_LEN_BYTES as u64);
-                    limited.read_to_end(&mut piece).map_err(OpenError::io(&self.path, "read"))?;
+                    limited.read_to_end(&mut piece).map_err(OpenError::io(self.stored_at(), "read"))?;
                     sum = crc32c_append(sum, &piece);
                 }
                 Ok(sum)
@@ -223,7 +237,9 @@ impl Source {
     /// A number that tells sources of one file name apart: of the absolute path, or of the URL.
     pub(crate) fn place(&self) -> u32 {
         let absolute = match self.medium {
-            Medium::Disk => std::path::absolute(&self.path).unwrap_or_else(|_| self.path.clone()),
+            Medium::Disk => {
+                std::path::absolute(self.stored_at()).unwrap_or_else(|_| self.stored_at().to_owned())
+            }
             #[cfg(feature = "remote")]
             Medium::Remote(_) => self.path.clone(),
         };
@@ -232,7 +248,8 @@ impl Source {
 
     /// Opens the file on this machine again, if it is still the same.
     pub(crate) fn reopen(&self, sample: u64) -> Result<File, ReadError> {
-        let (file, metadata) = open_regular(&self.path).map_err(ReadError::io(&self.path, sample))?;
+        let (file, metadata) =
+            open_regular(self.stored_at()).map_err(ReadError::io(self.stored_at(), sample))?;
         if Stamp::of(&metadata) == self.stamp { Ok(file) } else { Err(self.changed(sample)) }
     }
 
@@ -250,9 +267,11 @@ impl Source {
         match &self.medium {
             Medium::Disk => {
                 let mut file = self.reopen(sample)?;
-                file.seek(SeekFrom::Start(at)).map_err(ReadError::io(&self.path, sample))?;
-                let read =
-                    file.take(len_bytes).read_to_end(into).map_err(ReadError::io(&self.path, sample))?;
+                file.seek(SeekFrom::Start(at)).map_err(ReadError::io(self.stored_at(), sample))?;
+                let read = file
+                    .take(len_bytes)
+                    .read_to_end(into)
+                    .map_err(ReadError::io(self.stored_at(), sample))?;
                 // It was cut off after its length was checked.
                 if read == len { Ok(()) } else { Err(self.changed(sample)) }
             }
@@ -262,7 +281,7 @@ impl Source {
     }
 
     pub(crate) fn changed(&self, sample: u64) -> ReadError {
-        ReadError::Changed { sample, path: self.path.clone() }
+        ReadError::Changed { sample, path: self.stored_at().to_owned() }
     }
 }
 

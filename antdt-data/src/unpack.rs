@@ -66,7 +66,8 @@ impl fmt::Display for UnpackNotice {
 
 impl Source {
     /// Returns the source itself if it can be read by range; otherwise its copy in the cache, which is made
-    /// if it does not exist yet. `announce` is called before a copy begins and when it is complete.
+    /// if it does not exist yet. The copy has the [`path`](Self::path) of the source, which errors of its content
+    /// name. `announce` is called before a copy begins and when it is complete.
     ///
     /// If several processes of one machine need the same copy, one process makes it, and the others wait.
     ///
@@ -88,11 +89,11 @@ impl Source {
             |source| OpenError::Copy { path: self.path.clone(), folder: cache.folder().into(), source };
         // A copy appears whole or not at all, and its name says of what.
         if let Ok(copy) = Self::file(&target) {
-            return Ok(copy);
+            return Ok(copy.copy_of(self.path));
         }
         let turn = Turn::take(&target, self.len_bytes()).map_err(failed)?;
         if let Ok(copy) = Self::file(&target) {
-            return Ok(copy);
+            return Ok(copy.copy_of(self.path));
         }
         announce(&UnpackNotice::Begun {
             path: self.path.clone(),
@@ -115,7 +116,10 @@ impl Source {
         })?;
         announce(&UnpackNotice::Complete { path: self.path.clone(), len_bytes });
         self.remove_older(&target);
-        if len_bytes == 0 { Err(OpenError::Empty { path: self.path }) } else { Self::file(&target) }
+        if len_bytes == 0 {
+            return Err(OpenError::Empty { path: self.path });
+        }
+        Ok(Self::file(&target)?.copy_of(self.path))
     }
 
     /// Where the copy of this version of the file lies.

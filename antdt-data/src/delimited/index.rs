@@ -149,7 +149,7 @@ impl RowIndex {
         loop {
             let before = text.len();
             let read = stream.by_ref().take(CHUNK_LEN_BYTES).read_to_end(&mut text);
-            if read.map_err(OpenError::io(path, "read"))? == 0 {
+            if read.map_err(OpenError::io(source.stored_at(), "read"))? == 0 {
                 break;
             }
             scanner.feed(&text[before..], |span| build.line(&text, base, span));
@@ -169,7 +169,7 @@ impl RowIndex {
         let read_bytes = base + text.len() as u64;
         let finished = scanner.finish(|span| build.line(&text, base, span));
         if !source.is_unchanged()? || read_bytes != source.stamp.len_bytes {
-            return Err(OpenError::Changed { path: path.clone() });
+            return Err(OpenError::Changed { path: source.stored_at().to_owned() });
         }
         finished.map_err(|open| OpenError::Quote { path: path.clone(), line: open.line })?;
         build.verdict(path)?;
@@ -324,7 +324,7 @@ pub enum IndexPlace {
 impl IndexPlace {
     /// The index file of a data file.
     pub(super) fn of(&self, source: &Source) -> Option<PathBuf> {
-        let path = &source.path;
+        let path = source.stored_at();
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         match self {
             Self::Memory => None,

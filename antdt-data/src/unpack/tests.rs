@@ -2,6 +2,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 
 use super::*;
+use crate::delimited::{Delimited, Dialect, IndexPlace, RowCheck};
 use crate::testing::Folder;
 
 fn gzip(text: &[u8]) -> Vec<u8> {
@@ -94,4 +95,33 @@ fn a_full_disk_is_an_error_that_names_the_folder() {
     }
     let error = source.copy(Container::Gzip, full).unwrap_err().to_string();
     assert!(error.contains("a.gz") && error.contains("/dev") && error.contains("No space left"), "{error}");
+}
+
+#[test]
+fn errors_of_the_content_name_the_file_that_was_copied_and_errors_of_the_disk_the_copy() {
+    let (folder, kept) = (Folder::new(), Folder::new());
+    let cache = Cache::at(kept.path());
+    let unpacked = |path: &Path| Source::file(path).unwrap().seekable(&cache, &mut |_| ()).unwrap();
+    // A copy that is made, and one that is found.
+    for text in [&b"a\nb,\"c\nd\n"[..], b"a\nb,\"c\nd\n", b"\n\n"] {
+        let path = folder.write("a.csv.gz", gzip(text));
+        let source = unpacked(&path);
+        assert_eq!(source.path(), path);
+        let (dialect, place) = (Dialect::csv(), IndexPlace::Beside);
+        let error = Delimited::of([source], dialect, &place, RowCheck::NONE).unwrap_err().to_string();
+        let (named, copy) = (path.display().to_string(), kept.path().display().to_string());
+        assert!(error.contains(&named) && !error.contains(&copy), "{error}");
+    }
+    // The index lies beside the copy, which may be all that can be written.
+    let path = folder.write("a.csv.gz", gzip(b"a\nb\n"));
+    let source = unpacked(&path);
+    Delimited::of([source.clone()], Dialect::csv(), &IndexPlace::Beside, RowCheck::NONE).unwrap();
+    let beside = |folder: &Path| {
+        let names = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name());
+        names.filter(|name| name.to_string_lossy().ends_with(".antdt-index")).count()
+    };
+    assert_eq!((beside(folder.path()), beside(kept.path())), (0, 1));
+    fs::remove_file(source.stored_at()).unwrap();
+    let error = source.first(1).unwrap_err().to_string();
+    assert!(error.contains(&kept.path().display().to_string()), "{error}");
 }
