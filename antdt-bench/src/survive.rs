@@ -4,7 +4,8 @@
 //!
 //! The jobs train the counting model of `antdt/examples/counting.rs`: parameter `n` of the trained model is the number of times that
 //! sample `n` was trained, so that the model itself shows whether the job trained each sample exactly once, whatever the ledger
-//! says. Times come from the job's report. Only the benchmark knows when it stopped a process, and measures that itself.
+//! says. Crashes after any event are simulated as well. Times come from the job's report. Only the benchmark knows when it stopped a
+//! process, and measures that itself.
 
 use std::mem::discriminant;
 
@@ -18,6 +19,7 @@ mod harness;
 mod job;
 mod large;
 mod pause;
+mod points;
 mod round;
 mod soak;
 mod table;

@@ -30,6 +30,8 @@ pub(super) enum What {
     Whole,
     /// The job of one worker gets so many, and then fewer.
     Scale(u32),
+    /// All processes of so many simulated jobs end at a random event, and the jobs are resumed with another number of workers.
+    Points(u32),
     /// Master and nodes are killed at a random moment, and the job is resumed with another number of workers.
     Crash(String),
     /// Chaos.
@@ -105,6 +107,8 @@ pub(super) struct Scale {
     pub(super) standbys: u32,
     /// Most workers of the job that is scaled.
     pub(super) workers: u32,
+    /// Simulated jobs of which all processes end at a random event.
+    pub(super) points: u32,
     /// Jobs that are killed whole at a random moment.
     pub(super) crashes: u32,
     /// Modes of the jobs under chaos.
@@ -126,6 +130,7 @@ impl Scale {
         masters: 1,
         standbys: 1,
         workers: 8,
+        points: 200,
         crashes: 0,
         soaked: &["ps-bsp"],
         soak: Soak::QUICK,
@@ -141,13 +146,15 @@ impl Scale {
         masters: 3,
         standbys: 3,
         workers: 16,
+        points: 1000,
         crashes: 8,
         soaked: &["ps-bsp", "allreduce", "ad-psgd"],
         soak: Soak::CORE,
         goodput: Some(Duration::from_secs(180)),
         bytes: 1 << 30,
     };
-    /// As often as the targets say: 500 kills of workers over ten modes, 200 of masters, 100 of servers, 50 crashes.
+    /// As often as the targets say: 500 kills of workers over ten modes, 200 of masters, 100 of servers, 50 crashes beside
+    /// 1,000 simulated ones.
     pub(super) const WHOLE: Self = Self {
         jobs: 10,
         stops: 20,
@@ -191,6 +198,7 @@ impl Scale {
         }
         add(What::Whole, self.others);
         add(What::Scale(self.workers), 1);
+        add(What::Points(self.points), 1);
         for (number, mode) in (0..self.crashes).zip(modes.iter().cycle()) {
             all.push(Cell { what: What::Crash(mode.clone()), number });
         }
@@ -226,6 +234,7 @@ mod tests {
         );
         assert!(times(|what| matches!(what, What::Server(_)).then_some(1)) >= 100);
         assert!(times(|what| matches!(what, What::Crash(_)).then_some(1)) >= 50);
+        assert_eq!(times(|what| if let What::Points(points) = what { Some(*points) } else { None }), 1000);
         for scale in [Scale::QUICK, Scale::CORE, Scale::WHOLE] {
             let cells = scale.cells();
             for (at, cell) in cells.iter().enumerate() {

@@ -13,7 +13,7 @@ use rustix::process::Signal;
 use super::cell::{Cell, Measured, What};
 use super::job::{Job, Left, Order, SAMPLES, newest, send};
 use super::soak::{self, Soak};
-use super::{large, pause, round};
+use super::{large, pause, points, round};
 use crate::Settings;
 use crate::meter::Others;
 use crate::tree::is_alive;
@@ -70,6 +70,12 @@ impl<'a> Bench<'a> {
             What::Standby(mode) => self.kill_master(m, &mode.parse()?, true)?,
             What::Whole => self.kill_whole(m)?,
             What::Scale(most) => self.scale(m, *most)?,
+            What::Points(count) => {
+                self.says(&format!("{count} simulated crashes"));
+                let began = Instant::now();
+                points::measure(m, *count);
+                println!("{:>6.1} s", began.elapsed().as_secs_f64());
+            }
             What::Crash(mode) => self.crash(m, &mode.parse()?, cell.number)?,
             What::Soak(mode, soak) => self.soak(m, &mode.parse()?, *soak)?,
             What::Goodput(lasting) => self.goodput(m, *lasting)?,

@@ -80,6 +80,10 @@ pub(super) fn rows(cells: &[&Measured]) -> Vec<Entry> {
                     .at_most(PAUSE_P95),
             ]
         }
+        What::Points(_) => {
+            let name = "crash at any event, simulated, other workers resume: not exact";
+            vec![Entry::shown(name, inexact(cells).count() as f64, "jobs").at_most(0.0).beside(beside(cells))]
+        }
         What::Crash(_) => {
             let name = "kill -9 of everything, 2 to 5 workers resume: not exact";
             vec![
@@ -304,6 +308,9 @@ mod tests {
         assert_eq!(one(What::Keep(1 << 30), &[1.1, 1.1, 0.7]), [State::Failed; 3]);
         assert_eq!(one(What::Keep(1 << 30), &[0.9, 1.0, 0.8]), [State::Ok; 3]);
         assert_eq!(one(What::Join(1 << 30), &[0.69]), [State::Failed]);
+        let crashed = Measured { inexact: vec![String::new()], ..measured(What::Points(1000), &[]) };
+        assert_eq!(states(&[crashed]), [State::Failed]);
+        assert_eq!(one(What::Points(1000), &[]), [State::Ok]);
         assert_eq!(one(What::Goodput(Duration::from_secs(60)), &[0.89]), [State::Failed]);
     }
 
