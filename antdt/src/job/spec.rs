@@ -447,11 +447,13 @@ impl JobSpec {
         modes.iter().filter(may).cloned().collect()
     }
 
-    /// The same job in one mode, with servers if that has some.
+    /// The same job in one mode of its choice, with servers if that has some, and otherwise with the all-reduce algorithm.
     pub(crate) fn in_mode(&self, mode: SyncMode) -> Self {
         let servers = if mode.capabilities().needs_servers() { self.servers } else { 0 };
         let servers = if self.sync.choice().is_some() { servers } else { self.servers };
-        Self { sync: mode.into(), servers, ..self.clone() }
+        let is_without = servers > 0 && self.sync.choice().is_some();
+        let algorithm = if is_without { Choice::default() } else { self.algorithm };
+        Self { sync: mode.into(), servers, algorithm, ..self.clone() }
     }
 
     fn validate_in_mode(&self) -> Result<(), InvalidValue> {
@@ -620,6 +622,13 @@ impl JobSpec {
                 self.sync
             );
             return Err(InvalidValue::new("--clip-norm", norm, expected));
+        }
+        if self.sync.capabilities().needs_servers() && self.algorithm != Choice::default() {
+            let expected = format!(
+                "left out with --sync {}: workers send their gradients to servers, and nothing is all-reduced",
+                self.sync
+            );
+            return Err(InvalidValue::new("--algorithm", self.algorithm, expected));
         }
         if self.sync.capabilities().mixes() && self.workers < 2 {
             let expected = "another mode with 1 worker (--nproc-per-node), which has nobody to average with";

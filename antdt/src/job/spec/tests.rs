@@ -195,6 +195,25 @@ fn gradients_travel_in_a_shorter_form_between_replicas_only() {
 }
 
 #[test]
+fn an_algorithm_of_all_reduce_is_for_replicas_only() {
+    let mut spec = valid();
+    spec.set("algorithm", "ring").unwrap();
+    spec.validate().unwrap();
+    spec.set("sync", "ps-ssp=2").unwrap();
+    spec.set("servers", "1").unwrap();
+    assert_eq!(
+        spec.validate().unwrap_err().to_string(),
+        "--algorithm = ring: must be left out with --sync ps-ssp=2: workers send their gradients to servers, and nothing is \
+         all-reduced"
+    );
+    // Of a choice, the modes without servers use it.
+    spec.set("sync", "auto=allreduce,ps-bsp").unwrap();
+    spec.validate().unwrap();
+    let algorithm = |mode: &str| spec.in_mode(mode.parse().unwrap()).texts()["algorithm"].clone();
+    assert_eq!((&*algorithm("allreduce"), &*algorithm("ps-bsp")), ("ring", "auto"));
+}
+
+#[test]
 fn the_batch_has_a_sample_for_each_worker_in_every_mode() {
     let small = JobSpec { sync: "ps-asp".parse().unwrap(), servers: 1, global_batch_size: 2, ..valid() };
     assert!(small.validate().unwrap_err().to_string().contains("at least 4, one sample for each worker"));
