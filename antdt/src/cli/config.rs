@@ -162,7 +162,7 @@ pub(super) fn print(matches: &ArgMatches, env: &impl Fn(&str) -> Option<String>)
     match matches.subcommand() {
         Some(("show", show)) => {
             let resolved = resolve(show, env)?;
-            resolved.spec.check_names()?;
+            resolved.spec.check_each()?;
             let origins = show.get_flag("origin");
             if show.get_flag("json") {
                 Ok(show_json(&resolved, origins))

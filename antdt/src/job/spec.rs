@@ -456,19 +456,16 @@ impl JobSpec {
         Self { sync: mode.into(), servers, algorithm, ..self.clone() }
     }
 
-    fn validate_in_mode(&self) -> Result<(), InvalidValue> {
+    /// Checks each setting by itself, and not against the others. Settings of parts are left out, but for those of the
+    /// optimizer.
+    ///
+    /// # Errors
+    /// The first invalid setting; the error names the flag and what would be accepted.
+    pub fn check_each(&self) -> Result<(), InvalidValue> {
         for setting in Self::SETTINGS {
             setting.check_least(self)?;
         }
         self.check_names()?;
-        // A transport may be known and not built in.
-        let fabric = transport::REGISTRY.by_name(&self.transport).map_err(|error| match error {
-            BuildError::Setting(error) => InvalidValue { field: "--transport".to_owned(), ..error },
-            other => InvalidValue::new("--transport", &self.transport, other.to_string()),
-        })?;
-        gpu::carries(fabric.library())
-            .map_err(|expected| InvalidValue::new("--transport", &self.transport, expected))?;
-        self.tables.validate()?;
         // What the workload takes is known to be good.
         self.update_rule(optimizer::Sgd::NAME, 1.0, 0.0).map_err(|error| match error {
             BuildError::Setting(error) => error,
@@ -484,6 +481,54 @@ impl JobSpec {
                 return Err(InvalidValue::new(flag, processes, expected));
             }
         }
+        if let Some(DataSpec::Synthetic { rows: 0 }) = &self.data {
+            let expected = "at least 1 row, such as synthetic:100000";
+            return Err(InvalidValue::new("--data", "synthetic:0", expected));
+        }
+        if !(0.0..1.0).contains(&self.eval_fraction) {
+            let expected = "at least 0 and below 1, such as 0.2";
+            return Err(InvalidValue::new("--eval-fraction", self.eval_fraction, expected));
+        }
+        if let Some(speed) = self.emulate_speed
+            && !(speed.is_finite() && speed > 0.0)
+        {
+            let expected = "above 0 samples per second; leave it out to run at the machine's speed";
+            return Err(InvalidValue::new("--emulate-speed", speed, expected));
+        }
+        for (flag, duration) in [
+            ("--control-tick", Some(self.control_tick)),
+            ("--heartbeat", Some(self.heartbeat)),
+            ("--collective-timeout", self.collective_timeout),
+        ] {
+            if let Some(duration) = duration
+                && duration < Duration::from_millis(1)
+            {
+                return Err(InvalidValue::new(flag, format_duration(duration), "at least 1ms"));
+            }
+        }
+        net::host("--bind", &self.bind)?;
+        if let Some(advertise) = &self.advertise {
+            net::host("--advertise", advertise)?;
+        }
+        if self.hang_limit < Stall::LEAST * 2 {
+            let expected = "at least 1s; a week switches it off";
+            return Err(InvalidValue::new("--hang-limit", format_duration(self.hang_limit), expected));
+        }
+        Ok(())
+    }
+
+    fn validate_in_mode(&self) -> Result<(), InvalidValue> {
+        // A part that is not known has no settings.
+        self.check_names()?;
+        self.tables.validate()?;
+        self.check_each()?;
+        // A transport may be known and not built in.
+        let fabric = transport::REGISTRY.by_name(&self.transport).map_err(|error| match error {
+            BuildError::Setting(error) => InvalidValue { field: "--transport".to_owned(), ..error },
+            other => InvalidValue::new("--transport", &self.transport, other.to_string()),
+        })?;
+        gpu::carries(fabric.library())
+            .map_err(|expected| InvalidValue::new("--transport", &self.transport, expected))?;
         self.validate_servers()?;
         self.validate_data()?;
         if self.min_workers > self.workers {
@@ -504,12 +549,6 @@ impl JobSpec {
                 );
                 return Err(InvalidValue::new("--shard-len", len, expected));
             }
-        }
-        if let Some(speed) = self.emulate_speed
-            && !(speed.is_finite() && speed > 0.0)
-        {
-            let expected = "above 0 samples per second; leave it out to run at the machine's speed";
-            return Err(InvalidValue::new("--emulate-speed", speed, expected));
         }
         for straggler in &self.stragglers {
             straggler.validate(self.workers)?;
@@ -533,25 +572,6 @@ impl JobSpec {
                     "left out: a program of your own and --emulate-network end with their master",
                 );
             }
-        }
-        for (flag, duration) in [
-            ("--control-tick", Some(self.control_tick)),
-            ("--heartbeat", Some(self.heartbeat)),
-            ("--collective-timeout", self.collective_timeout),
-        ] {
-            if let Some(duration) = duration
-                && duration < Duration::from_millis(1)
-            {
-                return Err(InvalidValue::new(flag, format_duration(duration), "at least 1ms"));
-            }
-        }
-        net::host("--bind", &self.bind)?;
-        if let Some(advertise) = &self.advertise {
-            net::host("--advertise", advertise)?;
-        }
-        if self.hang_limit < Stall::LEAST * 2 {
-            let expected = "at least 1s; a week switches it off";
-            return Err(InvalidValue::new("--hang-limit", format_duration(self.hang_limit), expected));
         }
         let beats = self.heartbeat.saturating_mul(2);
         for (flag, limit) in [("--master-grace", self.master_grace), ("--silence-limit", self.silence_limit)]
@@ -681,18 +701,7 @@ impl JobSpec {
             {
                 return Err(InvalidValue::new("--data", "(nothing)", workload::DATA_EXPECTED));
             }
-            Some(DataSpec::Synthetic { rows: 0 }) => {
-                return Err(InvalidValue::new(
-                    "--data",
-                    "synthetic:0",
-                    "at least 1 row, such as synthetic:100000",
-                ));
-            }
             _ => {}
-        }
-        if !(0.0..1.0).contains(&self.eval_fraction) {
-            let expected = "at least 0 and below 1, such as 0.2";
-            return Err(InvalidValue::new("--eval-fraction", self.eval_fraction, expected));
         }
         self.validate_evaluation()?;
         if self.program.is_some() && self.sync.capabilities().needs_servers() {

@@ -103,6 +103,30 @@ fn a_wrong_name_in_a_file_is_refused() {
 }
 
 #[test]
+fn a_value_that_no_job_can_have_is_refused_and_one_that_fits_no_other_is_shown() {
+    for (flags, named) in [
+        ("--nproc-per-node 0", "--nproc-per-node = 0: must be at least 1"),
+        ("--servers 100000", "--servers = 100000: must be at most"),
+        ("--global-batch-size 0", "--global-batch-size = 0: must be at least 1"),
+        ("--heartbeat 0s", "--heartbeat = 0s: must be at least 1ms"),
+        ("--learning-rate=-1", "--learning-rate = -1"),
+        ("--eval-fraction 1", "--eval-fraction = 1: must be at least 0 and below 1"),
+        ("--emulate-speed 0", "--emulate-speed = 0"),
+        ("--data synthetic:0", "--data = synthetic:0: must be at least 1 row"),
+        ("--hang-limit 1ms", "--hang-limit = 1ms: must be at least 1s"),
+    ] {
+        let line = format!("config show {flags}");
+        let error = parse(line.split(' ').map(str::to_owned), |_| None).unwrap_err().to_string();
+        assert!(error.starts_with(named), "{flags}: {error}");
+    }
+    // A larger batch may come from a variable or a file of the job.
+    assert!(
+        printed("config show --nproc-per-node 8 --global-batch-size 4", &[])
+            .contains("global-batch-size = 4")
+    );
+}
+
+#[test]
 fn the_list_of_settings_in_the_documents_is_up_to_date() {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/settings.md");
     let written = std::fs::read_to_string(file).unwrap_or_default();
