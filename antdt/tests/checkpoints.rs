@@ -813,6 +813,25 @@ fn what_a_job_cannot_go_on_from_is_refused_in_one_line_and_stays_as_it_is() {
     );
 }
 
+#[test]
+fn a_folder_of_checkpoints_is_of_one_running_job() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = folder.path().join("kept");
+    let to = ["--checkpoint-dir", place.to_str().unwrap(), "--quiet"];
+    let long = ["--epochs", "3", "--emulate-speed", "20", "--checkpoint-every", "2steps"];
+    let first = program(true, &[&to[..], &long].concat()).stderr(Stdio::null()).spawn().unwrap();
+    wait_for("a checkpoint", || Folder::open(&place).ok()?.newest().ok()?.checkpoint);
+    let error = fail(&mut program(true, &to));
+    assert!(error.starts_with("--checkpoint-dir = ") && error.contains("a job that runs keeps"), "{error}");
+    // Nor does another one go on in it; with a folder of its own it does.
+    let resume = ["--resume", place.to_str().unwrap()];
+    assert!(
+        fail(&mut program(true, &[&resume[..], &["--quiet"]].concat())).contains("a job that runs keeps")
+    );
+    kill_whole(first);
+    succeed(&mut program(true, &[&resume[..], &["--emulate-speed", "100000", "--quiet"]].concat()));
+}
+
 /// What `antdt COMMAND ... DIR` says of a running job; an error of it, in one line.
 fn ask(words: &[&str], dir: &Path) -> Result<String, String> {
     let output = Command::new(env!("CARGO_BIN_EXE_antdt")).args(words).arg(dir.join("run")).output().unwrap();

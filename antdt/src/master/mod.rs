@@ -1,5 +1,6 @@
 //! The master of a job: serves shards and the control plane, starts the nodes, and records what happens.
 
+mod claim;
 mod console;
 mod desk;
 mod evaluations;
@@ -56,6 +57,7 @@ use crate::report::{LiveProgress, MeasuredOn, MissingEntry, Outcome, Report, Sam
 use crate::resume::{self, ResumeError};
 use crate::run_dir::{self, RunDir, RunDirError};
 use crate::worker::TRAIN_DATASET;
+use claim::Claim;
 use console::Console;
 use desk::Desk;
 use journal::{HeadJournal, HeadState, JobFile};
@@ -67,6 +69,7 @@ use runner::{HeadRunner, NodeTemplate, Nodes};
 use service::{ControlService, Parked};
 use shards::{ShardTap, ShardWatch};
 
+pub use claim::ClaimError;
 pub(crate) use fleet::Fleet;
 pub(crate) use journal::{Orphaned, first_checkpoint};
 #[cfg(feature = "cli")]
@@ -147,6 +150,9 @@ pub enum JobError {
     /// The folder or store for checkpoints cannot be used.
     #[error("--checkpoint-dir: {0}")]
     Checkpoints(CheckpointWriteError),
+    /// A running job keeps its checkpoints in the folder.
+    #[error(transparent)]
+    Claimed(#[from] ClaimError),
     /// The recording cannot be written.
     #[error("--record = {}: {why}", file.display())]
     Record {
@@ -336,7 +342,7 @@ async fn run_once(
         // What was recorded stays as it is: this half cannot be replayed without the other.
         Some(orphaned) => (None, orphaned.file.job_start, orphaned.file.job.clone(), go_on(orphaned)?, None),
     };
-    let Begun { spec, dataset, folder, snapshot, resumed } = begun;
+    let Begun { spec, dataset, folder, snapshot, resumed, claim: _claim } = begun;
     let spec = &spec;
     let until = match dataset.as_ref().map(|dataset| dataset.epochs) {
         Some(Epochs::Finite(epochs)) => epochs,
@@ -722,6 +728,8 @@ struct Begun {
     dataset: Option<DatasetSpec>,
     /// Where checkpoints go, and the number of the first.
     folder: Option<(Folder, CheckpointId)>,
+    /// Keeps other jobs out of it.
+    claim: Option<Claim>,
     /// What is done already.
     snapshot: Option<LedgerSnapshot>,
     /// For people.
@@ -732,7 +740,7 @@ struct Begun {
 fn begin(spec: &JobSpec, data: Option<&TrainingData>, job: &str) -> Result<Begun, JobError> {
     let mut spec = spec.clone();
     let mut dataset = data.map(|data| dataset(&spec, data.samples));
-    let (mut snapshot, mut resumed, mut before) = (None, None, None);
+    let (mut snapshot, mut resumed, mut before, mut claim) = (None, None, None, None);
     if let (Some(dir), Some(data), Some(ours)) = (&spec.resume, data, &dataset) {
         let found = resume::prepare(&spec, dir, data, ours)?;
         let path = found.checkpoint.path().to_owned();
@@ -754,6 +762,7 @@ fn begin(spec: &JobSpec, data: Option<&TrainingData>, job: &str) -> Result<Begun
             }
             match Folder::create(&place) {
                 Ok(folder) => {
+                    claim = claimed(&spec, &place, Duration::ZERO)?;
                     let first = folder.next_id().map_err(ResumeError::from)?;
                     spec.checkpoint_dir = Some(place);
                     Some((folder, first))
@@ -770,7 +779,7 @@ fn begin(spec: &JobSpec, data: Option<&TrainingData>, job: &str) -> Result<Begun
         }
         None => None,
     };
-    Ok(Begun { spec, dataset, folder, snapshot, resumed })
+    Ok(Begun { spec, dataset, folder, claim, snapshot, resumed })
 }
 
 /// Checks that nodes can reach this master, which listens at `local`, as `host`. Nodes of other machines may take a way that this
@@ -954,11 +963,21 @@ fn may_be_taken_over(spec: &JobSpec, programs: &Programs) -> bool {
         && spec.emulate_network.is_none()
 }
 
+/// How long the kernel may still be at the end of a master whose job another one takes over.
+const CLAIM_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Claims the folder of checkpoints, unless masters are elected: the last one may stand still, with its claim.
+fn claimed(spec: &JobSpec, place: &Path, patience: Duration) -> Result<Option<Claim>, ClaimError> {
+    if spec.elect.is_some() { Ok(None) } else { Claim::take(place, patience) }
+}
+
 /// What a job goes on with whose master has ended.
 fn go_on(orphaned: &Orphaned) -> Result<Begun, JobError> {
     let JobFile { spec, job, dataset, first, .. } = &orphaned.file;
+    let mut claim = None;
     let folder = match (&spec.checkpoint_dir, first) {
         (Some(place), Some(first)) => {
+            claim = claimed(spec, place, CLAIM_PATIENCE)?;
             Some((Folder::create(place.clone()).map_err(JobError::Checkpoints)?, *first))
         }
         _ => None,
@@ -972,7 +991,7 @@ fn go_on(orphaned: &Orphaned) -> Result<Begun, JobError> {
     }
     // It may have other servers than it began with.
     let spec = JobSpec { servers: servers(&orphaned.state).unwrap_or(spec.servers), ..spec.clone() };
-    Ok(Begun { spec, dataset: Some(dataset.clone()), folder, snapshot: None, resumed: Some(resumed) })
+    Ok(Begun { spec, dataset: Some(dataset.clone()), folder, claim, snapshot: None, resumed: Some(resumed) })
 }
 
 /// Lives of which the launcher of an earlier master has left nothing, though they had not ended.
