@@ -157,7 +157,7 @@ impl Ranked {
                 }
             }
             Self::Cells(cells) => {
-                cells.iter().for_each(|[negatives, positives]| each(*negatives, *positives))
+                cells.iter().for_each(|[negatives, positives]| each(*negatives, *positives));
             }
         }
     }
