@@ -714,6 +714,7 @@ impl Head {
             self.saga_due.clear(old.node);
             self.relaunch_due.clear(old.node);
             self.core.rollbacks.launch_later(next, Duration::ZERO);
+            self.preempted.remove(&old);
         }
         if let Some(handover) = handover {
             for next in self.core.resize_servers(handover.servers()) {

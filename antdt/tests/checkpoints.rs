@@ -1192,7 +1192,7 @@ fn the_mean_of_all_models_has_the_same_share_of_every_sample() {
 }
 
 #[test]
-fn a_server_that_gets_sigterm_ends_after_a_checkpoint_to_which_the_job_goes_back() {
+fn a_server_that_gets_sigterm_hands_over_and_no_step_is_undone() {
     for mode in [MODES[1], MODES[2]] {
         let folder = tempfile::tempdir().unwrap();
         let job = begun(mode, true, folder.path());
@@ -1203,7 +1203,13 @@ fn a_server_that_gets_sigterm_ends_after_a_checkpoint_to_which_the_job_goes_back
         assert!(output.status.success(), "{mode:?}: {}", String::from_utf8_lossy(&output.stderr));
         counted_twice(folder.path(), false);
         let said = rollbacks(folder.path());
-        assert!(said.len() == 2 && said[1].starts_with("went back to checkpoint "), "{said:?}");
+        assert!(said.len() == 2 && said[0].starts_with("server-1 goes, as its platform says"), "{said:?}");
+        assert!(
+            said[1].starts_with("went back to checkpoint ") && said[1].contains(" 0 are trained again"),
+            "{said:?}"
+        );
+        // Its end was ordered, and counts towards no limit.
+        assert!(report(folder.path()).actions.iter().all(|action| action.kind != "RESTART"));
     }
 }
 

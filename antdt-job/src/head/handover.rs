@@ -1,4 +1,5 @@
-//! The parameter servers of a running job hand their parameters over to others, all at once: to more of them, or to fewer.
+//! The parameter servers of a running job hand their parameters over to others, all at once: to more of them, to fewer, or to as many
+//! when one of them has to go.
 //!
 //! The parts of a checkpoint can be read into any number of servers, so the job goes over through one. It takes the checkpoint and
 //! stands still from the moment of the copies until the checkpoint is complete; then it goes back to it as after the death of a
@@ -62,6 +63,20 @@ impl Head {
         HeadAnswer::Scaled { before }
     }
 
+    /// Has all servers hand over to as many others, for this reason. Returns whether they do, now or as soon as they can: a hand-over that is
+    /// under way is as good.
+    pub(super) fn replace_servers(&mut self, now: JobTime, why: String) -> bool {
+        if self.handover.is_none() {
+            let servers = self.core.config.servers;
+            if self.why_no_handover(servers).is_some() {
+                return false;
+            }
+            self.handover = Some(Handover { servers, why, stage: Stage::Wanted });
+            self.begin_handover(now);
+        }
+        true
+    }
+
     fn why_no_handover(&self, servers: u32) -> Option<String> {
         if !self.core.capabilities().needs_servers() {
             let sync = self.core.sync();
@@ -121,7 +136,7 @@ impl Head {
         let is_its = |handover: &mut Handover| handover.stage == Stage::Taking(checkpoint);
         if let Some(Handover { why: change, .. }) = self.handover.take_if(is_its) {
             let text =
-                format!("not {change}: checkpoint {checkpoint} was not taken ({why}); the servers stay");
+                format!("{change}: the servers stay, since checkpoint {checkpoint} was not taken: {why}");
             self.core.event(now, None, "refused", text);
         }
     }

@@ -1,9 +1,11 @@
 //! A platform takes its machine back: it tells a process to leave (SIGTERM) some time before it ends it.
 //!
 //! A worker finishes its step, gives its leases back and leaves; when its process has ended, another life of it is launched, wherever
-//! the launcher finds a place: until then its memory, devices and ports are taken. One that left and does not end is killed. If no
-//! other process has the part of the model that this one has, on a server or as the last copy, the job takes a
-//! checkpoint, ends the process and goes back to that checkpoint. Without checkpoints it stays until the platform ends it.
+//! the launcher finds a place: until then its memory, devices and ports are taken. One that left and does not end is killed.
+//!
+//! If no other process has the part of the model that this one has, it stays for a checkpoint. A server [hands over](super::handover) with all
+//! others, and nothing is undone; if that comes to nothing, it goes after the next checkpoint. The last worker with the model ends
+//! after one, to which the job goes back. Without checkpoints both stay until the platform ends them.
 //!
 //! Source: our design; the grace between the two is the platform's (30 s in Kubernetes, recalled), so no limit is set here.
 
@@ -29,7 +31,10 @@ impl Head {
         }
         let text = format!("{holder} is told to leave by its platform");
         self.core.event(now, Some(holder.node), "preempted", text);
-        if holder.node.role == Role::Server || self.core.alone_has_model(holder) {
+        let has_model = self.core.alone_has_model(holder);
+        let hands_over = holder.node.role == Role::Server
+            && self.replace_servers(now, format!("{} goes, as its platform says", holder.node));
+        if !hands_over && (holder.node.role == Role::Server || has_model) {
             self.begin_checkpoint(now, true);
         }
         if holder.node.role == Role::Worker {
@@ -39,11 +44,15 @@ impl Head {
         HeadAnswer::Noted
     }
 
-    /// A checkpoint is complete: those that stayed for it, with the only copy of something, may go. The job goes back to it.
+    /// A checkpoint is complete: those that stayed for it, with the only copy of something, may go. The job goes back to it. Servers
+    /// that are about to hand over stay.
     pub(super) fn end_preempted(&mut self) {
-        let (stayed, others) = std::mem::take(&mut self.preempted)
-            .into_iter()
-            .partition(|holder| holder.node.role == Role::Server || self.core.alone_has_model(*holder));
+        let hands_over = self.handover.is_some();
+        let (stayed, others) =
+            std::mem::take(&mut self.preempted).into_iter().partition(|holder| match holder.node.role {
+                Role::Server => !hands_over,
+                Role::Worker => self.core.alone_has_model(*holder),
+            });
         self.preempted = others;
         for holder in stayed {
             self.core.effects.push_back(HeadEffect::Kill(holder));

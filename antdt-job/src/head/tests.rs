@@ -1633,10 +1633,36 @@ fn a_server_that_its_platform_takes_back_goes_once_a_checkpoint_has_its_part() {
     world.tell(HeadEvent::Rest { holder: worker(0, 0), checkpoint });
     world.tell(HeadEvent::Cut { checkpoint, taken: Ok(()) });
     assert!(!world.orders().iter().any(|order| order.starts_with("kill")));
+    let readiness = Readiness { samples: 1, end_of_data: false, plan: PlanVersion(1), acks: vec![ack(1, 1)] };
+    for index in 0..2 {
+        world.tell(HeadEvent::Ready { holder: worker(index, 0), step: 0, readiness: readiness.clone() });
+    }
     world.tell(HeadEvent::Kept { checkpoint, outcome: Ok("here".to_owned()) });
-    assert_eq!(world.orders(), ["kill server-0#0"]);
+    let orders = world.orders();
+    assert!(
+        orders.contains(&"roll back 1".to_owned()) && orders.contains(&"kill server-0#0".to_owned()),
+        "{orders:?}"
+    );
+    assert!(
+        !world.notes.iter().any(|note| matches!(note, Note::Action { kind: "RESTART", .. })),
+        "it has not failed"
+    );
     world.exits(server(0), KILLED);
-    assert!(world.orders().contains(&"roll back 1".to_owned()));
+    world.tell(rolled_back(1, None));
+    assert_eq!(world.orders(), ["launch server-0#1"]);
+}
+
+#[test]
+fn a_server_whose_hand_over_came_to_nothing_goes_with_the_next_checkpoint() {
+    let mut world = that_hands_over("ps-bsp", 2, 1);
+    world.tell(HeadEvent::Preempted(server(0)));
+    let checkpoint = copied(&mut world);
+    world.tell(HeadEvent::Kept { checkpoint, outcome: Err("the disk is full".to_owned()) });
+    assert_eq!(world.orders(), ["worker-0#0 goes on after 1"], "it stays, and the job trains");
+    world.tell(HeadEvent::Checkpoint(None));
+    let checkpoint = copied(&mut world);
+    world.tell(HeadEvent::Kept { checkpoint, outcome: Ok("here".to_owned()) });
+    assert!(world.orders().contains(&"kill server-0#0".to_owned()));
 }
 
 /// A job with servers that takes checkpoints and can go back, in which all take part.
@@ -1675,7 +1701,7 @@ fn servers_hand_over_to_more_of_them_and_to_fewer_and_no_step_is_committed_after
         assert!(matches!(answer, HeadAnswer::Scaled { before: 2 }), "{answer:?}");
         let checkpoint = copied(&mut world);
         let readiness =
-            Readiness { samples: 1, end_of_data: false, plan: PlanVersion(1), acks: vec![ack(1, 1)] };
+            Readiness { samples: 1, end_of_data: false, plan: PlanVersion(0), acks: vec![ack(1, 1)] };
         world.tell(HeadEvent::Ready { holder: worker(1, 0), step: 0, readiness });
         assert_eq!(world.orders(), [""; 0], "{sync}: nobody goes on");
         world.tell(HeadEvent::Kept { checkpoint, outcome: Ok("here".to_owned()) });

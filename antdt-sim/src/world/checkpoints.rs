@@ -200,7 +200,13 @@ impl<O: Observer> World<O> {
         }
         self.ask_head(HeadEvent::Cut { checkpoint, taken });
         if self.lives[id.0 as usize].last != Some(checkpoint) {
-            self.send_reply(self.now, id, call, Reply::Rested);
+            if self.setup.servers > 0 && is_taken {
+                // Whether the job hands its servers over, for which it stands still.
+                let holder = self.lives[id.0 as usize].holder;
+                self.park(id, HeadEvent::Rest { holder, checkpoint });
+            } else {
+                self.send_reply(self.now, id, call, Reply::Rested);
+            }
         } else if !is_taken {
             self.leave(id);
         }
