@@ -105,9 +105,9 @@ pub enum Refusal {
         /// Incarnation of the node that runs.
         running: Holder,
     },
-    /// The node action is for a parameter server, which no policy may restart: its partition of the
+    /// The node action is for a parameter server of a job that takes no checkpoints: its partition of the
     /// parameters would be lost.
-    #[error("{node} is a server; its partition of the parameters would be lost")]
+    #[error("{node} is a server of a job without checkpoints; its partition of the parameters would be lost")]
     Server {
         /// Server that the action is for.
         node: NodeId,

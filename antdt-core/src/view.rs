@@ -200,6 +200,11 @@ pub struct ClusterView {
     pub workers: Vec<NodeView>,
     /// Parameter servers, by id.
     pub servers: Vec<NodeView>,
+    /// Whether servers can be restarted: they hand their parameters over to their next lives through a
+    /// checkpoint, for which all workers wait.
+    pub hands_over: bool,
+    /// Time that it took to write the newest checkpoint; `None` before the first of this master.
+    pub checkpoint_time: Option<Duration>,
     /// Durations of the steps under the newest plan; `None` before the first, and in modes whose workers do
     /// not wait for each other.
     pub step: Option<StepView>,

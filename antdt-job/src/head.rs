@@ -13,9 +13,9 @@ use antdt_controller::{
     Policy, Relaunch, RelaunchBudget, RelaunchConfig, RestartConfig, RestartEffect, RestartEvent, RestartSaga,
 };
 use antdt_core::{
-    BatchReport, CheckpointId, Contribution, Counts, Exit, Holder, Incarnation, InvalidValue, JobTime,
-    Joined, LinkReport, Machine, Metrics, ModelDistance, NodeId, NodeInfo, NodeLoad, NodeStatus, Plan,
-    PlanVersion, Readiness, Role, RollbackId, Stall, Standing, StepCommit,
+    ActionOutcome, BatchReport, CheckpointId, Contribution, Counts, Exit, Holder, Incarnation, InvalidValue,
+    JobTime, Joined, LinkReport, Machine, Metrics, ModelDistance, NodeId, NodeInfo, NodeLoad, NodeStatus,
+    Plan, PlanVersion, Readiness, Role, RollbackId, Stall, Standing, StepCommit,
 };
 use antdt_monitor::MonitorConfig;
 
@@ -40,7 +40,7 @@ use checkpoints::{Checkpoints, Rested};
 pub use core::HeadCore;
 use core::{Phase, Registered};
 pub use diagnosis::{Diagnosis, Done, NodeDiagnosis, SlowHost};
-use handover::Handover;
+use handover::{Handover, ServerRestart};
 pub use restart::{HeadRecord, NodeRecord};
 use restart::{Recorded, Spent};
 pub use rollback::RolledBack;
@@ -419,6 +419,8 @@ pub struct Head {
     retiring: Retiring,
     /// Servers that are to follow those that the job has.
     handover: Option<Handover>,
+    /// Restarts of servers that end with it.
+    server_restarts: Vec<ServerRestart>,
     /// Lives of workers that leave because their platform told them to; others follow them.
     preempted: BTreeSet<Holder>,
     /// When those of them that have left are killed, if they have not ended.
@@ -464,6 +466,7 @@ impl Head {
             last_ended: None,
             retiring: Retiring::new(),
             handover: None,
+            server_restarts: Vec::new(),
             preempted: BTreeSet::new(),
             leaving_due: Timers::new(),
             held_joins: Vec::new(),
@@ -767,6 +770,7 @@ impl Head {
         if self.core.rollbacks.is_busy() {
             return;
         }
+        self.servers_began(now);
         let started = self.core.started;
         self.mode.go_on(now, &mut self.core);
         self.note_start(now, started);
@@ -880,10 +884,11 @@ impl Head {
     }
 
     fn kept(&mut self, now: JobTime, checkpoint: CheckpointId, outcome: Result<String, String>) {
-        if self.checkpoints.is_none() {
-            return;
-        }
+        let Some(checkpoints) = &self.checkpoints else { return };
         let is_kept = outcome.is_ok();
+        if let Some(took) = checkpoints.writes_for(now, checkpoint).filter(|_| is_kept) {
+            self.core.checkpoint_time = Some(took);
+        }
         let (kind, text) = match &outcome {
             Ok(place) => ("checkpoint", format!("checkpoint {checkpoint} is complete: {place}")),
             Err(why) => (Note::NO_CHECKPOINT, format!("checkpoint {checkpoint} was not written: {why}")),
@@ -1227,6 +1232,10 @@ impl Head {
         while let Some(action) = self.core.actions.pop_front() {
             let node = action.target.node;
             self.core.changes += 1;
+            if node.role == Role::Server {
+                self.restart_server(now, &action);
+                continue;
+            }
             self.sagas.insert(node, RestartSaga::begin(now, &action, RestartConfig::default()));
             self.saga_effects(now, node);
         }
@@ -1257,11 +1266,7 @@ impl Head {
                     self.core.draining.remove(&saga_old(&self.sagas, node));
                     self.core.launch(now, holder);
                 }
-                RestartEffect::Outcome(outcome) => {
-                    self.core.event(now, Some(node), "restart", format!("{outcome:?}"));
-                    self.core.dispatcher.action_ended(now, &outcome);
-                    self.core.changes += 1;
-                }
+                RestartEffect::Outcome(outcome) => self.restart_ended(now, node, &outcome),
                 _ => {}
             }
         }
@@ -1272,6 +1277,12 @@ impl Head {
             Some(at) => self.saga_due.set(node, at, ()),
             None => self.saga_due.clear(node),
         }
+    }
+
+    fn restart_ended(&mut self, now: JobTime, node: NodeId, outcome: &ActionOutcome) {
+        self.core.event(now, Some(node), "restart", format!("{outcome:?}"));
+        self.core.dispatcher.action_ended(now, outcome);
+        self.core.changes += 1;
     }
 
     fn tick(&mut self, now: JobTime, counts: Option<Counts>) -> HeadAnswer {

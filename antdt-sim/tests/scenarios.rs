@@ -65,6 +65,7 @@ comes_out_as_it_says!(
     bursts,
     cured_by_restart,
     slow_server,
+    slow_server_cured,
     crash_and_rejoin,
     zombie,
     partition,

@@ -416,8 +416,9 @@ proptest! {
                     }
                     DispatchEffect::Withdraw(version) => prop_assert_eq!(waiting.take(), Some(version)),
                     DispatchEffect::Start(action) => {
-                        let target = view.live_workers().find(|node| node.id == action.target.node);
-                        let target = target.expect("a live worker");
+                        let mut nodes = view.live_workers().chain(&view.servers);
+                        let target = nodes.find(|node| node.id == action.target.node);
+                        let target = target.expect("a live worker or a server");
                         prop_assert_eq!(target.incarnation, action.target.incarnation);
                         prop_assert!(!target.chief, "the chief");
                         running.push(action.id);

@@ -5,7 +5,7 @@
 //! | worker slow for a while | new batch sizes, if the step gets shorter by 5 % | nothing: shards go where speed is |
 //! | worker slow all the time, a restart pays | restart | restart |
 //! | worker slow all the time, a restart does not pay | new batch sizes | nothing |
-//! | server slow | nothing: its partition would be lost, there is no hand-over yet | same |
+//! | server slow all the time, a restart pays | restart of all servers | nothing: how long workers wait for it is not known |
 //!
 //! # When a restart pays
 //!
@@ -20,6 +20,11 @@
 //! | synchronous, all workers wait | `D · (V + v_n) / (v_n - v_s)` |
 //!
 //! The comparison is with a job that is already balanced as well as it can be. A factor can be put on top.
+//!
+//! A restart of a server stops all workers for `D + R + 2 W`, where a checkpoint takes `W` to be written, and is taken to need as long
+//! to be read. At best it saves the part of a step in which the slowest worker does not compute, times `1 - 1/r` of a server that
+//! takes `r` times as long for a byte as the others: what is left of the job must exceed
+//! `(D + R + 2 W) / (overhead / step * (1 - 1/r))`.
 //!
 //! # When to look again
 //!
@@ -40,12 +45,12 @@
 //! Source: our design, made to agree with what the `AntDT` paper's abstract and summaries of it say: batch sizes
 //! against transient stragglers, restarts against persistent ones unless the cluster is busy.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use antdt_core::{
     ActionOutcome, Barrier, ClusterView, DeviceClass, Forecast, Holder, Incarnation, InvalidValue, JobTime,
-    NodeActionKind, NodeId, NodeView, Pace, PaceEstimate, Reason, StragglerKind,
+    NodeActionKind, NodeId, NodeStatus, NodeView, Pace, PaceEstimate, Reason, StragglerKind,
 };
 
 use super::{Decision, Policy, ProposedAction, Seat, Split, percent, split_by};
@@ -295,6 +300,39 @@ impl NonDedicated {
         actions
     }
 
+    /// The restart of the slowest server, if it pays. Why it does not, and that a server is slow for a while, goes to `reasons`.
+    fn server_restart(
+        &mut self,
+        now: JobTime,
+        view: &ClusterView,
+        budget: &RestartBudget,
+        reasons: &mut Vec<Reason>,
+    ) -> Option<ProposedAction> {
+        let ratio = |node: &NodeView| node.slowness_ratio.unwrap_or(1.0);
+        let slow = view.servers.iter().filter(|node| node.pace.is_straggler());
+        // Equal ones by id, whatever their order in the view.
+        let slowest = |a: &&NodeView, b: &&NodeView| ratio(a).total_cmp(&ratio(b)).then(b.id.cmp(&a.id));
+        let server = slow.max_by(slowest)?;
+        let workers = view.live_workers().count();
+        let restart = server_break_even(view, server, self.config.reform_pause)
+            .and_then(|break_even| self.may_restart(now, view, server, break_even, budget, workers));
+        if let Err(reason) = restart {
+            reasons.push(reason);
+            return None;
+        }
+        let (node, slowness_ratio) = (server.id, ratio(server));
+        if budget.room(now, workers) == 0 {
+            reasons.push(Reason::TooSoon);
+            return None;
+        }
+        self.strikes.insert(node, Strike { incarnation: server.incarnation, slowness_ratio });
+        Some(ProposedAction {
+            target: Holder::new(node, server.incarnation),
+            kind: NodeActionKind::KillRestart { drain: self.config.drain },
+            reason: Reason::PersistentStraggler { node, slowness_percent: percent(slowness_ratio) },
+        })
+    }
+
     fn may_restart(
         &self,
         now: JobTime,
@@ -484,6 +522,31 @@ fn speed(node: &NodeView) -> Option<f64> {
     (!time.is_zero()).then(|| 1.0 / time.as_secs_f64())
 }
 
+/// How long the job must go on for a restart of this slow server to pay.
+///
+/// # Errors
+/// Why none is thought of.
+fn server_break_even(view: &ClusterView, server: &NodeView, pause: Duration) -> Result<Duration, Reason> {
+    let id = server.id;
+    let not = |why: &str| Err(Reason::Other(format!("{id} is slow; {why}")));
+    if !view.hands_over {
+        return not("the job takes no checkpoints, through which it could hand its parameters over");
+    }
+    if server.status != NodeStatus::Running || server.pace != Pace::Straggler(StragglerKind::Persistent) {
+        return not("it is not restarted while that may pass");
+    }
+    let Some(step) = view.step.filter(|step| !step.time.is_zero()) else {
+        return not("how long workers wait for it is not known in this sync mode");
+    };
+    let Some(checkpoint) = view.checkpoint_time else {
+        return not("how long the job would stand still is not known before its first checkpoint");
+    };
+    let waits = step.overhead.as_secs_f64() / step.time.as_secs_f64();
+    let saves = waits * (1.0 - 1.0 / server.slowness_ratio.unwrap_or(1.0).max(1.0));
+    let stops = view.scheduler.start_delay + pause + checkpoint * 2;
+    Ok(Duration::try_from_secs_f64(stops.as_secs_f64() / saves).unwrap_or(Duration::MAX))
+}
+
 impl Policy for NonDedicated {
     fn name(&self) -> &str {
         Self::NAME
@@ -504,12 +567,11 @@ impl Policy for NonDedicated {
         }
 
         let mut decision = Decision::default();
-        let slow_servers: BTreeSet<NodeId> =
-            view.servers.iter().filter(|server| server.pace.is_straggler()).map(|server| server.id).collect();
-        decision.reasons.extend(slow_servers.into_iter().map(|server| {
-            Reason::Other(format!("{server} is slow; a server keeps its partition and is not restarted"))
-        }));
         decision.node_actions = self.restarts(now, view, &live, budget, &mut decision.reasons);
+        if decision.node_actions.is_empty() {
+            let restart = self.server_restart(now, view, budget, &mut decision.reasons);
+            decision.node_actions.extend(restart);
+        }
         if !decision.node_actions.is_empty() {
             return decision;
         }

@@ -232,6 +232,8 @@ pub fn random_view(rng: &mut DetRng, tick: u64) -> ClusterView {
             start_delay: Duration::from_millis(rng.below(200_000)),
             busy: rng.below(4) == 0,
         },
+        hands_over: mode.needs_servers() && rng.below(2) == 0,
+        checkpoint_time: (rng.below(2) == 0).then(|| Duration::from_millis(rng.below(10_000))),
     }
 }
 
@@ -362,6 +364,8 @@ pub fn quiet_view(mode: Capabilities, sample_times_us: &[u64]) -> ClusterView {
             })
             .collect(),
         servers: Vec::new(),
+        hands_over: mode.needs_servers(),
+        checkpoint_time: mode.needs_servers().then_some(Duration::from_secs(2)),
         step: None,
         progress: Progress { committed: 0, expected: 1_000_000, samples_per_second: 1000.0 },
         scheduler: SchedulerView { start_delay: Duration::from_secs(10), busy: false },

@@ -416,6 +416,8 @@ where
             global_batch_size: self.config.global_batch_size,
             workers: live.map(node).collect(),
             servers: Vec::new(),
+            hands_over: false,
+            checkpoint_time: None,
             step: None,
             progress: Progress { committed: 1_000, expected: 100_000_000, samples_per_second: 1_000.0 },
             scheduler: SchedulerView { start_delay: Duration::from_secs(10), busy: self.busy },

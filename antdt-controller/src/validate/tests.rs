@@ -1,6 +1,8 @@
 use std::time::Duration;
 
-use antdt_core::{Capabilities, ClusterView, Incarnation, JobTime, NodeActionKind, NodeStatus, Reason};
+use antdt_core::{
+    Capabilities, ClusterView, Incarnation, JobTime, NodeActionKind, NodeStatus, NodeView, Reason,
+};
 
 use super::*;
 use crate::budget::{BudgetConfig, RestartBudget};
@@ -74,6 +76,23 @@ fn every_broken_action_is_refused() {
     for (targets, expected) in cases {
         assert_eq!(check(&view, None, &targets), expected);
     }
+}
+
+#[test]
+fn a_server_is_restarted_where_it_can_hand_over() {
+    let mut view = quiet_view(Capabilities::SERVERS_IN_STEP, &[1000; 4]);
+    let server = NodeView { id: NodeId::server(0), chief: false, ..view.workers[3].clone() };
+    view.servers.push(NodeView { incarnation: Incarnation(2), ..server });
+    let of = |incarnation| [life(NodeId::server(0), incarnation)];
+    assert_eq!(check(&view, None, &of(2)), Ok(()));
+    let (target, running) = (of(1)[0], of(2)[0]);
+    assert_eq!(check(&view, None, &of(1)), Err(Refusal::OtherLife { target, running }));
+    let both = [of(2)[0], life(NodeId::worker(1), 0)];
+    assert_eq!(check(&view, None, &both), Err(Refusal::TooManyAtOnce { asked: 2, free: 1 }));
+    view.servers[0].status = NodeStatus::Lost;
+    assert_eq!(check(&view, None, &of(2)), Err(Refusal::NotRunning { target: of(2)[0] }));
+    view.hands_over = false;
+    assert_eq!(check(&view, None, &of(2)), Err(Refusal::Server { node: NodeId::server(0) }));
 }
 
 #[test]

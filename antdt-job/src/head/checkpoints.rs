@@ -230,6 +230,14 @@ impl Checkpoints {
         self.next = self.next.max(next);
     }
 
+    /// How long this attempt has been written, if it is.
+    pub(super) fn writes_for(&self, now: JobTime, id: CheckpointId) -> Option<Duration> {
+        let writing = |attempt: &&Attempt| attempt.id == id && attempt.stage == Stage::Writing;
+        // When it is given up was set when its copies existed.
+        let attempt = self.attempt.as_ref().filter(writing)?;
+        Some(WRITE_LIMIT.saturating_sub(attempt.until.since(now)))
+    }
+
     /// Number of the attempt under way, or else of the last one.
     pub(super) const fn attempt_id(&self) -> CheckpointId {
         match &self.attempt {

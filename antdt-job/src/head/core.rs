@@ -121,6 +121,8 @@ pub struct HeadCore {
     backups: Option<u32>,
     pub(super) memory: MemoryBounds,
     pub(super) start_delay: Option<Duration>,
+    /// Time that the newest checkpoint took from its copies to its manifest.
+    pub(super) checkpoint_time: Option<Duration>,
     pub(super) counts: Counts,
     pub(super) evaluator: Option<Holder>,
     pub(super) evaluated: bool,
@@ -166,6 +168,7 @@ impl HeadCore {
             backups: None,
             memory: MemoryBounds::default(),
             start_delay: None,
+            checkpoint_time: None,
             counts: Counts::default(),
             evaluator: None,
             evaluated: false,
@@ -743,6 +746,10 @@ impl HeadCore {
             global_batch_size: self.config.global_batch_size,
             workers: of_role(Role::Worker, self.workers),
             servers: of_role(Role::Server, self.config.servers as usize),
+            checkpoint_time: self.checkpoint_time,
+            hands_over: mode.needs_servers()
+                && self.config.checkpoints.is_some()
+                && self.config.can_roll_back,
             step: mode.steps_together().then(|| self.detector.steps()).flatten(),
             progress: Progress {
                 committed: self.counts.acked,

@@ -10,7 +10,9 @@
 //!
 //! Source: our design.
 
-use antdt_core::{CheckpointId, Holder, JobTime, NodeId, NodeStatus, Role};
+use antdt_core::{
+    ActionId, ActionOutcome, CheckpointId, Holder, JobTime, NodeAction, NodeId, NodeStatus, Role,
+};
 
 use super::core::{HeadCore, Node, Phase};
 use super::{Head, HeadAnswer, HeadEffect};
@@ -24,6 +26,14 @@ enum Stage {
     Taking(CheckpointId),
     /// The checkpoint is complete.
     Taken,
+}
+
+/// The restart of a slow server that the policy asked for: it ends with the hand-over.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ServerRestart {
+    id: ActionId,
+    node: NodeId,
+    since: JobTime,
 }
 
 /// Servers that follow those that the job has.
@@ -75,6 +85,36 @@ impl Head {
             self.begin_handover(now);
         }
         true
+    }
+
+    /// Carries out the restart of a server.
+    pub(super) fn restart_server(&mut self, now: JobTime, action: &NodeAction) {
+        let NodeAction { id, target: Holder { node, .. }, reason, .. } = action;
+        let why = format!("{node} is started again: {reason}");
+        self.server_restarts.push(ServerRestart { id: *id, node: *node, since: now });
+        if !self.replace_servers(now, why) {
+            self.servers_stayed(now, "its servers cannot hand over now");
+        }
+    }
+
+    /// All servers are up: those that were to be started again were, unless they are still to hand over.
+    pub(super) fn servers_began(&mut self, now: JobTime) {
+        if self.handover.is_some() {
+            return;
+        }
+        for ServerRestart { id, node, since } in std::mem::take(&mut self.server_restarts) {
+            let incarnation =
+                self.core.nodes.get(node).map_or_else(Default::default, |state| state.incarnation);
+            let (holder, took) = (Holder::new(node, incarnation), now.since(since));
+            self.restart_ended(now, node, &ActionOutcome::Restarted { id, holder, took });
+        }
+    }
+
+    /// The servers stay: those that were to be started again were not.
+    fn servers_stayed(&mut self, now: JobTime, why: &str) {
+        for ServerRestart { id, node, .. } in std::mem::take(&mut self.server_restarts) {
+            self.restart_ended(now, node, &ActionOutcome::RestartFailed { id, why: why.to_owned() });
+        }
     }
 
     fn why_no_handover(&self, servers: u32) -> Option<String> {
@@ -138,6 +178,7 @@ impl Head {
             let text =
                 format!("{change}: the servers stay, since checkpoint {checkpoint} was not taken: {why}");
             self.core.event(now, None, "refused", text);
+            self.servers_stayed(now, why);
         }
     }
 }

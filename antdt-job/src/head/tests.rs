@@ -1804,6 +1804,64 @@ fn a_hand_over_outlives_its_keeper_and_is_carried_out_when_a_server_dies_before_
     assert_eq!(servers, ["launch server-0#1"]);
 }
 
+/// Wants server 1 to be started again, once.
+fn wants_a_server_again(_: JobTime, view: &ClusterView, budget: &RestartBudget) -> Decision {
+    let target = Holder::new(NodeId::server(1), view.servers[1].incarnation);
+    let reason = Reason::PersistentStraggler { node: target.node, slowness_percent: 400 };
+    let kind = NodeActionKind::KillRestart { drain: Duration::ZERO };
+    let action = ProposedAction { target, kind, reason: reason.clone() };
+    let node_actions = if budget.spent(target.node).0 == 0 { vec![action] } else { Vec::new() };
+    Decision { node_actions, reasons: vec![reason], ..Decision::default() }
+}
+
+#[test]
+fn a_slow_server_is_started_again_with_all_others_and_the_policy_hears_of_it() {
+    for taken in [true, false] {
+        let schedule = CheckpointSchedule { every: CheckpointEvery::End, first: CheckpointId(1), epochs: 1 };
+        let policy = Box::new(FromFn("again", wants_a_server_again));
+        let mut world = World::with("ps-bsp", 2, 2, policy, Some(schedule));
+        world.head.core.config.can_roll_back = true;
+        let mut world = world.running();
+        let counts = || Some(Counts { total: 100, todo: 90, acked: 10, ..Counts::default() });
+        for holder in [worker(0, 0), worker(1, 0)] {
+            world.steps(holder, 0);
+        }
+        for _ in 0..3 {
+            world.tell(HeadEvent::Tick(counts()));
+        }
+        let of_kind = |world: &World, wanted: &str| -> Vec<String> {
+            let text = |note: &Note| match note {
+                Note::Action { kind, target, .. } if *kind == wanted => Some(target.clone()),
+                Note::Event { kind, text, .. } if *kind == wanted => Some(text.clone()),
+                _ => None,
+            };
+            world.notes.iter().filter_map(text).collect()
+        };
+        assert_eq!(of_kind(&world, "KILL_RESTART"), ["server-1"]);
+        let checkpoint = copied(&mut world);
+        if !taken {
+            world.tell(HeadEvent::Kept { checkpoint, outcome: Err("the disk is full".to_owned()) });
+            let said = of_kind(&world, "restart");
+            assert!(
+                said.len() == 1 && said[0].contains("RestartFailed") && said[0].contains("disk is full"),
+                "{said:?}"
+            );
+            continue;
+        }
+        world.tell(HeadEvent::Kept { checkpoint, outcome: Ok("here".to_owned()) });
+        world.orders();
+        world.tell(rolled_back(1, None));
+        assert_eq!(world.orders(), ["launch server-0#1", "launch server-1#1"]);
+        world.register(life_of_server(0, 1));
+        assert_eq!(of_kind(&world, "restart"), [""; 0]);
+        world.register(life_of_server(1, 1));
+        let said = of_kind(&world, "restart");
+        assert!(said.len() == 1 && said[0].starts_with("Restarted"), "{said:?}");
+        assert!(of_kind(&world, "RESTART").is_empty());
+        assert!(world.head.core.dispatcher.budget().room(world.now, 2) > 0, "it is over");
+    }
+}
+
 #[test]
 fn another_master_goes_on_with_the_servers_that_the_job_has_now() {
     let mut world = that_hands_over("ps-bsp", 2, 3);

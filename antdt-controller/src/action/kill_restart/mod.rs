@@ -1,9 +1,12 @@
 //! The action `KILL_RESTART`: a worker finishes its batch, is stopped, and is started again. [`restart`]
 //! carries out one restart, [`budget`] limits their number.
+//!
+//! A parameter server is restarted with all others, from a checkpoint that the job takes for it. The master carries
+//! that out, in a job that takes checkpoints.
 
 use std::collections::BTreeSet;
 
-use antdt_core::{Holder, Role};
+use antdt_core::{Holder, NodeStatus, NodeView, Role};
 
 use super::{Action, Asked};
 use crate::policy::Decision;
@@ -32,7 +35,7 @@ impl Action for KillRestart {
     }
 
     fn about(&self) -> &'static str {
-        "a worker finishes its batch, is stopped, and is started again"
+        "a worker finishes its batch, or a server hands its parameters over; it is stopped, and is started again"
     }
 
     fn is_asked(&self, decision: &Decision) -> bool {
@@ -53,15 +56,17 @@ impl Action for KillRestart {
             if !targets.insert(node) {
                 return Err(Refusal::Twice { node });
             }
-            if node.role == Role::Server {
+            if node.role == Role::Server && !view.hands_over {
                 return Err(Refusal::Server { node });
             }
-            let worker =
-                asked.live().find(|worker| worker.id == node).ok_or(Refusal::NotRunning { target })?;
-            if worker.incarnation != target.incarnation {
-                return Err(Refusal::OtherLife { target, running: Holder::new(node, worker.incarnation) });
+            let is_live_server = |of: &&NodeView| of.id == node && of.status == NodeStatus::Running;
+            let mut live = asked.live().filter(|worker| worker.id == node);
+            let found = live.next().or_else(|| view.servers.iter().find(is_live_server));
+            let running = found.ok_or(Refusal::NotRunning { target })?;
+            if running.incarnation != target.incarnation {
+                return Err(Refusal::OtherLife { target, running: Holder::new(node, running.incarnation) });
             }
-            if worker.chief && !budget.config().chief_allowed {
+            if running.chief && !budget.config().chief_allowed {
                 return Err(Refusal::Chief { node });
             }
             if !view.has_model_without(node) {

@@ -1,4 +1,4 @@
-use antdt_core::{ActionId, Capabilities, DeviceClass, PlanVersion, StepView};
+use antdt_core::{ActionId, Capabilities, DeviceClass, PlanVersion, Progress, StepView};
 
 use super::*;
 use crate::budget::BudgetConfig;
@@ -236,16 +236,75 @@ fn slow_hardware_is_never_restarted() {
     assert_eq!(sizes(&decision), Some(vec![103, 103, 25, 25]));
 }
 
-#[test]
-fn a_slow_server_is_named_and_kept() {
+/// Four equal workers with 1 000 s to go, which wait for servers in a quarter of each step; server 1 takes four times as long as the
+/// others, all the time.
+fn with_a_slow_server() -> ClusterView {
     let mut view = quiet_view(Capabilities::SERVERS_IN_STEP, &[1000; 4]);
-    let mut server = view.workers[3].clone();
-    server.id = NodeId::server(0);
-    server.pace = Pace::Straggler(StragglerKind::Persistent);
-    view.servers.push(server);
+    let server = |index, ratio, pace| NodeView {
+        id: NodeId::server(index),
+        slowness_ratio: Some(ratio),
+        pace,
+        chief: false,
+        ..view.workers[3].clone()
+    };
+    let slow = Pace::Straggler(StragglerKind::Persistent);
+    view.servers = vec![server(0, 1.0, Pace::Normal), server(1, 4.0, slow), server(2, 1.5, slow)];
+    let (time, overhead) = (Duration::from_millis(400), Duration::from_millis(100));
+    view.step = Some(StepView { plan: view.plan, steps: 30, time, overhead });
+    view
+}
+
+#[test]
+fn a_server_that_is_slow_all_the_time_is_restarted_beyond_break_even() {
+    let view = with_a_slow_server();
     let decision = decide(&view);
-    assert!(decision.node_actions.is_empty());
-    assert!(decision.reasons[0].to_string().starts_with("server-0 is slow"));
+    let [action] = &decision.node_actions[..] else { panic!("{decision:?}") };
+    assert_eq!(action.target, Holder::new(NodeId::server(1), Incarnation(0)), "the slowest one");
+    let expected = Reason::PersistentStraggler { node: NodeId::server(1), slowness_percent: 400 };
+    assert_eq!(action.reason, expected);
+
+    // 10 s to start nodes, 1 s of pause, 2 s to write a checkpoint and 2 s to read it, of 3/16 of the time.
+    for (left, pays) in [(79, false), (81, true)] {
+        let mut view = view.clone();
+        let Progress { expected, samples_per_second, .. } = view.progress;
+        #[allow(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a whole number of samples"
+        )]
+        let samples = (f64::from(left) * samples_per_second) as u64;
+        view.progress.committed = expected - samples;
+        let decision = decide(&view);
+        assert_eq!(!decision.node_actions.is_empty(), pays, "{left} s: {decision:?}");
+        let not_worth = |reason: &Reason| matches!(reason, Reason::RestartNotWorthIt { node, .. } if *node == NodeId::server(1));
+        assert_eq!(decision.reasons.iter().any(not_worth), !pays, "{left} s: {decision:?}");
+    }
+}
+
+#[test]
+fn a_slow_server_is_named_and_kept_where_it_cannot_hand_over_or_may_recover_or_nobody_knows_what_it_costs() {
+    let kept = |change: &dyn Fn(&mut ClusterView), why: &str| {
+        let mut view = with_a_slow_server();
+        change(&mut view);
+        let decision = decide(&view);
+        assert!(decision.node_actions.is_empty(), "{decision:?}");
+        let said = decision.reasons[0].to_string();
+        assert!(said.starts_with("server-1 is slow; ") && said.contains(why), "{said}");
+    };
+    kept(&|view| view.hands_over = false, "takes no checkpoints");
+    kept(&|view| view.servers[1].pace = Pace::Straggler(StragglerKind::Transient), "may pass");
+    kept(&|view| view.step = None, "not known in this sync mode");
+    kept(&|view| view.checkpoint_time = None, "not known before its first checkpoint");
+    // One that a restart did not cure, and one that workers do not wait for.
+    let mut nd = NonDedicated::default();
+    let mut view = with_a_slow_server();
+    assert_eq!(nd.decide(NOW, &view, &RestartBudget::default()).node_actions.len(), 1);
+    view.servers[1].incarnation = Incarnation(1);
+    let decision = nd.decide(NOW, &view, &RestartBudget::default());
+    assert_eq!(decision.reasons[0], Reason::RestartDidNotHelp { node: NodeId::server(1) });
+    let mut view = with_a_slow_server();
+    view.step = view.step.map(|step| StepView { overhead: Duration::ZERO, ..step });
+    assert!(matches!(decide(&view).reasons[0], Reason::RestartNotWorthIt { .. }));
 }
 
 #[test]

@@ -60,6 +60,8 @@ fn one_keeper_stands_still_alone_and_is_told_again_what_it_was_told() {
     assert_eq!((one.order(worker(1)), one.holds_joins()), (None, false));
     assert_eq!(one.cut(at(1), id, true), []);
     assert_eq!(one.deadline(), Some(at(1) + WRITE_LIMIT));
+    assert_eq!(one.writes_for(at(9), id), Some(Duration::from_secs(8)));
+    assert_eq!(one.writes_for(at(9), CheckpointId(3)), None, "another one");
     assert!(one.is_busy() && one.ended(at(2), id, true).is_empty() && !one.is_busy());
 }
 
