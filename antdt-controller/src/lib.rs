@@ -12,6 +12,7 @@ pub mod validate;
 
 pub mod clocks;
 pub mod coordinator;
+pub mod gate;
 pub mod membership;
 
 pub mod launcher;
@@ -30,6 +31,7 @@ pub use budget::{BudgetConfig, BudgetRefusal, RestartBudget};
 pub use clocks::{AskError, Clocks};
 pub use coordinator::{ReadyError, StepCoordinator};
 pub use dispatch::{Decided, DecisionRecord, DispatchEffect, DispatchEvent, Dispatcher, DispatcherConfig};
+pub use gate::{Brings, NotAMember, Passage, StepGate};
 pub use launcher::{
     EventSink, LaunchError, LaunchStatus, Launcher, LauncherEvent, LauncherFactory, LineSink, NodeExit,
     NodeSpec, Outlets, OutputLine, OutputStream,
