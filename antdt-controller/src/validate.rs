@@ -77,7 +77,7 @@ pub enum Refusal {
     },
     /// The decision asks for backup workers in a mode whose steps cannot be committed without all workers.
     #[error(
-        "a step is to wait for all but {backups} workers; that takes a sync mode with servers whose workers take each step together"
+        "a step is to wait for all but {backups} workers; that takes a sync mode whose workers add up their gradients in each step"
     )]
     Backups {
         /// Number of backup workers in the decision.

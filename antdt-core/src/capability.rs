@@ -172,7 +172,7 @@ impl Capabilities {
     };
 
     /// All combinations that sync modes use, for tests that go through all of them.
-    pub const COMMON: [Self; 8] = [
+    pub const COMMON: [Self; 9] = [
         Self::REPLICAS_IN_STEP,
         Self::SERVERS_IN_STEP,
         Self::SERVERS_AT_OWN_PACE,
@@ -181,6 +181,7 @@ impl Capabilities {
         Self::MIXED_IN_GROUPS,
         Self::servers_within(2),
         Self::servers_with_backups(1),
+        Self::REPLICAS_IN_STEP.with_backups(1),
     ];
 
     /// Returns whether the job needs parameter servers.
@@ -220,11 +221,17 @@ impl Capabilities {
         self.needs_servers() && self.steps_in_common()
     }
 
-    /// Returns whether a plan may set the number of workers that a step need not wait for. That requires one
-    /// process that commits each step, and can commit it without the work of some workers.
+    /// Returns whether a plan may set the number of workers that a step need not wait for. That requires steps that are the sum of the workers'
+    /// gradients, of which one can be left out; an average of models that a worker is not in has lost that worker's steps.
     #[doc(alias = "BACKUP_WORKERS")]
     pub const fn takes_backups(self) -> bool {
-        self.needs_servers() && self.steps_in_common()
+        !self.averages_models() && self.steps_in_common()
+    }
+
+    /// Returns whether a worker whose gradient is late stays in the group of all workers, so that they take each step with it and
+    /// without its gradient.
+    pub const fn late_workers_stay(self) -> bool {
+        self.takes_backups() && self.forms_groups()
     }
 
     /// Returns the number of workers that a step need not wait for.

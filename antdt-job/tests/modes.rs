@@ -36,6 +36,8 @@ enum Defect {
     NeverWaits,
     /// A worker takes samples that came too late for trained.
     CountsTheLate,
+    /// A worker whose gradient came too late brings it all the same.
+    BringsTheLate,
 }
 
 /// A mode that ships, with a defect.
@@ -182,7 +184,14 @@ impl WorkerHalf for Worker {
                 return self.0.answered(core, turn, &Reply::Pushed);
             }
         }
-        self.0.answered(core, turn, reply)
+        let call = self.0.answered(core, turn, reply);
+        match call {
+            Call::Combine { step, samples: 0, peers, .. } if self.1 == Defect::BringsTheLate => {
+                let (samples, acks) = (core.batch().len(), core.acks_of(core.batch()));
+                core.call(Call::Combine { step, samples, acks, peers })
+            }
+            call => call,
+        }
     }
     fn fed(&mut self, core: &mut WorkerCore, turn: &mut Turn<'_>) -> Call {
         self.0.fed(core, turn)
@@ -231,6 +240,8 @@ fn every_planted_defect_is_found_and_named() {
         ("ps-bsp", Defect::KeepsOpenStep, &[SurvivorsGoOn]),
         ("ps-backup=1", Defect::KeepsOpenStep, &[SurvivorsGoOn]),
         ("ps-backup=1", Defect::CountsTheLate, &[SurvivorsGoOn, Invariant::AckedIsInModel]),
+        ("allreduce=1", Defect::ForgetsTheDead, &[SettledFirst, SurvivorsGoOn]),
+        ("allreduce=1", Defect::BringsTheLate, &[Invariant::NeverConfused, Invariant::OnceInModel]),
         ("ps-ssp=0", Defect::NeverWaits, &[Invariant::BoundedLead][..]),
         ("ps-ssp=1", Defect::KeepsOpenStep, &[SurvivorsGoOn]),
     ] {

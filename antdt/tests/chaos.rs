@@ -76,6 +76,12 @@ fn a_group_of_workers_counts_every_sample_once_while_all_goes_wrong() {
 }
 
 #[test]
+fn steps_that_do_not_wait_for_a_backup_count_every_sample_once_while_all_goes_wrong() {
+    let slow = ["--straggler", "worker=1,slow=4"];
+    survives(6, "all", &[&["--sync", "allreduce=1", "--nproc-per-node", "3"][..], &slow].concat());
+}
+
+#[test]
 fn workers_with_servers_count_every_sample_once_while_all_goes_wrong() {
     survives(2, "all", &["--sync", "ps-bsp", "--servers", "2", "--nproc-per-node", "3"]);
 }

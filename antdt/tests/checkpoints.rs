@@ -95,7 +95,7 @@ fn parameters(checkpoint: &Checkpoint) -> Vec<f32> {
     all
 }
 
-const MODES: [&[&str]; 12] = [
+const MODES: [&[&str]; 13] = [
     &["--sync", "allreduce", "--nproc-per-node", "3"],
     &["--sync", "ps-bsp", "--servers", "2", "--nproc-per-node", "2"],
     &["--sync", "ps-asp", "--servers", "3", "--nproc-per-node", "4"],
@@ -109,6 +109,7 @@ const MODES: [&[&str]; 12] = [
     // In the end momentum moves a parameter by 0.5 / (1 - 0.5) of what workers did, so that shares are at most counts here too.
     &["--sync", "diloco=3:rate=0.5:momentum=0.5", "--nproc-per-node", "2"],
     &["--sync", "ad-psgd=overlap", "--nproc-per-node", "4"],
+    &["--sync", "allreduce=1", "--nproc-per-node", "3"],
 ];
 
 /// Whether the mode averages models: then a sample has a share of the model instead of a count.
@@ -928,6 +929,31 @@ fn counted_twice(dir: &Path, average: bool) {
     let counted = parameters(&newest(dir).unwrap());
     let fits = |count: &f32| if average { *count > 0.0 && *count <= 2.0 } else { *count == 2.0 };
     assert!(counted.iter().all(fits), "{counted:?}");
+}
+
+/// A step with the gradients of all four workers has 24 samples, one without the slow worker's 18.
+#[test]
+fn an_all_reduce_does_not_wait_for_its_backup_and_a_worker_that_is_killed_costs_no_sample() {
+    let folder = tempfile::tempdir().unwrap();
+    let arguments = slowly(folder.path());
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let mode = ["--sync", "allreduce=1", "--nproc-per-node", "4", "--straggler", "worker=1,slow=12"];
+    let job = program(true, &[&mode[..], &arguments].concat()).spawn().unwrap();
+    wait_for("two checkpoints", || newest(folder.path()).filter(|it| it.manifest().checkpoint.0 >= 2));
+    kill_9(nodes(&job, "worker-2")[0]);
+    let output = finish(job);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    counted_twice(folder.path(), false);
+    assert_eq!(rollbacks(folder.path()), Vec::<String>::new(), "the others have the model");
+    let report = report(folder.path());
+    let restarts: Vec<u32> = report.workers.iter().map(|worker| worker.restarts).collect();
+    assert_eq!(restarts, [0, 0, 1, 0]);
+    let samples: Vec<u64> = report.workers.iter().map(|worker| worker.samples).collect();
+    assert!(
+        samples[1] * 3 < samples[0] && samples[1] * 3 < samples[3],
+        "the slow one is dropped: {samples:?}"
+    );
+    assert!(report.steps > 115, "{} steps, where 100 have all samples", report.steps);
 }
 
 /// What the report says of rollbacks.

@@ -147,7 +147,7 @@ fn assert_exact(report: &Report, samples: u64) {
 }
 
 /// Flags of the ways to combine what workers compute.
-const MODES: [&[&str]; 12] = [
+const MODES: [&[&str]; 13] = [
     &["--sync", "allreduce"],
     &["--sync", "ps-bsp", "--servers", "2"],
     &["--sync", "ps-asp", "--servers", "2"],
@@ -160,6 +160,7 @@ const MODES: [&[&str]; 12] = [
     &["--sync", "ripples=division:2"],
     &["--sync", "diloco=2"],
     &["--sync", "ad-psgd=overlap"],
+    &["--sync", "allreduce=1"],
 ];
 
 const SMALL: &[&str] =
@@ -177,7 +178,7 @@ fn every_mode_trains_every_sample_once_and_learns() {
         assert!(auc > 0.6, "{mode:?}: auc {auc}");
         assert!(!report.emulated && report.sync == mode[1]);
         // Models are apart where there are several.
-        let one_model = mode[1] == "allreduce" || mode[1].starts_with("ps-");
+        let one_model = mode[1].starts_with("allreduce") || mode[1].starts_with("ps-");
         match &report.model_spread {
             None => assert!(one_model, "{mode:?} has no spread"),
             Some(spread) => {
@@ -579,26 +580,30 @@ fn a_bound_on_the_lead_holds_the_others_back_to_the_slow_workers_pace() {
 fn a_step_does_not_wait_for_its_backups_and_every_sample_is_trained_once() {
     let flags = ["--straggler", "worker=1,slow=6", "--nproc-per-node", "4", "--policy", "none"];
     let work = ["--data", "synthetic:4000", "--global-batch-size", "80", "--emulate-speed", "1000"];
-    let report = run(&[&["--sync", "ps-backup=1", "--servers", "2"][..], &flags, &work].concat());
-    assert_exact(&report, 4000);
-    let samples: Vec<u64> = report.workers.iter().map(|worker| worker.samples).collect();
-    assert!(samples[1] * 2 < samples[0], "{samples:?}");
+    for mode in [&["--sync", "ps-backup=1", "--servers", "2"][..], &["--sync", "allreduce=1"]] {
+        let report = run(&[mode, &flags, &work].concat());
+        assert_exact(&report, 4000);
+        let samples: Vec<u64> = report.workers.iter().map(|worker| worker.samples).collect();
+        assert!(samples[1] * 2 < samples[0], "{mode:?}: {samples:?}");
+        assert!(report.steps > 55, "{mode:?}: {} steps, where 50 have all samples", report.steps);
+    }
 }
 
-/// The steps of `ps-bsp` wait for all workers until the policy says something else.
+/// The steps of `ps-bsp` and `allreduce` wait for all workers until the policy says something else.
 #[test]
 fn a_policy_has_steps_wait_for_fewer_workers_and_every_sample_is_trained_once() {
-    for policy in ["backup", "nd+backup"] {
+    let modes = [&["--sync", "ps-bsp", "--servers", "2"][..], &["--sync", "allreduce"]];
+    for (policy, mode) in ["backup", "nd+backup"].into_iter().flat_map(|it| modes.map(|mode| (it, mode))) {
         let flags = ["--straggler", "worker=1,slow=6", "--nproc-per-node", "4", "--policy", policy];
         let work = ["--data", "synthetic:6000", "--global-batch-size", "80", "--emulate-speed", "1000"];
-        let report = run(&[&["--sync", "ps-bsp", "--servers", "2"][..], &flags, &work].concat());
+        let report = run(&[mode, &flags, &work].concat());
         assert_exact(&report, 6000);
         let first = |kind: &str| {
             let mut of_policy = report.actions.iter().filter(|a| !a.reason.contains("live workers share"));
             of_policy.find(|a| a.kind == kind).map(|a| a.reason.clone())
         };
         let samples: Vec<u64> = report.workers.iter().map(|worker| worker.samples).collect();
-        assert!(samples[1] * 2 < samples[0], "{policy}: {samples:?}");
+        assert!(samples[1] * 2 < samples[0], "{policy} {mode:?}: {samples:?}");
         if policy == "backup" {
             let why = first("BACKUP_WORKERS").unwrap_or_else(|| panic!("{:?}", report.actions));
             assert!(why.starts_with("a step waits for all but 1 workers instead of all but 0"), "{why}");
@@ -931,6 +936,11 @@ fn nonsense_ends_in_one_clear_line_that_names_the_field_and_the_remedy() {
             vec!["run", ok[0], ok[1], "--sync", "ps-backup=3", "--servers", "1", "--nproc-per-node", "3"],
             &["--sync = ps-backup=3", "below that of the workers, 3", "--nproc-per-node"],
         ),
+        (
+            vec!["run", ok[0], ok[1], "--sync", "allreduce=3", "--nproc-per-node", "3"],
+            &["--sync = allreduce=3", "below that of the workers, 3", "--nproc-per-node"],
+        ),
+        (vec!["run", ok[0], ok[1], "--sync", "allreduce=0"], &["--sync = allreduce=0", "allreduce, or"]),
         (
             vec!["run", ok[0], ok[1], "--sync", "ps-backup=0"],
             &["--sync = ps-backup=0", "such as ps-backup=1"],

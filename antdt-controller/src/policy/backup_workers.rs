@@ -170,7 +170,7 @@ impl Policy for BackupWorkers {
             return Decision::nothing(Reason::Unsettled);
         }
         if !view.mode.takes_backups() {
-            let why = "a step of this sync mode cannot be committed without all workers; backups take a mode with servers in which all step together";
+            let why = "a step of this sync mode takes all workers; backups take a mode whose workers add up their gradients in each step";
             return Decision::nothing(Reason::Other(why.to_owned()));
         }
         let mut live: Vec<&NodeView> = view.live_workers().collect();

@@ -378,7 +378,8 @@ impl Policy for Predictive {
                 Err(reason) => reasons.push(reason),
             }
         }
-        if view.mode.takes_backups() {
+        // Not in an all-reduce, where batch sizes and restarts alone are what the policy was measured with.
+        if view.mode.takes_backups() && view.mode.needs_servers() {
             let decision = self.backups.decide(now, view, budget);
             if decision.acts() {
                 return decision;

@@ -117,7 +117,7 @@ pub struct HeadCore {
     pub(super) membership_changed: bool,
     /// Values of actions that the cluster was told last.
     ordered: ActionValues,
-    /// Workers that a step need not wait for, if a plan has said how many.
+    /// Workers that a step need not wait for, if the sync mode has said how many.
     backups: Option<u32>,
     pub(super) memory: MemoryBounds,
     pub(super) start_delay: Option<Duration>,
@@ -197,7 +197,8 @@ impl HeadCore {
         self.dispatcher.plan(version)
     }
 
-    /// Sets the number of workers that a step need not wait for, from the open step on.
+    /// Sets the number of workers that a step need not wait for, from the open step on. Until then it is that of the plan in
+    /// force.
     pub const fn set_backups(&mut self, backups: u32) {
         self.backups = Some(backups);
     }
@@ -205,7 +206,8 @@ impl HeadCore {
     /// What the sync mode asks of others at present.
     fn capabilities_now(&self) -> Capabilities {
         let mode = self.capabilities();
-        self.backups.map_or(mode, |backups| mode.with_backups(backups))
+        let planned = || self.dispatcher.in_force().and_then(|plan| plan.backups);
+        self.backups.or_else(planned).map_or(mode, |backups| mode.with_backups(backups))
     }
 
     /// Returns the set of live workers, and the group in force where the model lives in the workers.
@@ -284,7 +286,7 @@ impl HeadCore {
         self.effects.push_back(HeadEffect::Committed(holder, Box::new(commit)));
     }
 
-    /// Tells a worker that waits for a commit that a rollback has undone its step.
+    /// Tells a worker that waits for a commit that its step is undone: by a rollback, or because its group broke up.
     pub fn tell_undone(&mut self, holder: Holder) {
         self.effects.push_back(HeadEffect::Undone(holder));
     }

@@ -18,6 +18,8 @@ fn every_variant_of_a_mode_keeps_its_promises() {
         "ripples=smart:2:filter=off",
         "d-psgd=exp",
         "ad-psgd=overlap",
+        "allreduce=1",
+        "allreduce=2",
     ] {
         check_mode(&mode.parse().unwrap()).unwrap();
     }

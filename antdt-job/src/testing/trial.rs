@@ -12,7 +12,8 @@ use antdt_controller::{Policy, RestartBudget};
 use antdt_core::{
     AckPoint, Acks, Barrier, Capabilities, CheckpointId, ClusterView, Contribution, DeviceClass, Exit,
     Fragment, Generation, Holder, JobTime, Joined, LocalSteps, Machine, MembershipVersion, Metrics,
-    NodeActionKind, NodeId, NodeInfo, Rank, Reason, Role, RollbackId, Stall, Standing, StepResult, Work,
+    NodeActionKind, NodeId, NodeInfo, PlanVersion, Rank, Reason, Role, RollbackId, Stall, Standing,
+    StepResult, Work,
 };
 use antdt_monitor::MonitorConfig;
 
@@ -248,6 +249,10 @@ struct Life {
     piece: Batch,
     /// Samples of the gradient that is computed beside other calls.
     beside: Option<u64>,
+    /// The newest step in the model that the gradient was begun on.
+    gradient_of: Option<Option<u64>>,
+    /// The plan whose actions its driver has carried out, with a batch that was loaded under it.
+    begun: PlanVersion,
     unreadable: bool,
     hangs: bool,
     /// Newest step in its model; `None` without the job's model.
@@ -762,6 +767,8 @@ impl<'a> Trial<'a> {
             batch: Batch::default(),
             piece: Batch::default(),
             beside: None,
+            gradient_of: None,
+            begun: PlanVersion(0),
             unreadable: false,
             hangs: false,
             model: None,
@@ -1038,15 +1045,17 @@ impl<'a> Trial<'a> {
             Call::Combine { peers: Peers::Few(_), .. } => c.mixes() && c.waits_for_all(),
             Call::Combine { peers: Peers::Apart { .. }, .. } => c.mixes() && c.barrier == Barrier::Peers,
             Call::Enter(_) => c.forms_groups(),
-            Call::Combine { .. } | Call::Agree(_) => c.forms_groups() && c.waits_for_all(),
+            Call::Combine { .. } | Call::Agree(_) => c.forms_groups() && c.steps_in_common(),
             Call::Apply => c.forms_groups(),
             Call::Pull | Call::Push { .. } => c.needs_servers(),
+            Call::Ready { .. } | Call::ReadyBeside { .. } if c.late_workers_stay() => true,
             Call::Ready { .. } | Call::ReadyBeside { .. } => match c.barrier {
                 Barrier::All | Barrier::AllBut(_) | Barrier::Peers => c.acks == AckPoint::Commit,
                 Barrier::Within(_) => c.acks == AckPoint::Push,
                 Barrier::Nobody => false,
             },
-            Call::Advance | Call::Revert | Call::ComputeBeside | Call::Finish => c.averages_models(),
+            Call::ComputeBeside | Call::Finish => c.averages_models() || c.late_workers_stay(),
+            Call::Advance | Call::Revert => c.averages_models(),
             // What the master commits, it acknowledges too.
             Call::Exchange { acks, .. } => acks.is_empty() || c.acks != AckPoint::Commit,
             Call::Join(_)
@@ -1094,12 +1103,28 @@ impl<'a> Trial<'a> {
                 }
                 return self.meet(holder, Part::Enter);
             }
-            Call::Combine { step, acks, peers, .. } => {
+            Call::Combine { step, samples, acks, peers } => {
                 let Some(life) = self.lives.get(&holder) else { return Ok(()) };
                 let fragments = match self.capabilities.averages_models() {
                     true => life.advanced.clone(),
+                    // A late gradient stays where it is.
+                    false if samples == 0 => Vec::new(),
                     false => life.batch.fragments.to_vec(),
                 };
+                let is_here = samples == 0 || life.beside.is_none() || self.capabilities.averages_models();
+                self.holds(Invariant::NeverConfused, is_here, || {
+                    format!("{holder} combines a gradient that is being computed")
+                })?;
+                let (begun, applied) = (life.begun, life.worker.actions().0);
+                let has_begun = begun == applied || self.capabilities.averages_models();
+                self.holds(Invariant::SameModel, has_begun, || {
+                    format!("{holder} takes a step under plan {applied}, and has carried out plan {begun}")
+                })?;
+                let (of, now) = (life.gradient_of, life.model);
+                let is_of_model = samples == 0 || of == Some(now) || self.capabilities.averages_models();
+                self.holds(Invariant::SameModel, is_of_model, || {
+                    format!("{holder} brings a gradient of the model of step {of:?} to one of step {now:?}")
+                })?;
                 if let Peers::Apart { group, ranks } = &peers
                     && !self.goes_apart(holder, *group, ranks)
                 {
@@ -1156,6 +1181,7 @@ impl<'a> Trial<'a> {
             Call::Load(_) | Call::LoadPiece(..) => {
                 let Some(life) = self.lives.get_mut(&holder) else { return Ok(()) };
                 let (batch, micro) = call.loads().expect("it loads");
+                life.begun = life.worker.actions().0;
                 life.piece = batch.piece(micro);
                 if micro.is_first() {
                     life.batch = Batch::default();
@@ -1181,6 +1207,7 @@ impl<'a> Trial<'a> {
                 let Some(life) = self.lives.get_mut(&holder) else { return Ok(()) };
                 let piece = std::mem::take(&mut life.piece);
                 let samples = piece.len();
+                life.gradient_of = Some(life.model);
                 life.batch.fragments.extend(piece.fragments);
                 Reply::Computed { samples, loss_sum: 0.5 }
             }
@@ -1188,6 +1215,7 @@ impl<'a> Trial<'a> {
                 let Some(life) = self.lives.get_mut(&holder) else { return Ok(()) };
                 let piece = std::mem::take(&mut life.piece);
                 life.beside = Some(piece.len());
+                life.gradient_of = Some(life.model);
                 life.batch.fragments.extend(piece.fragments);
                 Reply::Computing
             }

@@ -291,6 +291,7 @@ impl WorkerCore {
         self.micro = MicroBatch { index: 0, count: self.pieces_of(batch.len()) };
         self.batch = batch;
         self.pieces = (0, 0.0);
+        self.beside = None;
         self.load_piece()
     }
 
@@ -337,7 +338,7 @@ impl WorkerCore {
     /// Begins to compute the gradient of the last micro-batch while the worker makes further calls. The mode
     /// gets [`Reply::Computed`] for it, as for a gradient that is computed alone.
     pub fn compute_beside(&mut self, turn: &Turn<'_>) -> Call {
-        self.enter(turn, Part::Compute);
+        self.meter.enter(turn.now, Part::Compute);
         self.beside = Some(turn.now);
         self.call(Call::ComputeBeside)
     }
@@ -463,9 +464,17 @@ impl WorkerCore {
         turn.session.plans(self.switch.ready(), self.switch.applied(), self.step);
     }
 
-    /// Assigns the time from now on to this part of a batch's time.
+    /// Assigns the time from now on to this part of a batch's time. While a gradient is computed
+    /// [beside](Self::compute_beside) other calls, all time is the gradient's.
     pub fn enter(&mut self, turn: &Turn<'_>, part: Part) {
-        self.meter.enter(turn.now, part);
+        if self.beside.is_none() {
+            self.meter.enter(turn.now, part);
+        }
+    }
+
+    /// Returns whether a gradient is computed beside other calls, whose time goes to the report of its batch.
+    pub const fn computes_beside(&self) -> bool {
+        self.beside.is_some()
     }
 
     /// Discards the time that has passed since the worker's last report.
@@ -484,7 +493,12 @@ impl WorkerCore {
 
     /// Reports the time since the worker's last report as the time of a batch with this many samples.
     pub fn report(&mut self, turn: &mut Turn<'_>, samples: u64) {
-        let (at, plan) = (Iteration(self.step), self.switch.applied());
+        self.report_of(turn, (self.step, self.switch.applied()), samples);
+    }
+
+    /// Reports the same as the time of a batch for another step, which was taken without it, and under that step's plan.
+    pub fn report_of(&mut self, turn: &mut Turn<'_>, (step, plan): (u64, PlanVersion), samples: u64) {
+        let at = Iteration(step);
         let report = self.meter.finish(turn.now, at, plan, samples, self.micro.count);
         turn.session.report(Reported { report, loss_sum: self.computed.1 });
     }

@@ -857,3 +857,125 @@ fn a_fault_or_a_broken_group_in_the_middle_of_a_batch_takes_all_its_micro_batche
         assert_eq!(outside.trained(), 24, "{sync}");
     }
 }
+
+/// The gate's word on this step to a worker that waits at it.
+fn passage(outside: &mut Outside, counted: bool) {
+    let (Call::Ready { step, .. } | Call::ReadyBeside { step, .. }) = outside.call else {
+        panic!("{:?}", outside.call)
+    };
+    outside.late |= !counted;
+    let contributors = Arc::default();
+    let (samples, apply, end, asked) = (0, None, false, step);
+    let word = StepCommit { step, contributors, samples, apply, end, asked, counted, everyone: false };
+    outside.say(&Reply::Committed(Box::new(word)));
+}
+
+const fn waits(call: &Call) -> bool {
+    matches!(call, Call::Ready { .. } | Call::ReadyBeside { .. })
+}
+
+#[test]
+fn a_late_gradient_is_in_no_step_and_its_worker_in_every_one() {
+    let mut outside = Outside::new("allreduce=1", &[8, 100], 4);
+    outside.until(|call| matches!(call, Call::ReadyBeside { .. }));
+    let first = outside.batch.clone();
+    for step in 0..3 {
+        let Call::ReadyBeside { step: asked, readiness } = &outside.call else {
+            panic!("{:?}", outside.call)
+        };
+        assert_eq!((*asked, readiness.samples, readiness.acks.len()), (step, 4, 0), "it promises a gradient");
+        passage(&mut outside, false);
+        let Call::Combine { samples, .. } = outside.call else { panic!("{:?}", outside.call) };
+        assert_eq!(samples, 0);
+        outside.until(|call| matches!(call, Call::ReadyBeside { .. }));
+    }
+    assert_eq!((outside.trained(), outside.session.beat().reports.len()), (0, 0));
+    // It is there in the middle of step 3, of the model of step 0: its samples are taken again.
+    let took = Duration::from_millis(40);
+    outside.say(&Reply::ComputedBeside { samples: 4, loss_sum: 0.5, took });
+    let reports = outside.session.beat().reports;
+    let [only] = &reports[..] else { panic!("{reports:?}") };
+    assert_eq!((only.report.iteration.0, only.report.samples), (0, 4));
+    assert!(only.report.compute > Duration::from_millis(10), "all of it, not that of one step: {only:?}");
+    assert_eq!(outside.call, Call::Load(first));
+    outside.until(|call| matches!(call, Call::Ready { .. }));
+    let Call::Ready { step, readiness } = &outside.call else { unreachable!() };
+    assert_eq!((*step, readiness.samples, readiness.acks[0].offset), (3, 4, 4));
+    passage(&mut outside, true);
+    outside.until(|call| matches!(call, Call::ReadyBeside { .. }));
+    assert_eq!(outside.trained(), 4);
+    assert_eq!(outside.end(), End::EndOfData { trained: true });
+    assert_eq!(outside.trained(), 108);
+}
+
+#[test]
+fn samples_whose_gradient_was_late_four_times_in_a_row_are_given_back() {
+    let mut outside = Outside::new("allreduce=1", &[8, 100], 4);
+    for _ in 0..4 {
+        // It is there just after the step has begun.
+        outside.until(|call| matches!(call, Call::Ready { .. }));
+        passage(&mut outside, false);
+        outside.until(|call| waits(call) || matches!(call, Call::Release(_)));
+    }
+    let Call::Release(acks) = &outside.call else { panic!("{:?}", outside.call) };
+    assert!(acks.iter().all(|ack| ack.offset == 0), "nothing of it is done: {acks:?}");
+    // A shard has two batches: within three steps another worker asks for one.
+    outside.say(&Reply::Released);
+    for _ in 0..3 {
+        outside.until(|call| matches!(call, Call::Exchange { .. } | Call::Ready { .. }));
+        let Call::Ready { readiness, .. } = &outside.call else { panic!("{:?}", outside.call) };
+        assert_eq!(readiness.samples, 0);
+        passage(&mut outside, false);
+    }
+    outside.until(|call| matches!(call, Call::Exchange { .. }));
+    assert_eq!(outside.end(), End::EndOfData { trained: true });
+    assert_eq!(outside.trained(), 108);
+}
+
+#[test]
+fn a_group_that_breaks_at_the_gate_takes_the_batch_back() {
+    for is_computed in [false, true] {
+        let mut outside = Outside::new("allreduce=1", &[20], 4);
+        outside.until(|call| matches!(call, Call::ReadyBeside { .. }));
+        if is_computed {
+            outside.until(|call| matches!(call, Call::Ready { .. }));
+        }
+        let first = outside.batch.clone();
+        outside.say(&Reply::Broken);
+        assert!(matches!(outside.call, Call::Join(_)), "{:?}", outside.call);
+        outside.until(|call| waits(call) || matches!(call, Call::Load(_)));
+        assert_eq!(
+            waits(&outside.call),
+            !is_computed,
+            "it waits for what it computes beside: {:?}",
+            outside.call
+        );
+        outside.until(|call| matches!(call, Call::Load(_)));
+        assert_eq!(outside.call, Call::Load(first));
+        assert_eq!(outside.end(), End::EndOfData { trained: true });
+        assert_eq!(outside.trained(), 20);
+    }
+}
+
+#[test]
+fn a_plan_without_backups_waits_for_the_gradient_of_before() {
+    let mut outside = Outside::new("allreduce", &[60], 4);
+    outside.plan = plan(1, 1, 4).with_backups(Some(1));
+    outside.until(|call| matches!(call, Call::ReadyBeside { .. }));
+    let none = plan(2, outside.membership, 6).with_backups(Some(0));
+    outside.order(BeatReply { plan: Some(none), ..BeatReply::default() });
+    passage(&mut outside, false);
+    // The step that shows that all hold the plan, and the first under it.
+    outside.until(|call| matches!(call, Call::Agree(_)));
+    outside.until(|call| waits(call) || matches!(call, Call::Finish));
+    if waits(&outside.call) {
+        passage(&mut outside, false);
+        outside.until(|call| matches!(call, Call::Finish));
+    }
+    outside.until(|call| matches!(call, Call::Load(_)));
+    assert_eq!(outside.batch.len(), 6);
+    let calls = calls_of_a_step(&mut outside);
+    assert!(!calls.iter().any(|call| call.starts_with("Ready")), "{calls:?}");
+    assert_eq!(outside.end(), End::EndOfData { trained: true });
+    assert_eq!(outside.trained(), 60);
+}

@@ -92,10 +92,23 @@ fn a_job_in_which_nothing_goes_wrong_takes_what_its_gradients_take() {
 /// Of four workers that are equally fast one comes too late in each step, and its batch is computed again.
 #[test]
 fn a_backup_that_is_not_needed_costs_its_share() {
-    let outcome = job("ps-backup=1", "none", 1.0, Vec::new());
-    assert_eq!((outcome.result, outcome.counts.acked), (Ok(()), 10_240));
-    let seconds = outcome.completed.as_secs_f64();
-    assert!((25.6 * 4.0 / 3.0..36.5).contains(&seconds), "{seconds}");
+    for sync in ["ps-backup=1", "allreduce=1"] {
+        let outcome = job(sync, "none", 1.0, Vec::new());
+        assert_eq!((outcome.result, outcome.counts.acked), (Ok(()), 10_240));
+        let seconds = outcome.completed.as_secs_f64();
+        assert!((25.6 * 4.0 / 3.0..36.5).contains(&seconds), "{sync}: {seconds}");
+    }
+}
+
+/// Three of four workers train all samples, in the time that they need for them.
+#[test]
+fn a_step_does_not_wait_for_a_slow_worker_that_is_its_backup() {
+    for sync in ["ps-backup=1", "allreduce=1"] {
+        let outcome = job(sync, "none", 4.0, Vec::new());
+        assert_eq!((outcome.result, outcome.counts.acked), (Ok(()), 10_240));
+        let seconds = outcome.completed.as_secs_f64();
+        assert!((30.0..45.0).contains(&seconds), "{sync}: {seconds}");
+    }
 }
 
 #[test]
@@ -115,7 +128,7 @@ fn a_slow_worker_holds_up_all_of_a_synchronous_step_and_a_policy_helps() {
 #[test]
 fn whatever_happens_to_a_worker_every_sample_is_counted_once() {
     let at = |seconds: u64| JobTime::from_duration(Duration::from_secs(seconds));
-    for sync in MODES {
+    for sync in MODES.into_iter().chain(["allreduce=1"]) {
         for fault in [
             Fault::Crash(NodeId::worker(1)),
             Fault::Exit(NodeId::worker(2), 75),

@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use antdt_agent::runtime::Agent;
-use antdt_agent::{Batch, Buffer, Gradient, MicroBatch, Params, StepStats, TrainError};
+use antdt_agent::{
+    Batch, Buffer, DeviceValues, Gradient, GradientSink, MicroBatch, Params, StepStats, TrainError,
+};
 use antdt_collective::bucket::Buckets;
 use antdt_collective::lanes::Lanes;
 use antdt_collective::runtime::{
@@ -545,6 +547,10 @@ impl Reducer<'_, '_> {
     /// Begins to compute the gradient of the loaded micro-batch, the last one of its batch, while this thread goes on.
     fn compute_beside(&mut self) -> Result<(), WorkerError> {
         self.accumulator.computed(self.compute.samples());
+        // Rows on a device change with the steps that are taken meanwhile.
+        if let (_, Some(rows)) = self.weights.parameters() {
+            OnDevice::new(rows).read(&mut self.values)?;
+        }
         let gradient = std::mem::replace(&mut self.gradient, Gradient::new(self.compute.layout()));
         self.compute.begin_beside(self.weights.dense(), std::mem::take(&mut self.values), gradient)
     }
@@ -558,7 +564,7 @@ impl Reducer<'_, '_> {
     }
 
     /// The sums over all members of the dense gradient, and what this worker brings for rows.
-    fn dense_sums(&mut self) -> Result<(Sums, SparseGradient), WorkerError> {
+    fn dense_sums(&mut self, samples: u64) -> Result<(Sums, SparseGradient), WorkerError> {
         if let Some(stream) = self.stream.take() {
             let streamed = stream.finish(self.compute.layout(), self.step_wait())?;
             self.take_back(streamed.parts);
@@ -568,7 +574,16 @@ impl Reducer<'_, '_> {
             let (dense, rows) = self.weights.contribution(&mut self.gradient, &mut self.touched);
             return Ok((dense.into(), rows));
         }
-        let (dense, rows) = self.weights.contribution(&mut self.gradient, &mut self.touched);
+        let (dense, rows) = match &self.weights {
+            // Its own may still be computed, and is not for this step.
+            Weights::Shared(_) if samples == 0 => {
+                (vec![0.0; self.compute.layout().dense_len()], SparseGradient::default())
+            }
+            weights => weights.contribution(&mut self.gradient, &mut self.touched),
+        };
+        if let Some(sums) = self.stream_whole(&dense)? {
+            return Ok((sums.into(), rows));
+        }
         let Self { comm, compressors, sums, .. } = self;
         let comm = comm.as_mut().ok_or_else(no_group)?;
         // A worker that is alone has those of all buckets, and needs none.
@@ -579,9 +594,26 @@ impl Reducer<'_, '_> {
         Ok((sums.reduce(comm, compressor, dense)?, rows))
     }
 
+    /// The sums over all members of a gradient that is computed, in the buckets of the plan: the others' may travel while they compute, and
+    /// compressors keep what they have not sent of each bucket. `None` if there is no plan, or no other member.
+    fn stream_whole(&mut self, dense: &[f32]) -> Result<Option<Vec<f32>>, WorkerError> {
+        let comm = self.comm.take_if(|comm| self.plan.is_some() && comm.group().world() > 1);
+        let (Some(plan), Some(abort), Some(comm)) = (&self.plan, &self.abort, comm) else { return Ok(None) };
+        let (compressors, memory) =
+            (std::mem::take(&mut self.compressors), std::mem::take(&mut self.buckets));
+        let parts = ReducerParts { communicator: comm, compressors, memory };
+        let mut stream = GradientStream::begin(parts, plan, abort.clone(), 0)?;
+        let wait = self.step_wait();
+        let layout = self.compute.layout();
+        stream.all(layout, dense, &[])?;
+        let streamed = stream.finish(layout, wait)?;
+        self.take_back(streamed.parts);
+        Ok(Some(streamed.sums?.0))
+    }
+
     /// Adds up what all members bring. All ranks see the same sums, so all replicas stay equal bit for bit.
     fn combine(&mut self, step: u64, samples: u64, acks: Acks) -> Result<StepResult, WorkerError> {
-        let (dense, rows) = self.dense_sums()?;
+        let (dense, rows) = self.dense_sums(samples)?;
         let Self { comm, overlaps, compute, .. } = self;
         let (comm, layout) = (comm.as_mut().ok_or_else(no_group)?, compute.layout());
         let mut tables = rows.into_tables(layout);

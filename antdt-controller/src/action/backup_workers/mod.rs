@@ -5,8 +5,9 @@ use crate::policy::Decision;
 use crate::validate::Refusal;
 
 /// The action that sets the number of workers that a step need not wait for, in a sync mode that [takes
-/// backups](antdt_core::Capabilities::takes_backups). All workers switch at one step, from which on the
-/// master's [coordinator](crate::StepCoordinator) commits without them.
+/// backups](antdt_core::Capabilities::takes_backups). All workers switch at one step. From then on the
+/// master's [coordinator](crate::StepCoordinator) commits steps without them, or its [gate](crate::StepGate) lets an all-reduce begin
+/// without their gradients.
 #[doc(alias = "BACKUP_WORKERS")]
 #[derive(Debug, Clone, Copy)]
 pub struct BackupWorkers;

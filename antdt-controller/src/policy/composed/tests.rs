@@ -91,9 +91,9 @@ fn two_plans_are_one_decision_without_a_forecast() {
     assert!(whole.batch_sizes.is_some() && whole.backups == Some(1) && whole.forecast.is_none(), "{whole:?}");
     assert_eq!(validate(NOW, &whole, &slow(), &RestartBudget::default()), Ok(()));
     // A part of it that cannot be is the end of all of it.
-    let replicas = quiet_view(Capabilities::REPLICAS_IN_STEP, &[1000, 1000, 1000, 4000]);
-    let whole = policy.decide(NOW, &replicas, &RestartBudget::default());
-    assert!(validate(NOW, &whole, &replicas, &RestartBudget::default()).is_err());
+    let averages = quiet_view(Capabilities::MIXED_IN_STEP, &[1000, 1000, 1000, 4000]);
+    let whole = policy.decide(NOW, &averages, &RestartBudget::default());
+    assert!(validate(NOW, &whole, &averages, &RestartBudget::default()).is_err());
 }
 
 #[test]

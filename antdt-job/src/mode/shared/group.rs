@@ -1,10 +1,12 @@
 //! [`Group`]: the head half of modes whose model lives in the workers. Every step takes every member, so a member that dies or
 //! comes changes the group: all meet at the master, and a new group is formed.
+//!
+//! Where a step need not wait for the gradients of all members, it begins at a [`StepGate`]. What is open there ends with the group.
 
 use std::sync::Arc;
 
-use antdt_controller::{Arrival, Formation};
-use antdt_core::{Holder, JobTime, Joined, Standing};
+use antdt_controller::{Arrival, Brings, Formation, Passage, StepGate};
+use antdt_core::{Holder, JobTime, Joined, Readiness, Standing, StepCommit};
 
 use crate::head::HeadCore;
 use crate::mode::{Departure, HeadHalf};
@@ -16,9 +18,38 @@ pub(crate) struct Group {
     formed: Option<Arc<Joined>>,
     /// A group without the model, which is told when the job has gone back to a checkpoint.
     held: Option<Formation>,
+    /// Where steps may begin without the gradients of some members.
+    gate: Option<Gate>,
+}
+
+/// Where steps begin that do not wait for all gradients.
+#[derive(Debug)]
+struct Gate {
+    /// Workers that a step need not wait for, unless the plan in force says how many.
+    backups: u32,
+    steps: StepGate,
 }
 
 impl Group {
+    /// A group whose steps may begin without the gradients of some members: of `backups`, unless a plan says of how many.
+    pub(crate) fn with_backups(backups: u32) -> Self {
+        Self { gate: Some(Gate { backups, steps: StepGate::new() }), ..Self::default() }
+    }
+
+    /// The group is no more, or about to end: members that wait at its gate are told so.
+    fn breaks_up(&mut self, core: &mut HeadCore) {
+        for holder in self.gate.iter_mut().flat_map(|gate| gate.steps.break_up()) {
+            core.tell_undone(holder);
+        }
+    }
+
+    /// The same because of this worker, unless it was no member.
+    fn breaks_up_by(&mut self, core: &mut HeadCore, holder: Holder) {
+        if self.gate.as_ref().is_some_and(|gate| gate.steps.is_member(holder)) {
+            self.breaks_up(core);
+        }
+    }
+
     /// What the members of the group in force were told; `None` before the first.
     pub(crate) fn formed(&self) -> Option<&Joined> {
         self.formed.as_deref()
@@ -76,6 +107,9 @@ impl Group {
         core.start();
         core.membership_changes();
         core.take_in_only(&living);
+        if let Some(gate) = &mut self.gate {
+            gate.steps.begin(next_step, members.iter().copied());
+        }
         core.replan(now, version);
         let addresses: Arc<[(Holder, String)]> =
             members.iter().map(|holder| (*holder, core.data_address(*holder))).collect();
@@ -97,17 +131,57 @@ impl Group {
 impl HeadHalf for Group {
     fn joining(&mut self, now: JobTime, core: &mut HeadCore, holder: Holder, standing: Standing) {
         let arrival = core.membership().join(holder, standing);
+        if arrival == Arrival::Waits {
+            // A member that wants another group takes no further step in this one.
+            self.breaks_up_by(core, holder);
+        }
         self.arrived(now, core, holder, arrival);
     }
 
-    fn left(&mut self, now: JobTime, core: &mut HeadCore, _holder: Holder, _departure: Departure) {
+    fn ready(
+        &mut self,
+        _now: JobTime,
+        core: &mut HeadCore,
+        holder: Holder,
+        step: u64,
+        readiness: Readiness,
+    ) -> Result<(), String> {
+        let Some(Gate { backups, steps }) = &mut self.gate else {
+            return Err(format!("{holder} waits at a gate, which --sync {} has not", core.sync()));
+        };
+        let passages = match steps.arrive(holder, step, Brings::of(&readiness)) {
+            Ok(Some(passage)) => vec![passage],
+            Ok(None) => {
+                let planned = core.plan(readiness.plan).and_then(|plan| plan.backups);
+                steps.close(planned.unwrap_or(*backups)).unwrap_or_default()
+            }
+            // Its group broke up before it came to the gate.
+            Err(_) => {
+                core.tell_undone(holder);
+                Vec::new()
+            }
+        };
+        for Passage { holder, step, counted } in passages {
+            let contributors = Arc::default();
+            let (samples, apply, end, everyone) = (0, None, false, false);
+            let word = StepCommit { step, contributors, samples, apply, end, asked: step, counted, everyone };
+            core.tell_commit(holder, word);
+        }
+        Ok(())
+    }
+
+    fn left(&mut self, now: JobTime, core: &mut HeadCore, holder: Holder, _departure: Departure) {
+        self.breaks_up_by(core, holder);
         self.form(now, core);
     }
 
-    fn lost(&mut self, now: JobTime, core: &mut HeadCore, _holder: Holder, _took_part: bool) {
+    fn lost(&mut self, now: JobTime, core: &mut HeadCore, holder: Holder, _took_part: bool) {
+        self.breaks_up_by(core, holder);
         self.form(now, core);
     }
+
     fn set_back(&mut self, _now: JobTime, core: &mut HeadCore) {
+        self.breaks_up(core);
         if self.held.is_none() {
             // No group is in force any more. Whoever was in it and lives starts from the checkpoint.
             for holder in core.membership().disband() {

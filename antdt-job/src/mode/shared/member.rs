@@ -66,9 +66,13 @@ pub(crate) trait Round: fmt::Debug + Clone + Send + 'static {
     /// keeps what it has done.
     fn aborted(&mut self, core: &mut WorkerCore);
 
-    /// What was brought is in the model of all, and its samples are committed; or all that was done is undone. Nothing of it is
-    /// kept.
+    /// What was brought is in the model of all, and its samples are committed. Nothing of it is kept.
     fn committed(&mut self);
+
+    /// The job went back to a checkpoint, and all that was done is undone. Nothing of it is kept.
+    fn rolled_back(&mut self) {
+        self.committed();
+    }
 }
 
 /// What the reply that comes next answers.
@@ -262,7 +266,9 @@ impl<R: Round> Member<R> {
     /// The round is done.
     fn finish(&mut self, core: &mut WorkerCore, turn: &mut Turn<'_>, verdict: &Verdict) -> Call {
         self.at = At::Round;
-        core.report_computed(turn);
+        if !core.computes_beside() {
+            core.report_computed(turn);
+        }
         core.set_step(core.steps() + 1);
         if let Some(version) = verdict.plan_agreed {
             core.switch().agreed(version);
@@ -301,7 +307,7 @@ impl<R: Round> WorkerHalf for Member<R> {
 
     fn rolled_back(&mut self) {
         (self.trained, self.prepared, self.applied) = (false, None, None);
-        self.round.committed();
+        self.round.rolled_back();
     }
 
     /// A group was formed. What the last one left open is decided first.
@@ -362,6 +368,12 @@ impl<R: Round> WorkerHalf for Member<R> {
                     None => self.fed(core, turn),
                 }
             }
+            // The group broke while the member waited for others in a call of the round.
+            (At::Round, Reply::Broken) => {
+                self.round.aborted(core);
+                core.restart_meter(turn);
+                core.join(self.standing())
+            }
             (At::Round, reply) => match self.round.answered(core, turn, reply) {
                 Ok(call) => self.go_on(core, turn, call),
                 Err(()) => core.not_an_answer(reply, &self.round),
@@ -374,6 +386,11 @@ impl<R: Round> WorkerHalf for Member<R> {
         match std::mem::take(&mut self.at) {
             At::Acking(joined) => self.enter(core, joined),
             At::Finishing(verdict) => self.finish(core, turn, &verdict),
+            // The round gave something back before it began.
+            At::Round => {
+                let call = self.round.begin(core, turn);
+                self.go_on(core, turn, call)
+            }
             at => core.fail(format!("the shard service answered what was not asked, while {at:?}")),
         }
     }

@@ -10,3 +10,6 @@ pub(super) mod member;
 pub(super) mod mixing;
 pub(super) mod servers;
 pub(super) mod trip;
+
+/// Times that samples are tried again whose gradient came too late, before another worker gets them.
+pub(super) const RETRIES: u32 = 3;

@@ -70,6 +70,8 @@ pub(super) struct Outside {
     pub(super) peer_leaves: bool,
     /// That one needs the mean of all models next.
     pub(super) peer_keeps: bool,
+    /// The gradient of the batch that is loaded comes too late for the step under way, which is taken without it.
+    pub(super) late: bool,
     /// Members of the newest group.
     world: u32,
     /// Step that follows.
@@ -100,6 +102,7 @@ impl Outside {
             peer_first: false,
             peer_leaves: false,
             peer_keeps: false,
+            late: false,
             world: 1,
             next_step: 0,
         };
@@ -198,6 +201,9 @@ impl Outside {
             Call::Revert => Reply::Reverted,
             Call::Rest(_) => Reply::Rested,
             Call::Push { .. } => Reply::Pushed,
+            Call::ReadyBeside { .. } if self.sync.starts_with("allreduce") => {
+                Reply::ComputedBeside { samples: self.piece, loss_sum: 0.5, took: Duration::from_millis(1) }
+            }
             Call::Ready { step, readiness } | Call::ReadyBeside { step, readiness } => {
                 let pushed = (readiness.samples > 0).then(|| (me(), readiness.acks.clone()));
                 Reply::Committed(Box::new(StepCommit {
@@ -306,6 +312,8 @@ impl Outside {
         }
         let in_model = match (reply, self.sync) {
             (Reply::Applied, _) | (Reply::Pushed, "ps-asp") => true,
+            // Only which gradients the step begins with.
+            (Reply::Committed(_), sync) if sync.starts_with("allreduce") => false,
             (Reply::Committed(commit), _) => commit.contributors.contains_key(&me()),
             _ => false,
         };
@@ -313,6 +321,9 @@ impl Outside {
             return;
         }
         self.next_step += 1;
+        if std::mem::take(&mut self.late) {
+            return;
+        }
         let averages = self.averages();
         let trained =
             if averages { std::mem::take(&mut self.advanced) } else { self.batch.fragments.to_vec() };
@@ -357,6 +368,7 @@ impl Outside {
                     self.advanced.iter().map(|fragment| (fragment.grant.key, fragment.to)).collect();
                 assert_eq!((done, acks.len()), (advanced.clone(), advanced.len()));
             }
+            Call::Combine { samples: 0, acks, .. } if self.late => assert_eq!(acks.len(), 0),
             Call::Combine { samples, acks, .. } => {
                 assert_eq!((*samples, acks), (self.batch.len(), &self.batch.acks()));
             }

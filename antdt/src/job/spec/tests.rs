@@ -258,7 +258,7 @@ fn unknown_names_are_refused_with_the_known_ones() {
     );
     assert_eq!(
         e("sync", "ps_bsp"),
-        "--sync = ps_bsp: must be one of allreduce, ps-bsp, ps-asp, ps-backup=WORKERS, ps-ssp=STEPS, local-sgd=STEPS, diloco=STEPS, d-psgd[=GRAPH], ad-psgd[=overlap], ripples-static[=WORKERS], ripples=POLICY; did you mean `ps-bsp`?"
+        "--sync = ps_bsp: must be one of allreduce[=BACKUPS], ps-bsp, ps-asp, ps-backup=WORKERS, ps-ssp=STEPS, local-sgd=STEPS, diloco=STEPS, d-psgd[=GRAPH], ad-psgd[=overlap], ripples-static[=WORKERS], ripples=POLICY; did you mean `ps-bsp`?"
     );
     assert!(e("workload", "deepmf").ends_with("did you mean `deepfm`?"));
     assert_eq!(e("sharding", "x"), "--sharding = x: must be one of dynamic, static");

@@ -2,12 +2,10 @@
 
 use antdt_core::{Joined, StepCommit};
 
+use crate::mode::shared::RETRIES;
 use crate::mode::shared::trip::{Next, Trip};
 use crate::mode::{Turn, WorkerHalf};
 use crate::worker::{Call, End, Reply, WorkerCore};
-
-/// Times that samples are tried again whose push came too late, before another worker gets them.
-const RETRIES: u32 = 3;
 
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Worker {
