@@ -9,7 +9,7 @@
 use std::sync::LazyLock;
 
 use antdt_core::Seed;
-use antdt_tests::{BackupSetup, BackupStep, BackupWorld};
+use antdt_tests::{BackupSetup, BackupStep, BackupWorld, Steps};
 
 /// Standard errors from which on a difference is a bias: exceeded by chance once in 10,000 tests.
 const ALARM: f64 = 3.89;
@@ -58,15 +58,17 @@ fn bias(setup: BackupSetup<'_>, of_step: fn(&BackupStep) -> f64) -> (f64, f64) {
     (mean / variance.sqrt(), error / variance.sqrt())
 }
 
-/// What a server makes of a step: the sum of its gradients over the divisor.
+/// What the servers, or all workers, make of a step: the sum of its gradients over the divisor.
 fn served(step: &BackupStep) -> f64 {
     step.samples.iter().map(|sample| gradient(*sample)).sum::<f64>() / step.divisor as f64
 }
 
 /// Four workers of batches as these, of which a step does not wait for one.
-fn setup<'a>(workers: &'a [(u64, f64)]) -> BackupSetup<'a> {
-    BackupSetup { samples: SAMPLES, backups: 1, workers, longer: |_| 1.0, loses_late: false }
+fn setup<'a>(steps: Steps, workers: &'a [(u64, f64)]) -> BackupSetup<'a> {
+    BackupSetup { steps, samples: SAMPLES, backups: 1, workers, longer: |_| 1.0, loses_late: false }
 }
+
+const WAYS: [Steps; 2] = [Steps::Servers, Steps::AllReduce];
 
 const EVEN: [(u64, f64); 4] = [(8, 1.0); 4];
 const ONE_SLOW: [(u64, f64); 4] = [(8, 4.0), (8, 1.0), (8, 1.0), (8, 1.0)];
@@ -74,25 +76,26 @@ const UNEQUAL: [(u64, f64); 4] = [(3, 2.0), (6, 1.2), (10, 0.8), (13, 0.7)];
 
 #[test]
 fn the_weights_of_a_step_with_backups_add_up_to_one_and_every_sample_counts_once() {
-    for workers in [EVEN, ONE_SLOW, UNEQUAL] {
+    for (way, workers) in WAYS.into_iter().flat_map(|way| [EVEN, ONE_SLOW, UNEQUAL].map(|it| (way, it))) {
         let mut dropped = 0;
         for seed in 0..50 {
-            for step in BackupWorld::new(seed, setup(&workers)).run() {
+            for step in BackupWorld::new(seed, setup(way, &workers)).run() {
                 assert_eq!(step.divisor, step.samples.len() as u64, "{step:?}");
                 assert!(step.divisor <= step.assigned);
                 dropped += u64::from(step.divisor < step.assigned);
             }
         }
-        assert!(dropped > 1000, "backups are dropped: in {dropped} steps");
+        assert!(dropped > 1000, "{way:?} {workers:?}: backups are dropped: in {dropped} steps");
     }
 }
 
 #[test]
 fn backup_drops_bias_no_gradient() {
-    for workers in [EVEN, ONE_SLOW, UNEQUAL] {
-        let (bias, error) = bias(setup(&workers), served);
-        assert!((ALARM + POWER) * error <= BIAS, "{workers:?}: too weak, the standard error is {error}");
-        assert!(bias.abs() <= ALARM * error, "{workers:?}: a bias of {bias}, the standard error is {error}");
+    for (way, workers) in WAYS.into_iter().flat_map(|way| [EVEN, ONE_SLOW, UNEQUAL].map(|it| (way, it))) {
+        let (bias, error) = bias(setup(way, &workers), served);
+        let what = format!("{way:?} {workers:?}: the standard error is {error}");
+        assert!((ALARM + POWER) * error <= BIAS, "{what}: too weak");
+        assert!(bias.abs() <= ALARM * error, "{what}: a bias of {bias}");
     }
 }
 
@@ -101,22 +104,26 @@ fn a_planted_bias_is_found() {
     // A mean over the samples that were assigned, and not over those that came: a quarter is missing.
     let of_assigned = |step: &BackupStep| served(step) * step.divisor as f64 / step.assigned as f64;
     // What comes too late is dropped for good, and samples of large gradients take longer.
-    let loses =
-        BackupSetup { longer: |samples| (0.3 * mean(samples)).exp(), loses_late: true, ..setup(&EVEN) };
-    for (what, (bias, error), is_below) in
-        [("assigned", bias(setup(&EVEN), of_assigned), -0.2), ("lost", bias(loses, served), -BIAS)]
-    {
-        assert!(
-            bias < -ALARM * error,
-            "{what}: a bias of {bias} is not found, the standard error is {error}"
-        );
-        assert!(bias < is_below, "{what}: {bias}");
+    for way in WAYS {
+        let even = setup(way, &EVEN);
+        let loses = BackupSetup { longer: |samples| (0.3 * mean(samples)).exp(), loses_late: true, ..even };
+        for (what, (bias, error), is_below) in
+            [("assigned", bias(even, of_assigned), -0.2), ("lost", bias(loses, served), -BIAS)]
+        {
+            assert!(
+                bias < -ALARM * error,
+                "{way:?} {what}: a bias of {bias} is not found, the standard error is {error}"
+            );
+            assert!(bias < is_below, "{way:?} {what}: {bias}");
+        }
     }
 }
 
 #[test]
 fn samples_that_are_slow_for_what_is_in_them_are_taken_again_and_bias_no_epoch() {
-    let slow = BackupSetup { longer: |samples| (0.3 * mean(samples)).exp(), ..setup(&EVEN) };
-    let (bias, error) = bias(slow, served);
-    assert!(bias.abs() <= ALARM * error, "a bias of {bias}, the standard error is {error}");
+    for way in WAYS {
+        let slow = BackupSetup { longer: |samples| (0.3 * mean(samples)).exp(), ..setup(way, &EVEN) };
+        let (bias, error) = bias(slow, served);
+        assert!(bias.abs() <= ALARM * error, "{way:?}: a bias of {bias}, the standard error is {error}");
+    }
 }

@@ -1,8 +1,9 @@
-//! A world of synchronous parameter servers with backup workers: the real ledger, batchers and coordinator, and workers that take
-//! a random time for each batch. It says which samples are in which step, and by how many the step's gradient is divided.
+//! A world of synchronous training with backup workers: the real ledger and batchers, the coordinator of parameter servers or the gate of
+//! an all-reduce, and workers that take a random time for each batch. It says which samples are in which step, and by how many the
+//! step's gradient is divided.
 
 use antdt_agent::Batch;
-use antdt_controller::StepCoordinator;
+use antdt_controller::{Brings, StepCoordinator, StepGate};
 use antdt_core::{
     Ack, DetRng, Generation, Held, Holder, Incarnation, NodeId, PlanVersion, Readiness, Seed, StepCommit,
 };
@@ -14,9 +15,20 @@ use crate::oracle::Oracle;
 /// Times that samples are taken again whose push came too late, before another worker gets them; as in a job.
 const RETRIES: u32 = 3;
 
+/// How the steps of a world are made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Steps {
+    /// Parameter servers apply the pushes that the coordinator commits.
+    Servers,
+    /// All workers go into an all-reduce, those that are late with nothing.
+    AllReduce,
+}
+
 /// Settings of a world with backup workers.
 #[derive(Debug, Clone, Copy)]
 pub struct BackupSetup<'a> {
+    /// How steps are made.
+    pub steps: Steps,
     /// Samples of the only epoch, in shards of 32.
     pub samples: u64,
     /// Number of workers that a step need not wait for.
@@ -49,17 +61,20 @@ struct Worker {
     step: u64,
     ready_at: f64,
     waits: bool,
+    /// The batch that it computes was given up: the all-reduce that it was for has begun without it.
+    is_stale: bool,
     late: u32,
     /// Steps that it takes without samples, after it gave some back.
     sits_out: u32,
 }
 
-/// Workers that push to servers in steps that do not wait for all of them.
+/// Workers in steps that do not wait for all of them.
 #[derive(Debug)]
 pub struct BackupWorld<'a> {
     setup: BackupSetup<'a>,
     ledger: ShardLedger,
     coordinator: StepCoordinator,
+    gate: StepGate,
     workers: Vec<Worker>,
     rng: DetRng,
     steps: Vec<BackupStep>,
@@ -85,6 +100,7 @@ impl<'a> BackupWorld<'a> {
         let mut world = Self {
             ledger: ShardLedger::new(spec, GENERATION).expect("a valid data set"),
             coordinator: StepCoordinator::with_backups(setup.backups),
+            gate: StepGate::new(),
             workers: Vec::new(),
             rng: Seed(seed).derive("times").rng(),
             steps: Vec::new(),
@@ -92,12 +108,14 @@ impl<'a> BackupWorld<'a> {
             is_over: false,
             setup,
         };
+        world.gate.begin(0, (0..setup.workers.len()).map(holder));
         for index in 0..setup.workers.len() {
             world.ledger.register(holder(index)).expect("a new life may register");
             world.coordinator.join(holder(index));
             let (feeder, batch) = (Feeder::default(), Batch::default());
             let (step, ready_at, waits, late, sits_out) = (0, 0.0, false, 0, 0);
-            world.workers.push(Worker { feeder, batch, step, ready_at, waits, late, sits_out });
+            let is_stale = false;
+            world.workers.push(Worker { feeder, batch, step, ready_at, waits, is_stale, late, sits_out });
             world.begin(index, 0.0, 0);
         }
         world
@@ -139,15 +157,21 @@ impl<'a> BackupWorld<'a> {
         // A spread of 30 %: whoever is last by nature is not always the one that comes too late.
         let time = usual * (0.3 * self.rng.normal()).exp() * (self.setup.longer)(&ids);
         (worker.step, worker.ready_at, worker.waits) = (step, now + time, false);
+        if self.setup.steps == Steps::AllReduce && !ids.is_empty() {
+            self.arrive(index, Brings::Later);
+        }
     }
 
-    /// The push of the next worker is on all servers.
+    /// The gradient of the next worker is there, or on all servers.
     fn next(&mut self) {
         let busy = self.workers.iter().enumerate().filter(|(_, worker)| !worker.waits);
         let (index, now) = busy
             .map(|(index, worker)| (index, worker.ready_at))
             .min_by(|one, other| one.1.total_cmp(&other.1))
             .expect("whoever waits is waited for by the coordinator");
+        if self.setup.steps == Steps::AllReduce {
+            return self.computed(index, now);
+        }
         let worker = &mut self.workers[index];
         let (samples, end_of_data) = (worker.batch.len(), worker.feeder.end_of_data);
         let acks = worker.batch.acks().into_vec();
@@ -159,18 +183,58 @@ impl<'a> BackupWorld<'a> {
         }
     }
 
-    fn commit(&mut self, now: f64) {
-        let Some(commit) = self.coordinator.commit() else { return };
+    fn arrive(&mut self, index: usize, brings: Brings) {
+        let told = self.gate.arrive(holder(index), self.gate.step(), brings).expect("a member");
+        assert_eq!(told, None, "it asks about the open step");
+    }
+
+    /// The gradient of a worker in an all-reduce is there.
+    fn computed(&mut self, index: usize, now: f64) {
+        let worker = &mut self.workers[index];
+        if std::mem::take(&mut worker.is_stale) {
+            return self.begin(index, now, self.gate.step());
+        }
+        worker.waits = true;
+        let brings = if worker.batch.is_empty() { Brings::Nothing } else { Brings::Now };
+        self.arrive(index, brings);
+        let Some(passages) = self.gate.close(self.setup.backups) else { return };
+        // What each member says in the all-reduce itself.
+        let counted = passages.iter().filter(|passage| passage.counted).map(|passage| passage.holder);
+        let counted: Vec<Holder> = counted.collect();
+        let divisor = counted.iter().map(|holder| self.workers[holder.node.index as usize].batch.len()).sum();
+        let acks = |holder: &Holder| self.workers[holder.node.index as usize].batch.acks().into_vec();
+        let brought: Vec<(Holder, Vec<Ack>)> = counted.iter().map(|holder| (*holder, acks(holder))).collect();
+        self.step(brought.iter().map(|(holder, acks)| (*holder, &acks[..])), divisor);
+        self.is_over = divisor == 0 && self.workers.iter().all(|worker| worker.feeder.end_of_data);
+        for passage in passages {
+            let index = passage.holder.node.index as usize;
+            self.ended_step(index, passage.counted);
+            if !self.workers[index].waits {
+                self.workers[index].is_stale = true;
+                self.arrive(index, Brings::Later);
+            } else {
+                self.begin(index, now, self.gate.step());
+            }
+        }
+    }
+
+    /// A step is made of the batches of these workers.
+    fn step<'b>(&mut self, of: impl IntoIterator<Item = (Holder, &'b [Ack])>, divisor: u64) {
         let mut ids = Vec::new();
-        for (holder, acks) in commit.contributors.iter() {
-            self.ledger.settle(*holder, acks).expect("leases of live members");
+        for (holder, acks) in of {
+            self.ledger.settle(holder, acks).expect("leases of live members");
             ids.extend(self.workers[holder.node.index as usize].batch.samples());
         }
         self.model.apply(ids.iter().copied());
-        if commit.samples > 0 {
+        if divisor > 0 {
             let assigned = self.setup.workers.iter().map(|(want, _)| want).sum();
-            self.steps.push(BackupStep { samples: ids, divisor: commit.samples, assigned });
+            self.steps.push(BackupStep { samples: ids, divisor, assigned });
         }
+    }
+
+    fn commit(&mut self, now: f64) {
+        let Some(commit) = self.coordinator.commit() else { return };
+        self.step(commit.contributors.iter().map(|(holder, acks)| (*holder, &acks[..])), commit.samples);
         self.is_over = commit.end;
         let informed: Vec<Holder> = self.coordinator.informed().collect();
         for to in informed {
@@ -181,11 +245,20 @@ impl<'a> BackupWorld<'a> {
 
     /// The worker hears of the newest commit, and whether its own push is in the step that it was for.
     fn told(&mut self, index: usize, now: f64, commit: &StepCommit) {
+        self.ended_step(index, commit.counted);
+        self.begin(index, now, commit.step + 1);
+    }
+
+    /// The step that a worker's batch was for is over, with its gradient or without it.
+    fn ended_step(&mut self, index: usize, counted: bool) {
         let worker = &mut self.workers[index];
-        if !commit.counted && self.setup.loses_late && !worker.batch.is_empty() {
+        if worker.is_stale {
+            return; // It has given its batch up before.
+        }
+        if !counted && self.setup.loses_late && !worker.batch.is_empty() {
             self.ledger.settle(holder(index), &worker.batch.acks()).expect("leases of a live member");
             worker.feeder.batcher.commit(&worker.batch);
-        } else if commit.counted {
+        } else if counted {
             worker.feeder.batcher.commit(&worker.batch);
             worker.late = 0;
         } else if !worker.batch.is_empty() {
@@ -198,7 +271,6 @@ impl<'a> BackupWorld<'a> {
             let acks: Vec<Ack> = worker.feeder.batcher.release().iter().map(ack).collect();
             self.ledger.release(holder(index), &acks).expect("leases of a live member");
         }
-        self.begin(index, now, commit.step + 1);
     }
 }
 

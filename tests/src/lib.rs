@@ -8,7 +8,7 @@ pub mod oracle;
 pub mod ring;
 pub mod servers;
 
-pub use backups::{BackupSetup, BackupStep, BackupWorld};
+pub use backups::{BackupSetup, BackupStep, BackupWorld, Steps};
 pub use feeder::Feeder;
 pub use oracle::Oracle;
 pub use ring::RingWorld;
