@@ -88,11 +88,11 @@ impl Source {
         let failed =
             |source| OpenError::Copy { path: self.path.clone(), folder: cache.folder().into(), source };
         // A copy appears whole or not at all, and its name says of what.
-        if let Ok(copy) = Self::file(&target) {
+        if let Some(copy) = Self::sealed(&target) {
             return Ok(copy.copy_of(self.path));
         }
         let turn = Turn::take(&target, self.len_bytes()).map_err(failed)?;
-        if let Ok(copy) = Self::file(&target) {
+        if let Some(copy) = Self::sealed(&target) {
             return Ok(copy.copy_of(self.path));
         }
         announce(&UnpackNotice::Begun {
@@ -107,6 +107,8 @@ impl Source {
             Turn::TimedOut => target.with_extension(format!("{}.part", process::id())),
         };
         let copied = self.copy(container, &part).and_then(|len_bytes| {
+            // The seal first: a copy without one is made again.
+            fs::write(seal_of(&target), Self::file(&part)?.seal()?).map_err(failed)?;
             fs::rename(&part, &target).map_err(failed)?;
             Ok(len_bytes)
         });
@@ -120,6 +122,18 @@ impl Source {
             return Err(OpenError::Empty { path: self.path });
         }
         Ok(Self::file(&target)?.copy_of(self.path))
+    }
+
+    /// The copy at `target`, if it is there as it was made.
+    fn sealed(target: &Path) -> Option<Self> {
+        let copy = Self::file(target).ok()?;
+        let seal = fs::read_to_string(seal_of(target)).ok()?;
+        (copy.seal().ok()? == seal).then_some(copy)
+    }
+
+    /// What tells a file from one that was cut or written to since: length, time of change, and a checksum of 16 pieces.
+    fn seal(&self) -> Result<String, OpenError> {
+        Ok(format!("{} {} {:08x}\n", self.stamp.len_bytes, self.stamp.modified_ns, self.checksum()?))
     }
 
     /// Where the copy of this version of the file lies.
@@ -175,12 +189,20 @@ impl Source {
         {
             let (path, name) = (entry.path(), entry.file_name());
             let name = name.to_string_lossy();
-            let of_a_copy = name.ends_with(".copy") || name.ends_with(".part");
-            if path != target && name.starts_with(&of_this_file) && of_a_copy {
+            let of_a_copy = [".copy", ".copy.seal", ".part"].iter().any(|end| name.ends_with(end));
+            let is_new = path == target || path == seal_of(target);
+            if !is_new && name.starts_with(&of_this_file) && of_a_copy {
                 let _ = fs::remove_file(path);
             }
         }
     }
+}
+
+/// Where the seal of the copy at `target` lies.
+fn seal_of(target: &Path) -> PathBuf {
+    let mut seal = target.as_os_str().to_owned();
+    seal.push(".seal");
+    seal.into()
 }
 
 #[cfg(test)]

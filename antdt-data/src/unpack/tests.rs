@@ -42,7 +42,27 @@ fn compressed_text_is_unpacked_once_and_again_when_it_changed() {
     let names: Vec<_> =
         fs::read_dir(cache.folder()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     let left = names.iter().filter(|name| !name.to_string_lossy().ends_with(".lock")).count();
-    assert_eq!(left, 1, "{names:?}");
+    assert_eq!(left, 2, "the copy and its seal: {names:?}");
+}
+
+#[test]
+fn a_copy_that_was_cut_or_written_to_is_made_again() {
+    let (folder, kept) = (Folder::new(), Folder::new());
+    let cache = Cache::at(kept.path());
+    let text = b"a\tb\n".repeat(1000);
+    let path = folder.write("a.gz", gzip(&text));
+    let source = Source::file(&path).unwrap().seekable(&cache, &mut |_| ()).unwrap();
+    let (copy, seal) = (source.stored_at().to_owned(), seal_of(source.stored_at()));
+    let cut = || File::options().write(true).open(&copy).unwrap().set_len(2000).unwrap();
+    let write = || fs::write(&copy, b"c\td\n".repeat(1000)).unwrap();
+    let unseal = || fs::remove_file(&seal).unwrap();
+    let damage_seal = || fs::write(&seal, "0 0\n").unwrap();
+    for harm in [&cut as &dyn Fn(), &write, &unseal, &damage_seal] {
+        harm();
+        let (read, told) = open(&path, &cache);
+        assert_eq!((read.unwrap() == text, told.len()), (true, 2), "{told:?}");
+        assert_eq!(open(&path, &cache).1.len(), 0, "once");
+    }
 }
 
 #[cfg(feature = "zstd")]
