@@ -43,7 +43,7 @@ impl Model for Servers {
     }
 }
 
-/// Evaluates all held-out samples; returns how many there were and what was found.
+/// Evaluates all samples that are there for it and can be read; returns how many there were and what was found.
 pub(super) fn evaluate(
     trainer: &mut dyn Trainer,
     model: &mut impl Model,
@@ -52,29 +52,21 @@ pub(super) fn evaluate(
     let samples = trainer.eval_samples();
     let mut dense = vec![0.0; trainer.layout().dense_len()];
     let mut values = Vec::new();
-    let (mut evaluated, mut metrics) = (0, Metrics::default());
+    let mut metrics = Metrics::default();
     trainer.begin_evaluation();
-    let mut start = 0;
-    while start < samples {
-        let range = SampleRange { start, end: (start + EVAL_BATCH).min(samples) };
+    let evaluated = over_readable(samples, |range| {
         let loading = pulse.begin(Work::Evaluating);
         let rows = match trainer.load_eval(range) {
             Ok(rows) => rows.to_vec(),
-            Err(error @ TrainError::Data { .. }) => {
-                // One bad held-out sample does not make the model worse: leave its batch out, and say so.
-                tracing::warn!(%error, "held-out samples {}..{} are left out", range.start, range.end);
-                start = range.end;
-                continue;
-            }
+            Err(error @ TrainError::Data { .. }) => return Ok(Err(error)),
             Err(error) => return Err(error.into()),
         };
         drop(loading);
         model.read(&rows, &mut dense, &mut values)?;
         let _at_work = pulse.begin(Work::Evaluating);
         trainer.evaluate(Params::host(&dense, &values), &mut metrics)?;
-        evaluated += range.end - range.start;
-        start = range.end;
-    }
+        Ok::<_, WorkerError>(Ok(()))
+    })?;
     trainer.end_evaluation(&mut metrics)?;
     if let Some(names) = not_finite(&metrics) {
         // They are left out of the report, which has finite numbers only.
@@ -83,6 +75,31 @@ pub(super) fn evaluate(
         );
     }
     Ok((evaluated, metrics))
+}
+
+/// Calls `each` with all samples in batches. Where it cannot read one of a batch, with halves of that batch, until the sample is alone:
+/// it does not make the model worse, and is left out. Returns how many samples were not.
+fn over_readable<E>(
+    samples: u64,
+    mut each: impl FnMut(SampleRange) -> Result<Result<(), TrainError>, E>,
+) -> Result<u64, E> {
+    let (mut parts, mut rest, mut evaluated) = (Vec::new(), 0, 0);
+    loop {
+        let batch = SampleRange { start: rest, end: (rest + EVAL_BATCH).min(samples) };
+        let Some(range) = parts.pop().or((rest < samples).then_some(batch)) else { return Ok(evaluated) };
+        rest = rest.max(range.end);
+        match each(range)? {
+            Ok(()) => evaluated += range.len(),
+            Err(_) if range.len() > 1 => {
+                let middle = range.start + range.len() / 2;
+                parts.push(SampleRange { start: middle, ..range });
+                parts.push(SampleRange { end: middle, ..range });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "sample {} is left out of the evaluation", range.start);
+            }
+        }
+    }
 }
 
 /// The metrics that are infinite or not a number, with their values; `None` if there are none.
@@ -97,6 +114,37 @@ mod tests {
     use antdt_core::Metric;
 
     use super::*;
+
+    /// The samples that are evaluated where these cannot be read, and how many there are said to be.
+    fn evaluated(samples: u64, bad: &[u64]) -> (Vec<u64>, u64) {
+        let mut seen = Vec::new();
+        let count = over_readable(samples, |range| {
+            let all = range.start..range.end;
+            Ok::<_, WorkerError>(match bad.iter().find(|sample| all.contains(sample)) {
+                Some(sample) => Err(TrainError::Data { sample: *sample, why: "torn".to_owned() }),
+                None => {
+                    seen.extend(all);
+                    Ok(())
+                }
+            })
+        });
+        (seen, count.unwrap())
+    }
+
+    #[test]
+    fn an_evaluation_leaves_out_the_samples_that_cannot_be_read_and_no_others() {
+        let last = 2 * EVAL_BATCH + 87;
+        for bad in [&[][..], &[300], &[0, 1, EVAL_BATCH, last], &[255, 256, 257, 511, 512]] {
+            let (seen, count) = evaluated(last + 1, bad);
+            let readable: Vec<u64> = (0..=last).filter(|sample| !bad.contains(sample)).collect();
+            assert_eq!((seen, count), (readable.clone(), readable.len() as u64), "{bad:?}");
+        }
+        assert_eq!(evaluated(0, &[]), (vec![], 0));
+        assert_eq!(evaluated(3, &[0, 1, 2]), (vec![], 0), "all are bad");
+        // A framework that fails ends the evaluation.
+        let failed = over_readable(5, |_| Err::<Result<(), TrainError>, _>("out of memory"));
+        assert_eq!(failed, Err("out of memory"));
+    }
 
     #[test]
     fn metrics_of_a_model_that_has_diverged_are_named() {
