@@ -350,7 +350,13 @@ pub(super) fn data_synth(matches: &ArgMatches) -> Result<DataSynth, CliError> {
     if out.is_empty() {
         return Err(CliError::new("--out = ``: must be the name of a file"));
     }
-    Ok(DataSynth { rows, seed, out: PathBuf::from(out) })
+    let out = PathBuf::from(out);
+    let ending = out.extension().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
+    if ["parquet", "zst", "bz2", "xz", "zip"].contains(&ending.as_str()) {
+        let must = "the name of a text file, such as a.tsv or, compressed, a.tsv.gz";
+        return Err(InvalidValue::new("--out", out.display(), must).into());
+    }
+    Ok(DataSynth { rows, seed, out })
 }
 
 #[cfg(test)]

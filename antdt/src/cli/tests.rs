@@ -167,6 +167,8 @@ fn every_refusal_is_one_line_with_the_flag_and_the_remedy() {
             "run --data synthetic:9 --global-batch-size 100000 --shard-len 1",
             "--shard-len = 1: must be at least 7, so that a batch is of 16384 shards at most",
         ),
+        ("data synth --rows 3 --out a.parquet", "--out = a.parquet: must be the name of a text file"),
+        ("data synth --rows 3 --out a.tsv.ZST", "--out = a.tsv.ZST: must be the name of a text file"),
         ("model list", "<DIR> is missing"),
         ("model export d", "--out <FILE> is missing"),
         ("model export d --out f --checkpoint x", "--checkpoint = x: must be a whole number"),
