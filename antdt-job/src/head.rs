@@ -879,7 +879,6 @@ impl Head {
             self.last_ended = Some((checkpoint, Err(why)));
         }
         self.tell_rested(now, told);
-        self.stop_if_kept(now);
         self.end_if_done(now);
     }
 
@@ -905,7 +904,6 @@ impl Head {
         if is_kept {
             self.end_preempted();
         }
-        self.stop_if_kept(now);
         self.end_if_done(now);
     }
 
@@ -947,24 +945,30 @@ impl Head {
         let can = self.stopping.is_none()
             && self.checkpoints.is_some()
             && self.core.phase == Phase::Running
-            && self.core.started
-            && !self.core.is_complete();
-        if can {
+            && self.core.started;
+        if can && !self.core.is_complete() {
             self.begin_checkpoint(now, true);
         }
-        if can && self.checkpoints.as_ref().is_some_and(Checkpoints::is_busy) {
+        let busy = self.checkpoints.as_ref().is_some_and(Checkpoints::is_busy);
+        // Whoever resumes the job goes on from a checkpoint of the end, and evaluates nothing before it.
+        if can && (busy || self.is_keeping_last() || self.core.is_evaluating()) {
             self.stopping = Some((now + STOP_LIMIT, why));
         } else {
             self.core.fail(why);
         }
     }
 
+    /// Whether the checkpoint is under way that the worker takes that saw the end of the data.
+    fn is_keeping_last(&self) -> bool {
+        self.checkpoints.as_ref().is_some_and(|checkpoints| checkpoints.last_of_all().is_some())
+    }
+
     fn stop_if_kept(&mut self, now: JobTime) {
-        // The data may have come to its end meanwhile: then the last checkpoint is waited for, too.
+        // The data may have come to its end meanwhile: then the last checkpoint and the evaluation are waited for, too.
         let under_way = self.checkpoints.as_ref().and_then(|checkpoints| {
             checkpoints.is_busy().then(|| checkpoints.attempt_id()).or_else(|| checkpoints.last_of_all())
         });
-        let busy = under_way.is_some();
+        let busy = under_way.is_some() || self.core.is_evaluating();
         if let Some((_, why)) = self.stopping.take_if(|(until, _)| !busy || *until <= now) {
             if let Some(checkpoint) = under_way {
                 let text =
@@ -976,8 +980,8 @@ impl Head {
     }
 
     fn end_if_done(&mut self, now: JobTime) {
-        let keeping =
-            self.checkpoints.as_ref().is_some_and(|checkpoints| checkpoints.last_of_all().is_some());
+        self.stop_if_kept(now);
+        let keeping = self.is_keeping_last();
         if !keeping {
             self.core.end_if_done(now);
         }

@@ -558,6 +558,24 @@ fn an_interrupted_job_that_is_evaluated_now_and_then_counts_all_its_epochs() {
 }
 
 #[test]
+fn an_epoch_that_is_interrupted_as_it_is_evaluated_has_its_evaluation_in_the_resumed_job() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().to_str().unwrap();
+    let data = ["--data", "synthetic:20000", "--eval-fraction", "0.9", "--policy", "none", "--quiet"];
+    let epochs = ["--epochs", "3", "--eval-every", "epoch", "--nproc-per-node", "2", "--report-dir", dir];
+    let job = program(false, &[&data[..], &epochs].concat()).spawn().unwrap();
+    // It is taken before the evaluation.
+    wait_for("the checkpoint of an epoch", || newest(folder.path()));
+    kill("-INT", job.id());
+    let output = finish(job);
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code() == Some(1) && error.contains("interrupted"), "{error}");
+    assert_eq!(evaluated(&report(folder.path())), [1]);
+    succeed(&mut program(false, &["--resume", dir, "--quiet"]));
+    assert_eq!(evaluated(&report(folder.path())), [1, 2, 3]);
+}
+
+#[test]
 fn a_resumed_job_is_bit_for_bit_the_one_that_was_not_interrupted() {
     is_bit_for_bit_resumed(&["--optimizer", "adam", "--epochs", "2"]);
 }

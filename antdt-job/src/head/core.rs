@@ -809,10 +809,14 @@ impl HeadCore {
             })
     }
 
+    /// Whether a worker is to evaluate the model and has not told what it found.
+    pub(super) const fn is_evaluating(&self) -> bool {
+        self.evaluator.is_some() && !self.evaluated
+    }
+
     pub(super) fn end_if_done(&mut self, now: JobTime) {
         let all_done = self.unfinished() == 0;
-        let evaluating = self.evaluator.is_some() && !self.evaluated;
-        if self.phase == Phase::Running && all_done && !evaluating {
+        if self.phase == Phase::Running && all_done && !self.is_evaluating() {
             self.phase = Phase::Over;
             self.complete(now);
             self.effects.push_back(HeadEffect::End(Ok(())));

@@ -751,15 +751,45 @@ fn a_job_that_is_stopped_as_its_data_end_waits_for_the_last_checkpoint_and_hears
         let of = |note: &&Note| matches!(note, Note::Event { kind: Note::NO_CHECKPOINT, .. });
         world.notes.iter().filter(of).count()
     };
+    let evaluated = || HeadEvent::Evaluated { holder: worker(0, 0), samples: 1, metrics: Metrics::default() };
     let mut world = stopped();
     world.tell(HeadEvent::Kept { checkpoint: CheckpointId(2), outcome: Ok("there".to_owned()) });
+    assert_eq!(world.orders(), [""; 0], "it is evaluated");
+    world.tell(evaluated());
     assert_eq!((world.orders(), failed(&world)), (vec!["fail: interrupted".to_owned()], 0));
     let mut world = stopped();
+    world.tell(evaluated());
     let closed = || HeadEvent::Cut { checkpoint: CheckpointId(2), taken: Err("closed".to_owned()) };
     world.tell(closed());
     assert_eq!((world.orders(), failed(&world)), (vec!["fail: interrupted".to_owned()], 1));
     world.tell(closed());
     assert_eq!(failed(&world), 1, "the job has ended");
+}
+
+#[test]
+fn a_job_that_is_stopped_while_it_is_evaluated_ends_after_the_evaluation() {
+    let stopped = || {
+        let mut world = with_checkpoints("allreduce", 1, 0);
+        world.leave(worker(0, 0), true);
+        world.tell(HeadEvent::Stop("interrupted".to_owned()));
+        assert_eq!(world.orders(), [""; 0]);
+        world.tell(HeadEvent::Kept { checkpoint: CheckpointId(1), outcome: Ok("there".to_owned()) });
+        assert_eq!(world.orders(), [""; 0], "it is evaluated");
+        world
+    };
+    let mut world = stopped();
+    world.tell(HeadEvent::Evaluated { holder: worker(0, 0), samples: 1, metrics: Metrics::default() });
+    assert_eq!(world.orders(), ["fail: interrupted"]);
+    let mut world = stopped();
+    world.exits(worker(0, 0), Exit::Finished);
+    assert_eq!(world.orders(), ["fail: interrupted"], "nobody evaluates any more");
+    let mut world = stopped();
+    for _ in 0..STOP_LIMIT.as_secs() {
+        assert_eq!(world.orders(), [""; 0]);
+        world.beat(worker(0, 0));
+        world.wait(Duration::from_secs(1));
+    }
+    assert_eq!(world.orders(), ["fail: interrupted"]);
 }
 
 #[test]

@@ -79,6 +79,9 @@ pub use seams::{PartError, PartsAgain, RecorderFactory, Seams, StoreFactory};
 /// Events that may wait for the head; a caller beyond that waits its turn.
 const INBOX_BOUND: usize = 1024;
 
+/// Why a job ended that was told to stop.
+const INTERRUPTED: &str = "interrupted";
+
 /// How long the advertised name may take to be resolved, and a connection to it to be made.
 const REACH_LIMIT: Duration = Duration::from_secs(5);
 
@@ -253,7 +256,7 @@ pub(crate) async fn run_or_take_over(
             before.take(),
         )
         .await?;
-        let (Some((mode, behind)), Some(make)) = (next.filter(|_| !stop.is_cancelled()), again.take()) else {
+        let (Some((mode, behind)), Some(make)) = (next, again.take()) else {
             return Ok(report);
         };
         let resume = report.checkpoint.map(|checkpoint| checkpoint.folder).or_else(|| now.resume.clone());
@@ -659,10 +662,19 @@ async fn run_once(
     let watch = std::mem::take(&mut *lock(&watch));
     let mut recorder = lock(&recorder).clone();
     let (mut outcome, mut next) = (outcome, next);
-    if spec.eval_every != EvalEvery::End && outcome.is_ok() {
-        match after_evaluation(spec, until, counts.acked, &mut recorder) {
-            Ok(goes_on) => next = goes_on.then(|| SyncMode::clone(&spec.sync)),
-            Err(why) => outcome = Err(why),
+    if spec.eval_every != EvalEvery::End {
+        if outcome.is_err() {
+            if counts.acked + counts.quarantined == counts.total && recorder.keeps(counts.acked) {
+                // Whoever resumes the job begins after this evaluation, and does not repeat it.
+                note_evaluation(spec, until, &mut recorder);
+            }
+        } else {
+            match after_evaluation(spec, until, counts.acked, &mut recorder) {
+                // Between two epochs nothing runs that an interrupt could end.
+                Ok(true) if stop.is_cancelled() => outcome = Err(INTERRUPTED.to_owned()),
+                Ok(goes_on) => next = goes_on.then(|| SyncMode::clone(&spec.sync)),
+                Err(why) => outcome = Err(why),
+            }
         }
     }
     if next.is_none() {
@@ -686,12 +698,18 @@ async fn run_once(
     Ok((report, next))
 }
 
+/// Writes down the evaluation after epoch `until`, for the report and for whoever resumes the job. Returns whether there was one.
+fn note_evaluation(spec: &JobSpec, until: u32, recorder: &mut Recorder) -> bool {
+    let evaluated = recorder.evaluated(until);
+    if let (true, Some(place)) = (evaluated, &spec.checkpoint_dir) {
+        evaluations::write(place, &recorder.evaluations);
+    }
+    evaluated
+}
+
 /// The workers have trained up to the end of epoch `until`, and evaluated the model. Returns whether the job goes on.
 fn after_evaluation(spec: &JobSpec, until: u32, acked: u64, recorder: &mut Recorder) -> Result<bool, String> {
-    if recorder.evaluated(until) {
-        if let Some(place) = &spec.checkpoint_dir {
-            evaluations::write(place, &recorder.evaluations);
-        }
+    if note_evaluation(spec, until, recorder) {
         let verdict = spec.early_stopping.as_ref().map(|rule| rule.judge(&recorder.evaluations));
         match verdict {
             Some(Verdict::Unknown(why)) => return Err(why),
@@ -705,7 +723,7 @@ fn after_evaluation(spec: &JobSpec, until: u32, acked: u64, recorder: &mut Recor
     if until >= spec.epochs {
         return Ok(false);
     }
-    if recorder.checkpoint.as_ref().is_none_or(|checkpoint| checkpoint.samples != acked) {
+    if !recorder.keeps(acked) {
         let why = recorder.not_kept.as_deref().unwrap_or("none was taken");
         return Err(format!(
             "the model after epoch {until} is in no checkpoint, from which the job could go on: {why}"
@@ -1089,7 +1107,7 @@ async fn watch_job(
             }
             () = stop.cancelled(), if !stopping => {
                 (stopping, next) = (true, None);
-                head.send(HeadEvent::Stop("interrupted".to_owned())).await.map_err(|_| gone())?;
+                head.send(HeadEvent::Stop(INTERRUPTED.to_owned())).await.map_err(|_| gone())?;
             }
             _ = tick.tick() => {
                 let status = match ledger {

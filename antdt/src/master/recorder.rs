@@ -122,6 +122,11 @@ impl Recorder {
         (self.checkpoint, self.not_kept) = (Some(checkpoint), None);
     }
 
+    /// Whether the newest checkpoint has the model with all of these samples.
+    pub(super) fn keeps(&self, acked: u64) -> bool {
+        self.checkpoint.as_ref().is_some_and(|checkpoint| checkpoint.samples == acked)
+    }
+
     /// Returns how a job ended, given how its training did: training that is complete is no success if the model is in no
     /// checkpoint because the last one failed.
     pub(super) fn ended(&self, trained: Result<(), String>, acked: u64) -> Result<(), String> {
