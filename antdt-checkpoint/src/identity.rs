@@ -3,7 +3,7 @@
 //!
 //! Workers, servers, sync mode, policy, batch size and optimizer may change, and so are not in it.
 
-use antdt_core::ParamLayout;
+use antdt_core::{GroupKind, ParamLayout};
 use serde::{Deserialize, Serialize};
 
 /// Properties that a job must have in common with the job that took a checkpoint, to continue from it.
@@ -104,7 +104,12 @@ impl JobIdentity {
             if theirs != ours {
                 let text = |group: &antdt_core::ParamGroup| {
                     let decays = if group.decays { "" } else { ", no decay" };
-                    format!("`{}` ({:?} values, {:?}{decays})", group.name, group.shape, group.kind)
+                    let kind = match group.kind {
+                        GroupKind::Trainable => "trainable",
+                        GroupKind::State => "state",
+                    };
+                    let shape: Vec<String> = group.shape.iter().map(ToString::to_string).collect();
+                    format!("`{}` ({} values, {kind}{decays})", group.name, shape.join(" x "))
                 };
                 return Err(differs(format!("group {number}"), theirs.map(text), ours.map(text)));
             }
@@ -154,7 +159,7 @@ mod tests {
             job.layout =
                 ParamLayout::new(vec![ParamGroup::state("dense", 3)], job.layout.tables().to_vec()).unwrap();
         };
-        let changes: [(Change, &str); 9] = [
+        let changes: [(Change, &str); 10] = [
             (
                 |job| job.workload = "xdeepfm".to_owned(),
                 "the workload is deepfm in the checkpoint and xdeepfm in",
@@ -165,9 +170,17 @@ mod tests {
             ),
             (
                 |job| job.layout = ParamLayout::dense(4),
-                "group 0 is `dense` ([3] values, Trainable) in the checkpoint and `dense` ([4]",
+                "group 0 is `dense` (3 values, trainable) in the checkpoint and `dense` (4 values",
             ),
-            (other_group, "and `dense` ([3] values, State, no decay) in this job"),
+            (
+                |job| {
+                    job.layout =
+                        ParamLayout::new(vec![ParamGroup::trainable("w", 6).with_shape(&[3, 2])], Vec::new())
+                            .unwrap()
+                },
+                "and `w` (3 x 2 values, trainable) in this job",
+            ),
+            (other_group, "and `dense` (3 values, state, no decay) in this job"),
             (|job| job.seed = 1, "the seed is 7 in the checkpoint and 1 in this job; choose the same --seed"),
             (|job| job.rows_seed = 1, "the seed of rows"),
             (|job| job.data.name = "b.tsv".to_owned(), "the data set is a.tsv in the checkpoint and b.tsv"),

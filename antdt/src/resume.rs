@@ -8,7 +8,7 @@ use antdt_checkpoint::{
 use antdt_core::{InvalidValue, ParamLayout, Seed};
 use antdt_job::SyncMode;
 use antdt_model::{Portion, Trained};
-use antdt_shard::{DatasetSpec, Epochs, LedgerSnapshot};
+use antdt_shard::{Assignment, DatasetSpec, Epochs, LedgerSnapshot};
 
 use crate::job::JobSpec;
 use crate::master::{self, TrainingData};
@@ -153,7 +153,7 @@ pub(crate) struct Resumed {
 }
 
 /// Finds the checkpoint that is meant by `dir` and checks that the job can go on from it. `data` is what the job trains on, `dataset` what
-/// it would hand out of it; the shards become those of the checkpoint.
+/// it would hand out of it; the shards become those of the checkpoint. The model's shape is compared if its `layout` is known.
 ///
 /// # Errors
 /// If there is none, or the job cannot.
@@ -162,6 +162,7 @@ pub(crate) fn prepare(
     dir: &Path,
     data: &TrainingData,
     dataset: &DatasetSpec,
+    layout: Option<ParamLayout>,
 ) -> Result<Resumed, ResumeError> {
     let Meant { folder, checkpoint, passed_over } = meant(dir)?;
     let path = checkpoint.path().to_owned();
@@ -170,7 +171,8 @@ pub(crate) fn prepare(
     if !is_named && master::first_checkpoint(dir).is_some_and(|first| manifest.checkpoint < first) {
         return Err(ResumeError::Earlier { path });
     }
-    let ours = identity(spec, manifest.job.layout.clone(), data.samples, data.fingerprint.clone());
+    let layout = layout.unwrap_or_else(|| manifest.job.layout.clone());
+    let ours = identity(spec, layout, data.samples, data.fingerprint.clone());
     manifest.job.check(&ours).map_err(|source| ResumeError::Mismatch { path: path.clone(), source })?;
     let unfit = |source| ResumeError::Data { path: path.clone(), source };
     let text = manifest.extra.get(DATASET).map(String::as_str).unwrap_or_default();
@@ -194,12 +196,15 @@ pub(crate) fn prepare(
     let dataset = DatasetSpec { cut: before.cut, epochs: Epochs::Finite(epochs), ..dataset.clone() };
     let snapshot = cut.snapshot().continued(dataset.clone()).map_err(|error| {
         // As the flags are called.
-        let field = match &*error.field {
-            "epochs" => "--epochs".to_owned(),
-            "assignment of shards" => "--sharding, --nproc-per-node".to_owned(),
-            _ => error.field.clone(),
-        };
-        unfit(InvalidValue { field, ..error })
+        unfit(match &*error.field {
+            "epochs" => InvalidValue { field: "--epochs".to_owned(), ..error },
+            "assignment of shards" => InvalidValue::new(
+                "--sharding",
+                sharding(dataset.assignment),
+                format!("as before: {}", sharding(before.assignment)),
+            ),
+            _ => error,
+        })
     })?;
     let counts = snapshot.counts();
     if counts.todo == 0 {
@@ -220,6 +225,14 @@ pub(crate) fn prepare(
         text += &format!("; {} epochs, {} before", spec.epochs, manifest.epochs);
     }
     Ok(Resumed { dataset, snapshot, text, checkpoint })
+}
+
+/// Flags that assign shards so.
+fn sharding(assignment: Assignment) -> String {
+    match assignment {
+        Assignment::Dynamic => "dynamic".to_owned(),
+        Assignment::Static { workers } => format!("static with --nproc-per-node {workers}"),
+    }
 }
 
 /// What a job must have in common with another one to go on from its checkpoints.

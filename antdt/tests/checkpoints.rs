@@ -791,6 +791,35 @@ fn a_worker_may_die_when_the_job_has_long_left_the_checkpoint_that_it_was_resume
 }
 
 #[test]
+fn a_job_with_a_model_of_another_shape_is_refused_before_it_begins_and_the_report_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().join("job");
+    let data = ["--data", "synthetic:500", "--nproc-per-node", "2", "--sharding", "static", "--quiet"];
+    let dir_flag = ["--report-dir", dir.to_str().unwrap()];
+    succeed(&mut program(false, &[&data[..], &dir_flag].concat()));
+    let before = std::fs::read(dir.join("report.json")).unwrap();
+    let file = folder.path().join("other.toml");
+    std::fs::write(&file, "[workload.deepfm]\nembedding = 4\n").unwrap();
+    let (file, dir_text) = (file.to_str().unwrap(), dir.to_str().unwrap());
+    for (args, why) in [
+        (["--job", file], " values, trainable) in the checkpoint and "),
+        (
+            ["--nproc-per-node", "3"],
+            "--sharding = static with --nproc-per-node 3: must be as before: static with --nproc-per-node 2",
+        ),
+    ] {
+        let output = finish(
+            program(false, &[&["--resume", dir_text, "--epochs", "2"], &args[..]].concat()).spawn().unwrap(),
+        );
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{error}");
+        assert!(error.starts_with("error: --resume = ") && error.contains(why), "{error}");
+        assert_eq!(error.lines().count(), 1, "{error}");
+        assert_eq!(std::fs::read(dir.join("report.json")).unwrap(), before);
+    }
+}
+
+#[test]
 fn what_a_job_cannot_go_on_from_is_refused_in_one_line_and_stays_as_it_is() {
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path().join("job");
@@ -801,7 +830,10 @@ fn what_a_job_cannot_go_on_from_is_refused_in_one_line_and_stays_as_it_is() {
     for (args, why) in [
         (&["--seed", "8"][..], "the seed is 0 in the checkpoint and 8 in this job; choose the same --seed"),
         (&["--epochs", "1"], "--epochs = 1: must be at least 2, as before"),
-        (&["--sharding", "static", "--epochs", "3"], "--sharding, --nproc-per-node = changed"),
+        (
+            &["--sharding", "static", "--epochs", "3"],
+            "--sharding = static with --nproc-per-node 1: must be as before: dynamic",
+        ),
     ] {
         let error = fail(&mut program(true, &[&["--resume", dir, "--quiet"], args].concat()));
         assert!(error.starts_with("--resume = ") && error.contains(why), "{error}");

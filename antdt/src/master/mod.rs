@@ -274,8 +274,7 @@ fn chooser(
     programs: &Programs,
     fixed: Option<&'static str>,
 ) -> Chooser {
-    let layout = programs.env.iter().find(|(name, _)| name == NodeEnv::LAYOUT);
-    let layout = layout.and_then(|(_, text)| serde_json::from_str::<ParamLayout>(text).ok());
+    let layout = layout(programs);
     let latency = spec.emulate_network.as_ref().map(|NetworkSpec(network)| network.latency.as_secs_f64());
     Chooser {
         modes,
@@ -286,6 +285,12 @@ fn chooser(
         global_batch_size: spec.global_batch_size,
         fixed,
     }
+}
+
+/// Shape of the model, if the programs are told of it.
+fn layout(programs: &Programs) -> Option<ParamLayout> {
+    let (_, text) = programs.env.iter().find(|(name, _)| name == NodeEnv::LAYOUT)?;
+    serde_json::from_str(text).ok()
 }
 
 /// Size of a model in units of what a step changes: the flat vector, and of each table a row for each sample.
@@ -339,7 +344,7 @@ async fn run_once(
             // Before anything is written: recording, checkpoints and report of a job that runs there are its own.
             let dir = lock_run_dir(spec, &job)?;
             let record = recorder(spec).map_err(|source| part("recorder", source))?;
-            let begun = begin(spec, data.as_ref(), &job)?;
+            let begun = begin(spec, data.as_ref(), layout(programs), &job)?;
             (record, start, job, begun, dir)
         }
         // What was recorded stays as it is: this half cannot be replayed without the other.
@@ -755,12 +760,17 @@ struct Begun {
 }
 
 /// Finds what the job goes on from, and where it keeps its own checkpoints.
-fn begin(spec: &JobSpec, data: Option<&TrainingData>, job: &str) -> Result<Begun, JobError> {
+fn begin(
+    spec: &JobSpec,
+    data: Option<&TrainingData>,
+    layout: Option<ParamLayout>,
+    job: &str,
+) -> Result<Begun, JobError> {
     let mut spec = spec.clone();
     let mut dataset = data.map(|data| dataset(&spec, data.samples));
     let (mut snapshot, mut resumed, mut before, mut claim) = (None, None, None, None);
     if let (Some(dir), Some(data), Some(ours)) = (&spec.resume, data, &dataset) {
-        let found = resume::prepare(&spec, dir, data, ours)?;
+        let found = resume::prepare(&spec, dir, data, ours, layout)?;
         let path = found.checkpoint.path().to_owned();
         before = path.parent().map(Path::to_owned);
         spec.resume = Some(absolute(path));
