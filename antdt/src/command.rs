@@ -541,9 +541,14 @@ fn finish(spec: &JobSpec, report: &Report) -> ExitCode {
             let samples = &report.samples;
             match (samples.remaining, &report.checkpoint) {
                 (0, _) => complain(why),
-                (remaining, None) => {
+                (remaining, None) if spec.keeps_checkpoints() || spec.program.is_some() => {
                     complain(&format_args!("{why}; {remaining} of {} samples remain", samples.expected));
                 }
+                (_, None) => complain(&format_args!(
+                    "{why}; no checkpoint was kept to go on from, so that all {} samples remain; --report-dir DIR or \
+                     --checkpoint-dir DIR keeps one",
+                    samples.expected
+                )),
                 (_, Some(checkpoint)) => complain(&format_args!(
                     "{why}; {} of {} samples remain after checkpoint {}{}: go on with --resume {}",
                     samples.expected.saturating_sub(samples.quarantined + checkpoint.samples),

@@ -444,6 +444,24 @@ fn an_interrupted_job_takes_a_checkpoint_says_what_remains_and_goes_on() {
     assert!(parameters(&newest(folder.path()).unwrap()).iter().all(|count| *count == 3.0));
 }
 
+#[test]
+fn an_interrupted_job_without_checkpoints_says_that_none_was_kept_and_which_flag_keeps_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let state = folder.path().to_str().unwrap();
+    let mut job = program(true, &["--nproc-per-node", "2", "--emulate-speed", "300", "--quiet"]);
+    let job = job.env("XDG_STATE_HOME", state).spawn().unwrap();
+    // It has caught signals by then.
+    wait_for("its nodes", || (children(job.id()).len() == 2).then_some(()));
+    kill("-INT", job.id());
+    let output = finish(job);
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    let expected = format!(
+        "error: interrupted; no checkpoint was kept to go on from, so that all {SAMPLES} samples remain; --report-dir DIR or \
+         --checkpoint-dir DIR keeps one\n"
+    );
+    assert_eq!((output.status.code(), error), (Some(1), expected));
+}
+
 /// `nohup` begins a job that ignores that its terminal closes; another one stops as if it were interrupted.
 #[test]
 fn a_job_whose_terminal_closes_takes_a_checkpoint_unless_it_is_to_ignore_that() {

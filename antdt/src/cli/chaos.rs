@@ -8,6 +8,7 @@ use clap::{Arg, ArgMatches, Command as Clap};
 
 use super::{CliError, config, flags, simulate};
 use crate::chaos::{ChaosKind, ChaosPlan, ChaosRun};
+use crate::job::JobSpec;
 
 /// Flags that are not settings of `antdt run`, for suggestions.
 pub(super) const NAMES: [&str; 4] = ["faults", "mtbf", "for", "patience"];
@@ -81,7 +82,9 @@ pub(super) fn chaos(
     if resolved.spec.resume.is_some() {
         return Err(CliError::new("--resume: a job under chaos begins anew; leave it out"));
     }
-    resolved.spec.validate()?;
+    // It has a report folder, whether one is given or not.
+    let report_dir = resolved.spec.report_dir.clone().or_else(|| Some(PathBuf::from("report")));
+    JobSpec { report_dir, ..resolved.spec.clone() }.validate()?;
     let given = resolved.given();
     Ok(ChaosRun {
         plan,

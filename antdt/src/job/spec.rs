@@ -727,14 +727,24 @@ impl JobSpec {
         Ok(())
     }
 
+    /// Whether there is a folder for checkpoints.
+    pub(crate) fn keeps_checkpoints(&self) -> bool {
+        let folders = [&self.checkpoint_dir, &self.run_dir, &self.report_dir, &self.resume];
+        folders.iter().any(|folder| folder.is_some())
+    }
+
     fn validate_evaluation(&self) -> Result<(), InvalidValue> {
+        if self.checkpoint_every != CheckpointEvery::End && !self.keeps_checkpoints() {
+            let expected =
+                "given with --report-dir, --run-dir or --checkpoint-dir: without them no checkpoint is kept";
+            return Err(InvalidValue::new("--checkpoint-every", self.checkpoint_every, expected));
+        }
         if self.eval_every != EvalEvery::End {
             let refused = |expected: &str| Err(InvalidValue::new("--eval-every", self.eval_every, expected));
             if self.program.is_some() {
                 return refused("end with a program of your own, which may evaluate when it likes");
             }
-            let keeps = [&self.checkpoint_dir, &self.run_dir, &self.report_dir, &self.resume];
-            if keeps.iter().all(|folder| folder.is_none()) {
+            if !self.keeps_checkpoints() {
                 return refused(
                     "given with --report-dir, --run-dir or --checkpoint-dir: the job goes on from the checkpoint that was evaluated",
                 );

@@ -165,6 +165,20 @@ fn evaluations_need_what_they_are_made_from() {
 }
 
 #[test]
+fn checkpoints_need_a_folder() {
+    let error = refusal(|s| s.checkpoint_every = CheckpointEvery::Steps(5));
+    let expected =
+        "--checkpoint-every = 5steps: must be given with --report-dir, --run-dir or --checkpoint-dir";
+    assert!(error.starts_with(expected), "{error}");
+    for folder in ["report-dir", "run-dir", "checkpoint-dir", "resume"] {
+        let mut spec = valid();
+        spec.checkpoint_every = CheckpointEvery::Steps(5);
+        spec.set(folder, "folder").unwrap();
+        assert_eq!(spec.validate(), Ok(()), "{folder}");
+    }
+}
+
+#[test]
 fn servers_and_mode_must_fit() {
     assert!(refusal(|s| s.servers = 2).contains("choose --sync ps-bsp or ps-asp or ps-backup or ps-ssp"));
     assert!(
