@@ -10,9 +10,6 @@ use super::{CliError, config, flags, simulate};
 use crate::chaos::{ChaosKind, ChaosPlan, ChaosRun};
 use crate::job::JobSpec;
 
-/// Flags that are not settings of `antdt run`, for suggestions.
-pub(super) const NAMES: [&str; 4] = ["faults", "mtbf", "for", "patience"];
-
 pub(super) fn grammar() -> Clap {
     let kinds = ChaosKind::ALL.map(ChaosKind::name).join(", ");
     let flag = |name: &'static str, unit: &'static str, default: &'static str, help: String| {
@@ -70,8 +67,8 @@ pub(super) fn chaos(
             "`{program} {run}` after `--`: the command of a job is `{program} run`"
         )));
     }
-    let job = std::iter::once("run".to_owned()).chain(arguments.iter().cloned());
-    let job = flags::matches(job).map_err(|error| match flags::explain(&error, true) {
+    let job = &words[1..];
+    let job = flags::matches(job.iter().cloned()).map_err(|error| match flags::explain(&error, job) {
         Err(error) => error,
         Ok(_) => CliError::new("the command after `--` asks for help; leave that out"),
     })?;

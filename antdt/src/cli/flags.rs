@@ -264,8 +264,61 @@ fn with_dashes(arg: &str) -> String {
     }
 }
 
-/// One line for what clap refuses, of the command `run` or another one; help and version are no errors.
-pub(super) fn explain(error: &clap::Error, is_run: bool) -> Result<Command, CliError> {
+/// The name of the command that these arguments are for, and its grammar.
+fn command(args: &[String]) -> (String, Clap) {
+    let (mut name, mut command) = (String::new(), grammar());
+    for word in args {
+        let Some(below) = command.find_subcommand(word).cloned() else { break };
+        let space = if name.is_empty() { "" } else { " " };
+        name += &format!("{space}{word}");
+        command = below;
+    }
+    (name, command)
+}
+
+/// The flags of a command, without their dashes.
+fn flags_of(command: &Clap) -> Vec<&str> {
+    command.get_arguments().filter_map(Arg::get_long).chain(["help"]).collect()
+}
+
+/// The names of the commands that have this flag, of those below this one, whose own name is `name`.
+fn with_flag(flag: &str, name: &str, command: &Clap) -> Vec<String> {
+    let below = command
+        .get_subcommands()
+        .filter(|below| !below.is_hide_set())
+        .flat_map(|below| with_flag(flag, format!("{name} {}", below.get_name()).trim_start(), below));
+    let has = command.get_arguments().any(|arg| arg.get_long() == Some(flag));
+    has.then(|| name.to_owned()).into_iter().chain(below).collect()
+}
+
+/// Why this flag is none of the command that the arguments are for.
+fn unknown_flag(what: &str, args: &[String]) -> String {
+    let flag = what.trim_start_matches('-').split('=').next().unwrap_or_default();
+    let (name, command) = command(args);
+    let others = with_flag(flag, "", &grammar());
+    // Of torchrun: nothing here is called so, and nothing that sounds alike does the same.
+    if flag == "nnodes" {
+        return "--nnodes is not a flag: a job counts its workers, wherever they run; torchrun's --nnodes MIN:MAX is \
+                --min-workers MIN --nproc-per-node MAX"
+            .to_owned();
+    }
+    if name == "chaos" && others.iter().any(|other| other == "run") {
+        return format!(
+            "{what} is not a flag of chaos but of the job; it belongs after `--`, such as `-- antdt run --{flag} ...`"
+        );
+    }
+    if !others.is_empty() {
+        let here = if name.is_empty() { "antdt itself" } else { &name };
+        return format!("{what} is not a flag of {here}; it is one of antdt {}", others.join(", antdt "));
+    }
+    match nearest(flag, &flags_of(&command)) {
+        Some(near) => format!("{what} is not a flag; did you mean --{near}?"),
+        None => format!("{what} is not a flag; --help names those there are"),
+    }
+}
+
+/// One line for what clap refuses in these arguments; help and version are no errors.
+pub(super) fn explain(error: &clap::Error, args: &[String]) -> Result<Command, CliError> {
     let context = |kind: ContextKind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text.clone()),
         Some(ContextValue::Strings(texts)) => Some(texts.join(", ")),
@@ -278,34 +331,11 @@ pub(super) fn explain(error: &clap::Error, is_run: bool) -> Result<Command, CliE
         | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
             return Ok(Command::Print(error.to_string()));
         }
-        ErrorKind::UnknownArgument => {
-            let known: Vec<&str> = JobSpec::SETTINGS
-                .iter()
-                .map(|setting| setting.name)
-                .chain(simulate::NAMES)
-                .chain(model::NAMES)
-                .chain(chaos::NAMES)
-                .chain(["job", "standby", "step", "rows", "out", "origin", "diagnose", "help"])
-                .collect();
-            let flag = what.strip_prefix('-').map(|rest| rest.trim_start_matches('-'));
-            let suggested = flag.and_then(|flag| nearest(flag, &known));
-            match suggested {
-                // Of torchrun: nothing here is called so, and nothing that sounds alike does the same.
-                _ if flag.and_then(|flag| flag.split('=').next()) == Some("nnodes") => {
-                    "--nnodes is not a flag: a job counts its workers, wherever they run; torchrun's --nnodes MIN:MAX is \
-                     --min-workers MIN --nproc-per-node MAX"
-                        .to_owned()
-                }
-                Some(flag) => format!("{what} is not a flag; did you mean --{flag}?"),
-                None if what.starts_with('-') => {
-                    format!("{what} is not a flag; --help names those there are")
-                }
-                None if is_run => {
-                    format!("{what} was not expected; a program and its arguments stand after `--`")
-                }
-                None => format!("{what} was not expected; --help says what is"),
-            }
+        ErrorKind::UnknownArgument if what.starts_with('-') => unknown_flag(&what, args),
+        ErrorKind::UnknownArgument if args.first().is_some_and(|command| command == "run") => {
+            format!("{what} was not expected; a program and its arguments stand after `--`")
         }
+        ErrorKind::UnknownArgument => format!("{what} was not expected; --help says what is"),
         ErrorKind::InvalidSubcommand => {
             let word = context(ContextKind::InvalidSubcommand).unwrap_or_default();
             match nearest(&word, &COMMANDS) {

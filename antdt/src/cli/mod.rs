@@ -196,10 +196,9 @@ where
         args.pop();
         args.push("--help".to_owned());
     }
-    let is_run = args.first().is_some_and(|command| command == "run");
-    let matches = match flags::matches(args) {
+    let matches = match flags::matches(args.iter().cloned()) {
         Ok(matches) => matches,
-        Err(error) => return flags::explain(&error, is_run),
+        Err(error) => return flags::explain(&error, &args),
     };
     match matches.subcommand() {
         Some(("run", run)) => {

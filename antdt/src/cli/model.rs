@@ -20,9 +20,6 @@ pub struct ModelExport {
     pub force: bool,
 }
 
-/// Flags that are not settings of `antdt run`, for suggestions.
-pub(super) const NAMES: [&str; 2] = ["checkpoint", "force"];
-
 pub(super) fn grammar() -> Clap {
     let dir = Arg::new("dir")
         .value_name("DIR")

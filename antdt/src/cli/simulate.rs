@@ -122,24 +122,6 @@ impl Changes {
     }
 }
 
-/// Flags that are not settings of `antdt run`, for suggestions.
-pub(super) const NAMES: [&str; 14] = [
-    "trace",
-    "workers",
-    "samples",
-    "gradient-bytes",
-    "network",
-    "speedup",
-    "limit",
-    "json",
-    "html",
-    "scenario",
-    "seeds",
-    "policy",
-    "seed",
-    "emulate-speed",
-];
-
 fn flag(name: &'static str, value: &'static str, help: &'static str) -> Arg {
     Arg::new(name).long(name).value_name(value).help(help).allow_hyphen_values(true)
 }

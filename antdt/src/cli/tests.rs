@@ -173,6 +173,20 @@ fn every_refusal_is_one_line_with_the_flag_and_the_remedy() {
         ("model export d", "--out <FILE> is missing"),
         ("model export d --out f --checkpoint x", "--checkpoint = x: must be a whole number"),
         ("model export d --out f --forc", "--forc is not a flag; did you mean --force?"),
+        ("doctor --stepp 1s", "--stepp is not a flag; did you mean --step?"),
+        (
+            "doctor --silence-limit 11s",
+            "--silence-limit is not a flag of doctor; it is one of antdt run, antdt config show",
+        ),
+        // Which no other command has, and which is near to one that this command does not have.
+        ("doctor --silence-limits=11s", "is not a flag; --help names those there are"),
+        ("status --policy=nd", "--policy is not a flag of status; it is one of antdt run, "),
+        ("model list d --force", "--force is not a flag of model list; it is one of antdt model export"),
+        ("--epochs 2", "--epochs is not a flag of antdt itself; it is one of antdt run, "),
+        (
+            "chaos --report-dir x -- antdt run --data synthetic:9",
+            "--report-dir is not a flag of chaos but of the job; it belongs after `--`, such as `-- antdt run --report-dir ...`",
+        ),
         ("modle list d", "modle is not a command; did you mean `model`?"),
         ("sim diff a b c", "c was not expected; --help says what is"),
         ("sim s.toml", "s.toml is not a command; antdt sim --scenario s.toml simulates a scenario"),
