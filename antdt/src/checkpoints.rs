@@ -7,7 +7,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use antdt_checkpoint::{
     Checkpoint, CheckpointReadError, ExportError, Folder, Manifest, export as export_model,
 };
-use antdt_core::CheckpointId;
+use antdt_core::{CheckpointId, InvalidValue};
 
 use crate::cli::{CliError, ModelExport};
 use crate::resume::place;
@@ -57,8 +57,20 @@ pub fn list(dir: &Path) -> Result<CommandOutput, CliError> {
 /// # Errors
 /// If there is no such checkpoint, or the file cannot be written.
 pub fn export(asked: &ModelExport) -> Result<CommandOutput, CliError> {
-    let folder = Folder::open(place(&asked.dir))?;
-    let (checkpoint, mut text) = match asked.checkpoint {
+    let place = place(&asked.dir);
+    // As --resume: the folder of a checkpoint is that checkpoint.
+    let (place, named) = match Folder::of_checkpoint(&place) {
+        Some((folder, named)) => (folder, Some(named)),
+        None => (place, None),
+    };
+    if let (Some(named), Some(asked)) = (named, asked.checkpoint)
+        && named != asked
+    {
+        let expected = format!("left out with the folder of checkpoint {named}, or be its number");
+        return Err(InvalidValue::new("--checkpoint", asked, expected).into());
+    }
+    let folder = Folder::open(place)?;
+    let (checkpoint, mut text) = match named.or(asked.checkpoint) {
         Some(number) => (folder.open_checkpoint(number)?, String::new()),
         None => newest(&folder)?,
     };

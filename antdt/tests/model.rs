@@ -83,6 +83,14 @@ fn checkpoints_are_listed_and_exported_from_a_run_directory() {
     assert_eq!((code, text.as_str()), (2, ""));
     assert!(error.contains("it exists; name another file, or replace it with --force"), "{error}");
 
+    let first = checkpoints.join("00000000000000000001").display().to_string();
+    let (code, text, error) = antdt(&["model", "export", &first, "--out", &out_name, "--force"]);
+    assert!(code == 0 && text.starts_with("deepfm of checkpoint 1 "), "{text}{error}");
+    let both = ["model", "export", &first, "--checkpoint", "2", "--out", &out_name, "--force"];
+    let (code, _, error) = antdt(&both);
+    let says = "error: --checkpoint = 2: must be left out with the folder of checkpoint 1, or be its number";
+    assert!(code == 2 && error.starts_with(says), "{error}");
+
     // The newest is damaged: the one before is taken, which is said; asked for by name, it is refused.
     let part = checkpoints.join("00000000000000000002/replica.safetensors");
     let torn = fs::read(&part).unwrap();
