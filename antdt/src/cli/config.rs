@@ -163,6 +163,9 @@ pub(super) fn print(matches: &ArgMatches, env: &impl Fn(&str) -> Option<String>)
         Some(("show", show)) => {
             let resolved = resolve(show, env)?;
             resolved.spec.check_each()?;
+            if let Some(dir) = &resolved.spec.resume {
+                earlier::check(dir)?;
+            }
             let origins = show.get_flag("origin");
             if show.get_flag("json") {
                 Ok(show_json(&resolved, origins))

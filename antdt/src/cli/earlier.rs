@@ -4,6 +4,7 @@ use std::path::Path;
 
 use serde_json::Value as Json;
 
+use super::CliError;
 use super::config::{Origin, Origins, part_setting};
 use crate::job::JobSpec;
 use crate::{master, resume};
@@ -79,6 +80,17 @@ fn names(key: &str, value: &Json) -> Vec<String> {
         _ => vec![key.to_owned()],
     };
     parts.iter().flat_map(of_part).collect()
+}
+
+/// Whether there is a job to resume in this folder.
+///
+/// # Errors
+/// If there is neither one that ended without a word nor a checkpoint.
+pub(super) fn check(dir: &Path) -> Result<(), CliError> {
+    if settings(dir).is_some() {
+        return Ok(());
+    }
+    resume::check(dir).map_err(|error| CliError::new(error.to_string()))
 }
 
 /// Those of a job that ended without a word, else those of the newest checkpoint.

@@ -14,6 +14,15 @@ fn printed(line: &str, env: &[(&str, &str)]) -> String {
     }
 }
 
+#[test]
+fn a_job_that_is_not_there_is_not_shown_as_one_to_resume() {
+    let folder = tempfile::tempdir().unwrap();
+    let nowhere = folder.path().join("nowhere").display().to_string();
+    let args = ["config", "show", "--resume", &nowhere].map(str::to_owned);
+    let error = parse(args, |_| None).unwrap_err().to_string();
+    assert!(error.starts_with("--resume: ") && error.contains("there is no such folder"), "{error}");
+}
+
 const JOB: &str = "epochs = 2\n\nseed = 2\nstraggler = [\"worker=1,slow=4\"]\nheartbeat = \"1s\"\n";
 
 fn with_job_file(text: &str, check: impl FnOnce(&str)) {
