@@ -11,6 +11,7 @@ use antdt_proto::{Bearer, JobChannel, v1};
 use tonic::Code;
 use tonic::transport::Endpoint;
 
+use crate::resume;
 use crate::run_dir::{self, MasterFile, RunDirError};
 
 /// Limit of one call.
@@ -40,7 +41,7 @@ pub enum RemoteError {
     #[error("several jobs run; name one of {}", list(.0))]
     SeveralKnown(Vec<PathBuf>),
     /// The master of the job does not answer.
-    #[error("job `{job}`: its master at {address} does not answer ({why}); it may have been killed")]
+    #[error("job `{job}`: its master at {address} does not answer ({why}); it may have been killed{}", goes_on(.dir))]
     Unreachable {
         /// Name of the job.
         job: String,
@@ -48,6 +49,8 @@ pub enum RemoteError {
         address: String,
         /// Error of the last call, in words.
         why: String,
+        /// Path of the job's run directory, if the job left something there to resume it from.
+        dir: Option<PathBuf>,
     },
     /// The master refuses the token of this process.
     #[error("job `{job}`: its master at {address} refuses the token ({why}); the directory is another job's")]
@@ -93,6 +96,11 @@ pub enum RemoteError {
         /// Time that this process waited for the end.
         after: Duration,
     },
+}
+
+fn goes_on(dir: &Option<PathBuf>) -> String {
+    let resume = |dir: &PathBuf| format!("; antdt run --resume {} goes on with its job", dir.display());
+    dir.as_ref().map(resume).unwrap_or_default()
 }
 
 fn list(paths: &[PathBuf]) -> String {
@@ -265,7 +273,11 @@ impl RemoteJob {
         let why = status.message().to_owned();
         match status.code() {
             Code::Unauthenticated => RemoteError::Refused { job, address, why },
-            _ => RemoteError::Unreachable { job, address, why },
+            _ => {
+                let left =
+                    [run_dir::JOB, resume::CHECKPOINTS].iter().any(|name| self.dir.join(name).exists());
+                RemoteError::Unreachable { job, address, why, dir: left.then(|| self.dir.clone()) }
+            }
         }
     }
 }
@@ -334,6 +346,11 @@ mod tests {
         let job = RemoteJob::find(Some(folder.path())).unwrap();
         let killed = job.checkpoint().await.unwrap_err();
         assert!(matches!(killed, RemoteError::Unreachable { .. }), "{killed}");
+        assert!(killed.to_string().ends_with("it may have been killed"), "{killed}");
+        std::fs::create_dir(folder.path().join(resume::CHECKPOINTS)).unwrap();
+        let killed = job.describe().await.unwrap_err().to_string();
+        let says = format!("killed; antdt run --resume {} goes on with its job", folder.path().display());
+        assert!(killed.ends_with(&says), "{killed}");
         drop(dir);
         let ended = job.checkpoint().await.unwrap_err();
         assert!(ended.to_string().contains("job `demo` has ended"), "{ended}");
