@@ -176,7 +176,7 @@ mod tests {
                 |job| {
                     job.layout =
                         ParamLayout::new(vec![ParamGroup::trainable("w", 6).with_shape(&[3, 2])], Vec::new())
-                            .unwrap()
+                            .unwrap();
                 },
                 "and `w` (3 x 2 values, trainable) in this job",
             ),
