@@ -25,6 +25,8 @@ const FOLDER: &str = "ANTDT_KILL_FOLDER";
 const SAMPLES: &str = "ANTDT_KILL_SAMPLES";
 /// The file in a data set's folder that says how much of which segment is durable.
 const MARK: &str = "mark";
+/// Such a file while it is written.
+const MARK_PART: &str = "mark.part";
 
 /// So small that the log is compacted several times in each life.
 const OPTIONS: FileStoreOptions = {
@@ -105,8 +107,10 @@ impl LedgerStore for Marked {
         if records.iter().any(urgent)
             && let Some((segment, len)) = newest_segment(&self.folder)
         {
-            // A mark that is torn by the kill is not believed.
-            let _ = fs::write(self.folder.join(MARK), format!("{} {len} .", segment.display()));
+            // The mark before holds until this one is whole, whenever the process is killed.
+            let (mark, part) = (self.folder.join(MARK), self.folder.join(MARK_PART));
+            let _ = fs::write(&part, format!("{} {len}", segment.display()))
+                .and_then(|()| fs::rename(part, mark));
         }
         Ok(())
     }
@@ -128,7 +132,7 @@ fn durable(folder: &Path, segment: &Path) -> Result<u64, Failure> {
     let base = u64::from_le_bytes(head[14..].try_into()?);
     let mark = fs::read_to_string(folder.join(MARK)).unwrap_or_default();
     let marked = match mark.split_whitespace().collect::<Vec<_>>()[..] {
-        [path, len, "."] if Path::new(path) == segment => len.parse()?,
+        [path, len] if Path::new(path) == segment => len.parse()?,
         _ => 0,
     };
     Ok(base.max(marked))
