@@ -1,4 +1,4 @@
-//! [`Trained`]: how often each sample is in the model, counted apart from the ledger.
+//! How often each sample is in the model, counted apart from the ledger.
 //!
 //! A sample is known by its place in the data set, as the worker reads it, and not by shard and offset: a ledger that
 //! orders the samples of a shard otherwise than before gives out the same offsets, and other samples. It counts when a
