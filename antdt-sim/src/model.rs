@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
-use antdt_core::{DetRng, DeviceClass, Holder, InvalidValue, JobTime, NodeId};
+use antdt_core::{DetRng, DeviceClass, Holder, InvalidValue, JobTime, NodeId, Role};
 
 pub mod host;
 
@@ -191,6 +191,30 @@ pub enum Fault {
     /// ([`SimulatedJob::kept`](crate::SimulatedJob::kept)), from which [`World::resumed`](crate::World::resumed)
     /// continues.
     CrashAll(u64),
+}
+
+impl Fault {
+    /// Returns the node that the fault is about; `None` if it is about the master, the shard service, or all processes.
+    pub const fn node(&self) -> Option<NodeId> {
+        match *self {
+            Self::Crash(node)
+            | Self::Exit(node, _)
+            | Self::Preempt(node, _)
+            | Self::Hang(node, _)
+            | Self::Pause(node, _)
+            | Self::Cut(node, _)
+            | Self::Duplicate(node, _) => Some(node),
+            Self::PauseMaster(_) | Self::RestartLedger | Self::RestartMaster(..) | Self::CrashAll(_) => None,
+        }
+    }
+
+    /// Returns whether a job of so many workers and servers has the node that the fault is about, if it is about one.
+    pub(crate) fn fits(&self, workers: u32, servers: u32) -> bool {
+        self.node().is_none_or(|node| match node.role {
+            Role::Worker => node.index < workers,
+            Role::Server => node.index < servers,
+        })
+    }
 }
 
 /// Model of which faults happen, and when.

@@ -8,10 +8,8 @@
 
 use std::time::Duration;
 
-use antdt_core::{NodeId, Role};
-
+use crate::Setup;
 use crate::chaos::{Case, CaseError};
-use crate::model::Fault;
 
 /// Candidates tried at most: what is found after so many is small enough to read.
 const TRIES_MAX: u32 = 400;
@@ -106,26 +104,6 @@ impl Shrunk {
 
 /// Whether it is a job, and all faults are about nodes of it.
 fn is_one(case: &Case) -> bool {
-    let faults = case.faults.iter().map(|(_, fault)| fault);
-    case.setup.validate().is_ok() && names_only(faults, case.setup.workers, case.setup.servers)
-}
-
-/// Whether all faults are about nodes that there are.
-fn names_only<'a>(mut faults: impl Iterator<Item = &'a Fault>, workers: u32, servers: u32) -> bool {
-    faults.all(|fault| match fault {
-        Fault::Crash(node)
-        | Fault::Exit(node, _)
-        | Fault::Preempt(node, _)
-        | Fault::Hang(node, _)
-        | Fault::Pause(node, _)
-        | Fault::Cut(node, _)
-        | Fault::Duplicate(node, _) => {
-            let NodeId { role, index } = *node;
-            match role {
-                Role::Worker => index < workers,
-                Role::Server => index < servers,
-            }
-        }
-        Fault::PauseMaster(_) | Fault::RestartLedger | Fault::RestartMaster(..) | Fault::CrashAll(_) => true,
-    })
+    let Setup { workers, servers, .. } = case.setup;
+    case.setup.validate().is_ok() && case.faults.iter().all(|(_, fault)| fault.fits(workers, servers))
 }

@@ -7,7 +7,7 @@
 
 use std::fmt;
 
-use antdt_core::{Exit, JobTime, NodeId, Role, Seed};
+use antdt_core::{Exit, JobTime, Seed};
 use antdt_job::SyncMode;
 use antdt_job::head::CheckpointEvery;
 
@@ -97,25 +97,14 @@ pub fn crashed(seed: u64) -> Crashed {
     }
     for life in &mut lives {
         let Setup { workers, servers, .. } = life.setup;
-        let is_there = |node: &NodeId| match node.role {
-            Role::Worker => node.index < workers,
-            Role::Server => node.index < servers,
-        };
         let calm = rng.below(2) == 0;
         life.faults.retain(|(_, fault)| match fault {
             _ if calm => false,
             // What starting again cannot help ends a job.
             Fault::Exit(_, code) if *code != Exit::CODE_RETRY => false,
-            Fault::Crash(node)
-            | Fault::Exit(node, _)
-            | Fault::Preempt(node, _)
-            | Fault::Hang(node, _)
-            | Fault::Pause(node, _)
-            | Fault::Cut(node, _)
-            | Fault::Duplicate(node, _) => is_there(node),
             // A job that takes checkpoints has its shard service in the master's process.
             Fault::RestartLedger => false,
-            Fault::PauseMaster(_) | Fault::RestartMaster(..) | Fault::CrashAll(_) => true,
+            fault => fault.fits(workers, servers),
         });
         life.rough.calm_from = life.faults.last().map_or(JobTime::ZERO, |(at, _)| *at);
     }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use antdt_core::{Holder, JobTime, NodeId};
+use antdt_core::{Holder, JobTime};
 
 use crate::Violation;
 use crate::happening::{Happening, Observer};
@@ -56,21 +56,21 @@ impl FaultKind {
         Self::Overtaken,
     ];
 
-    /// The kind of a fault, and the node that it needs to be one; `None` if it ends the world.
-    const fn of(fault: &Fault) -> Option<(Self, Option<NodeId>)> {
+    /// The kind of a fault; `None` if it ends the world.
+    const fn of(fault: &Fault) -> Option<Self> {
         Some(match *fault {
             // The suite of jobs that are resumed draws it, in each of them.
             Fault::CrashAll(_) => return None,
-            Fault::Crash(node) => (Self::Crash, Some(node)),
-            Fault::Exit(node, _) => (Self::Exit, Some(node)),
-            Fault::Preempt(node, _) => (Self::Preempt, Some(node)),
-            Fault::Hang(node, _) => (Self::Hang, Some(node)),
-            Fault::Duplicate(node, _) => (Self::Duplicate, Some(node)),
-            Fault::Pause(node, _) => (Self::Pause, Some(node)),
-            Fault::PauseMaster(_) => (Self::PauseMaster, None),
-            Fault::Cut(node, _) => (Self::Cut, Some(node)),
-            Fault::RestartLedger => (Self::RestartLedger, None),
-            Fault::RestartMaster(..) => (Self::RestartMaster, None),
+            Fault::Crash(_) => Self::Crash,
+            Fault::Exit(..) => Self::Exit,
+            Fault::Preempt(..) => Self::Preempt,
+            Fault::Hang(..) => Self::Hang,
+            Fault::Duplicate(..) => Self::Duplicate,
+            Fault::Pause(..) => Self::Pause,
+            Fault::PauseMaster(_) => Self::PauseMaster,
+            Fault::Cut(..) => Self::Cut,
+            Fault::RestartLedger => Self::RestartLedger,
+            Fault::RestartMaster(..) => Self::RestartMaster,
         })
     }
 }
@@ -177,8 +177,7 @@ impl Observer for Seen {
             Happening::Fault(fault) => {
                 // One that finds nobody is none.
                 let hits = |node| self.alive.iter().any(|holder| holder.node == node);
-                let hit = FaultKind::of(fault).filter(|(_, node)| node.is_none_or(hits));
-                self.kinds.extend(hit.map(|(kind, _)| kind));
+                self.kinds.extend(FaultKind::of(fault).filter(|_| fault.node().is_none_or(hits)));
             }
             _ => {}
         }
@@ -188,7 +187,7 @@ impl Observer for Seen {
 
 #[cfg(test)]
 mod tests {
-    use antdt_core::Incarnation;
+    use antdt_core::{Incarnation, NodeId};
 
     use super::*;
 

@@ -126,16 +126,7 @@ fn in_groups(seed: u64) -> Case {
     let mut case = case(seed);
     case.setup.sync = modes[index(&mut Seed(seed).derive("mode").rng(), modes.len())].parse().unwrap();
     case.setup.servers = 0;
-    case.faults.retain(|(_, fault)| match fault {
-        Fault::Crash(node)
-        | Fault::Exit(node, _)
-        | Fault::Preempt(node, _)
-        | Fault::Hang(node, _)
-        | Fault::Pause(node, _)
-        | Fault::Cut(node, _)
-        | Fault::Duplicate(node, _) => node.role == Role::Worker,
-        Fault::PauseMaster(_) | Fault::RestartLedger | Fault::RestartMaster(..) | Fault::CrashAll(_) => true,
-    });
+    case.faults.retain(|(_, fault)| fault.node().is_none_or(|node| node.role == Role::Worker));
     case
 }
 
