@@ -1,7 +1,7 @@
 //! `antdt model list` and `antdt model export`: commands for checkpoints that need no running job.
 
 use std::fmt::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
 use antdt_checkpoint::{
@@ -18,8 +18,10 @@ use crate::simulate::CommandOutput;
 /// # Errors
 /// If there is no such folder.
 pub fn list(dir: &Path) -> Result<CommandOutput, CliError> {
-    let folder = Folder::open(place(dir))?;
-    let listed = folder.list()?;
+    let (place, named) = meant(dir);
+    let folder = Folder::open(place)?;
+    let mut listed = folder.list()?;
+    listed.retain(|found| named.is_none_or(|named| found.checkpoint == named));
     if listed.is_empty() {
         return Ok(CommandOutput {
             text: format!("{} has no checkpoints\n", folder.path().display()),
@@ -52,17 +54,21 @@ pub fn list(dir: &Path) -> Result<CommandOutput, CliError> {
     Ok(CommandOutput { text, good: true })
 }
 
+/// The folder of checkpoints that is meant by `dir`, and the one checkpoint if `dir` is its own folder, as with `--resume`.
+fn meant(dir: &Path) -> (PathBuf, Option<CheckpointId>) {
+    let place = place(dir);
+    match Folder::of_checkpoint(&place) {
+        Some((folder, named)) => (folder, Some(named)),
+        None => (place, None),
+    }
+}
+
 /// Runs `antdt model export`: writes the model of a checkpoint to one file.
 ///
 /// # Errors
 /// If there is no such checkpoint, or the file cannot be written.
 pub fn export(asked: &ModelExport) -> Result<CommandOutput, CliError> {
-    let place = place(&asked.dir);
-    // As --resume: the folder of a checkpoint is that checkpoint.
-    let (place, named) = match Folder::of_checkpoint(&place) {
-        Some((folder, named)) => (folder, Some(named)),
-        None => (place, None),
-    };
+    let (place, named) = meant(&asked.dir);
     if let (Some(named), Some(asked)) = (named, asked.checkpoint)
         && named != asked
     {

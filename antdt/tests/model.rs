@@ -86,6 +86,9 @@ fn checkpoints_are_listed_and_exported_from_a_run_directory() {
     let first = checkpoints.join("00000000000000000001").display().to_string();
     let (code, text, error) = antdt(&["model", "export", &first, "--out", &out_name, "--force"]);
     assert!(code == 0 && text.starts_with("deepfm of checkpoint 1 "), "{text}{error}");
+    let (code, text, error) = antdt(&["model", "list", &first]);
+    assert_eq!((code, error.as_str(), text.lines().count()), (0, "", 2), "the one that is named: {text}");
+    assert!(text.lines().nth(1).unwrap().contains(" 1  2027-01-15T08:00:00Z"), "{text}");
     let both = ["model", "export", &first, "--checkpoint", "2", "--out", &out_name, "--force"];
     let (code, _, error) = antdt(&both);
     let says = "error: --checkpoint = 2: must be left out with the folder of checkpoint 1, or be its number";
