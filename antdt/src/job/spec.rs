@@ -214,6 +214,12 @@ const PROGRAM: &str = "program";
 /// Stands for the number of this host's GPUs.
 const EACH_GPU: &str = "gpu";
 
+/// Whether the workers of a mode add their gradients up, bucket by bucket.
+fn has_buckets(mode: &SyncMode) -> bool {
+    let mode = mode.capabilities();
+    !mode.needs_servers() && !mode.averages_models()
+}
+
 impl JobSpec {
     /// Returns the description of the setting with this name.
     ///
@@ -453,7 +459,9 @@ impl JobSpec {
         let servers = if self.sync.choice().is_some() { servers } else { self.servers };
         let is_without = servers > 0 && self.sync.choice().is_some();
         let algorithm = if is_without { Choice::default() } else { self.algorithm };
-        Self { sync: mode.into(), servers, algorithm, ..self.clone() }
+        let is_whole = self.sync.choice().is_some() && !has_buckets(&mode);
+        let bucket_bytes = if is_whole { Self::default().bucket_bytes } else { self.bucket_bytes };
+        Self { sync: mode.into(), servers, algorithm, bucket_bytes, ..self.clone() }
     }
 
     /// Checks each setting by itself, and not against the others. Settings of parts are left out, but for those of the
@@ -649,6 +657,13 @@ impl JobSpec {
                 self.sync
             );
             return Err(InvalidValue::new("--algorithm", self.algorithm, expected));
+        }
+        if !has_buckets(&self.sync) && self.bucket_bytes != Self::default().bucket_bytes {
+            let expected = format!(
+                "left out with --sync {}: only gradients that workers add up are cut into buckets",
+                self.sync
+            );
+            return Err(InvalidValue::new("--bucket-bytes", self.bucket_bytes, expected));
         }
         if self.sync.capabilities().mixes() && self.workers < 2 {
             let expected = "another mode with 1 worker (--nproc-per-node), which has nobody to average with";

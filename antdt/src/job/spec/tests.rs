@@ -516,6 +516,25 @@ fn models_are_averaged_whole_and_with_another_worker() {
 }
 
 #[test]
+fn buckets_are_of_gradients_that_workers_add_up() {
+    let mut spec = valid();
+    spec.set("bucket-bytes", "4096").unwrap();
+    assert_eq!(spec.validate(), Ok(()));
+    for (sync, servers) in [("ps-bsp", 1), ("ps-asp", 1), ("local-sgd=4", 0), ("ad-psgd", 0)] {
+        let mut spec = JobSpec { servers, ..spec.clone() };
+        spec.set("sync", sync).unwrap();
+        let text = spec.validate().unwrap_err().to_string();
+        let refused = format!(
+            "--bucket-bytes = 4096: must be left out with --sync {sync}: only gradients that workers add up"
+        );
+        assert!(text.starts_with(&refused), "{text}");
+    }
+    spec.set("servers", "1").unwrap();
+    spec.set("sync", "auto=allreduce,ps-bsp").unwrap();
+    assert_eq!(spec.validate(), Ok(()), "one of its modes has buckets");
+}
+
+#[test]
 fn servers_in_step_clip_only_if_one_of_them_has_the_whole_gradient() {
     let with = |sync: &str, servers| {
         let mut spec = valid();
