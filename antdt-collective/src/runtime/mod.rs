@@ -6,6 +6,7 @@
 
 pub mod abort;
 
+pub mod flat;
 pub mod region;
 pub mod rows;
 pub mod transport;
@@ -15,7 +16,8 @@ pub mod process_group;
 
 #[cfg(feature = "cuda")]
 pub mod cuda;
-#[cfg(feature = "cuda")]
+#[cfg(any(test, feature = "cuda", feature = "testing"))]
+#[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "libraries that can be late"))]
 mod device;
 #[cfg(feature = "cuda")]
 pub mod ipc;
@@ -37,6 +39,7 @@ pub use communicator::{
 pub use compressed::Compressor;
 #[cfg(feature = "cuda")]
 pub use cuda::CompilerError;
+pub use flat::{FlatError, FlatMemory, FlatShape};
 #[cfg(feature = "cuda")]
 pub use ipc::IpcError;
 #[cfg(feature = "nccl")]

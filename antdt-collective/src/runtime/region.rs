@@ -20,6 +20,14 @@ pub struct DevicePlace {
     pub stream: u64,
 }
 
+impl DevicePlace {
+    /// Returns the place `len_bytes` behind this one, in the same buffer.
+    #[must_use]
+    pub const fn after(self, len_bytes: usize) -> Self {
+        Self { address: self.address + len_bytes as u64, ..self }
+    }
+}
+
 /// A buffer in GPU memory, which host code cannot address: one of this crate (`cuda::memory`), or one of a
 /// framework that allocates its own.
 pub trait DeviceMemory: Debug + Send {

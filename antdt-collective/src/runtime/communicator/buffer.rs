@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 
 use crate::element::Element;
-use crate::runtime::region::{DeviceMemory, Region};
+use crate::runtime::region::{DeviceMemory, DevicePlace, Region};
 use crate::runtime::transport::Transport;
 
 /// Two memory regions of equal length from a communicator: the live one holds the operand, the spare one
@@ -88,6 +88,26 @@ impl<E: Element> CommunicatorBuffer<E> {
         &mut self.halves
     }
 
+    /// Returns a buffer in halves of the caller's own, such as memory of a GPU. Dereferenced as elements of the host a buffer
+    /// on a GPU is empty.
+    ///
+    /// # Panics
+    /// If the halves have a broken number of elements.
+    pub fn in_halves(halves: Halves) -> Self {
+        assert_eq!(halves.len_bytes() % size_of::<E>(), 0, "halves hold whole elements");
+        Self::of(halves)
+    }
+
+    /// Returns the number of elements, on the host or on a GPU.
+    pub fn elements(&self) -> usize {
+        self.halves.len_bytes() / size_of::<E>()
+    }
+
+    /// Returns where the content lies, if it lies on a GPU.
+    pub fn device_place(&mut self) -> Option<DevicePlace> {
+        self.halves.device_parts().map(|(live, _)| live.place())
+    }
+
     /// Makes the result the content of the buffer, after a call that failed on this rank but counts: to be
     /// called once, after [`Resolution::Committed`](crate::outcome::Resolution::Committed). Changes nothing
     /// if there is no result.
@@ -112,6 +132,6 @@ impl<E: Element> DerefMut for CommunicatorBuffer<E> {
 
 impl<E: Element> fmt::Debug for CommunicatorBuffer<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "CommunicatorBuffer({} of {})", self.len(), E::TYPE)
+        write!(f, "CommunicatorBuffer({} of {})", self.elements(), E::TYPE)
     }
 }

@@ -46,6 +46,11 @@ pub fn memory(gpu: u32, len_bytes: usize) -> Result<Region, CudaError> {
     Ok(Region::on_device(Box::new(memory)))
 }
 
+/// The same on a GPU that is open.
+pub(in crate::runtime) fn memory_of(gpu: &Arc<Context>, len_bytes: usize) -> Result<Region, BulkError> {
+    Ok(Region::on_device(Box::new(CudaMemory::new(Arc::clone(gpu), len_bytes)?)))
+}
+
 impl CudaMemory {
     fn new(gpu: Arc<Context>, len: usize) -> Result<Self, BulkError> {
         gpu.make_current()?;

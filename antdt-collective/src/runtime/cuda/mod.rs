@@ -14,6 +14,7 @@ mod memory;
 pub(in crate::runtime) mod nvrtc;
 
 pub use memory::memory;
+pub(in crate::runtime) use memory::memory_of;
 pub use nvrtc::CompilerError;
 
 use cudarc::driver::{DriverError, result, sys};

@@ -50,6 +50,7 @@ pub(in crate::runtime) struct Kept<C> {
 
 impl<L: Library> DeviceBackend<L> {
     /// Of a process that computes on the GPU with this index, or on none; or whose host lacks what `open` needs.
+    #[cfg(feature = "cuda")]
     pub(in crate::runtime) fn on<E: fmt::Display>(
         gpu: Option<u32>,
         open: impl FnOnce(u32) -> Result<L, E>,

@@ -21,8 +21,8 @@ use crate::runtime::{AbortHandle, Communicator, CommunicatorConfig, Halves, Tran
 use crate::schedule::split_even;
 use crate::weighted::WeightedMean;
 
-/// Shorter calls go over the group below: two copies to a GPU and back, and its own start, take longer than they do. Not
-/// measured, for want of a GPU: some 30 µs at 20 GB/s.
+/// Shorter calls on memory of the host go over the group below: two copies to a GPU and back, and its own start, take longer than they
+/// do. Not measured, for want of a GPU: some 30 µs at 20 GB/s. What lies on the GPUs of all members is reduced there, however short.
 pub(in crate::runtime) const BULK_MIN_BYTES: usize = 256 << 10;
 
 /// Where a member has the memory that is to be reduced: on the host, on a GPU where the library reaches it, or on a GPU where
@@ -74,11 +74,15 @@ impl<C: Bulk + 'static> DeviceGroup<C> {
         C::MOVES && self.is_bulk(len_bytes)
     }
 
-    // Minimum and maximum of floats differ: NCCL's pass over a NaN, ours keep it.
     const fn is_bulk_reduce(&self, len_bytes: usize, element: ElementType, op: ReduceOp) -> bool {
+        self.is_bulk(len_bytes) && self.is_reducible(element, op)
+    }
+
+    // Whether there is a library for this reduction. Minimum and maximum of floats differ: NCCL's pass over a NaN, ours keep it.
+    const fn is_reducible(&self, element: ElementType, op: ReduceOp) -> bool {
         let orders = matches!(op, ReduceOp::Min | ReduceOp::Max);
         let whole = matches!(element, ElementType::I32 | ElementType::I64 | ElementType::U8);
-        self.is_bulk(len_bytes) && (whole || !orders)
+        self.comm.is_some() && (whole || !orders)
     }
 
     // Every member's words about this call, by rank. All make the same call, or all fail.
@@ -371,23 +375,22 @@ impl<C: Bulk + 'static> Communicator for DeviceGroup<C> {
     ) -> Result<(), CollectiveError> {
         self.check()?;
         let len_bytes = halves.len_bytes();
-        if self.is_bulk_reduce(len_bytes, element, op) {
-            let call = Operation {
-                element,
-                op,
-                len: len_bytes as u64,
-                ..Operation::plain(OperationKind::AllReduce)
-            };
-            // Where each member's memory lies: they may differ.
-            let mine = self.side_of(halves, element, op);
-            let said = self.agree(call, &[mine])?;
-            if said.iter().any(|words| words[0] != mine) || mine == UNREACHABLE {
-                return self.below.all_reduce_halves(halves, element, op);
-            }
-            if mine == ON_DEVICE {
-                return self.reduce_on_device(halves, element, op);
-            }
-        } else {
+        // What is short on the host stays there; on a GPU it costs two copies to get it away. Only all members know which it is.
+        if len_bytes == 0 || !self.is_reducible(element, op) {
+            return self.below.all_reduce_halves(halves, element, op);
+        }
+        let call =
+            Operation { element, op, len: len_bytes as u64, ..Operation::plain(OperationKind::AllReduce) };
+        // Where each member's memory lies: they may differ.
+        let mine = self.side_of(halves, element, op);
+        let said = self.agree(call, &[mine])?;
+        if said.iter().any(|words| words[0] != mine) || mine == UNREACHABLE {
+            return self.below.all_reduce_halves(halves, element, op);
+        }
+        if mine == ON_DEVICE {
+            return self.reduce_on_device(halves, element, op);
+        }
+        if !self.is_bulk(len_bytes) {
             return self.below.all_reduce_halves(halves, element, op);
         }
         let world = self.world();

@@ -290,6 +290,11 @@ impl<L: Library> Process<L> {
     }
 }
 
+/// A backend of a process that lacks the library.
+pub(in crate::runtime) fn without(below: Box<dyn Backend>) -> Box<dyn Backend> {
+    Box::new(DeviceBackend::<Threads>::new(Err("no library".to_owned()), below))
+}
+
 const ABLE: Abilities = Abilities { shrink: true, grow: true, revoke: true, split: true };
 
 fn process_library(meeting: &Arc<Meeting>, me: u32, abilities: Abilities, fault: Fault) -> Threads {

@@ -1,4 +1,4 @@
-//! What rows on a GPU need of it.
+//! What rows, and a flat vector of parameters, on a GPU need of it.
 
 use super::RowsError;
 use super::kernel::{RowKernel, Work};
@@ -6,7 +6,7 @@ use crate::runtime::region::DevicePlace;
 
 /// Memory of a GPU with a stream. What is asked of it is done in order; only [`down`](Self::down) and
 /// [`finish`](Self::finish) wait.
-pub(super) trait Card: Send {
+pub(in crate::runtime) trait Card: Send {
     /// Zeroed memory, which begins at a multiple of 8 bytes.
     fn allocate(&mut self, len_bytes: usize) -> Result<u64, RowsError>;
 

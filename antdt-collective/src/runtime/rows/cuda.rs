@@ -15,10 +15,11 @@ use crate::device::{RowStep, pause};
 use crate::runtime::cuda::context::{Context, refused};
 use crate::runtime::cuda::kernels::{BLOCK, Compiled, Kernels, blocks};
 use crate::runtime::cuda::lane::Lane;
+use crate::runtime::cuda::memory_of;
 use crate::runtime::cuda::nvrtc::Source;
 use crate::runtime::device::bulk::BulkError;
 use crate::runtime::ipc::Speed;
-use crate::runtime::region::DevicePlace;
+use crate::runtime::region::{DevicePlace, Region};
 
 /// How long what is under way may take: more than anything does that comes to an end.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -42,6 +43,12 @@ impl RowKernel {
             Self::Momentum => ["update_momentum", "update<Momentum>"],
             Self::Adagrad => ["update_adagrad", "update<Adagrad>"],
             Self::Adam => ["update_adam", "update<Adam>"],
+            Self::AddFlat => ["flat_add", "add_flat"],
+            Self::SetFlat => ["flat_set", "set_flat"],
+            Self::SgdFlat => ["update_flat_sgd", "update_flat<Sgd>"],
+            Self::MomentumFlat => ["update_flat_momentum", "update_flat<Momentum>"],
+            Self::AdagradFlat => ["update_flat_adagrad", "update_flat<Adagrad>"],
+            Self::AdamFlat => ["update_flat_adam", "update_flat<Adam>"],
         }
     }
 }
@@ -55,7 +62,7 @@ impl Compiled for RowKernel {
 }
 
 /// A stream of a GPU with its memory.
-struct CudaCard {
+pub(in crate::runtime) struct CudaCard {
     // First: what is under way ends before the kernels are unloaded.
     lane: Lane,
     kernels: Kernels<RowKernel>,
@@ -68,7 +75,11 @@ fn failed(error: BulkError) -> RowsError {
 }
 
 impl CudaCard {
-    fn open(gpu: u32) -> Result<Self, RowsError> {
+    /// Opens the GPU with this index.
+    ///
+    /// # Errors
+    /// If this host lacks the driver, the GPU or the compiler of kernels.
+    pub(in crate::runtime) fn open(gpu: u32) -> Result<Self, RowsError> {
         let context = Context::open(gpu).map_err(|error| RowsError::None(error.to_string()))?;
         let context = Arc::new(context);
         let mut kernels = Kernels::open(&context).map_err(|error| RowsError::None(error.to_string()))?;
@@ -92,6 +103,14 @@ impl CudaCard {
             std::thread::sleep(pause(asked, deadline - now));
         }
         Err(failed(BulkError::Late))
+    }
+
+    /// Zeroed memory of the GPU that others may open.
+    pub(in crate::runtime) fn region(&self, len_bytes: usize) -> Result<Region, RowsError> {
+        let region = memory_of(&self.lane.gpu, len_bytes).map_err(failed)?;
+        // It is zeroed on the default stream.
+        self.lane.follow(0).map_err(failed)?;
+        Ok(region)
     }
 
     fn make_current(&self) -> Result<(), RowsError> {
@@ -301,13 +320,19 @@ mod tests {
     use crate::runtime::cuda::CompilerError;
     use crate::runtime::cuda::nvrtc::Nvrtc;
 
-    const ALL: [RowKernel; 6] = [
+    const ALL: [RowKernel; 12] = [
         RowKernel::Gather,
         RowKernel::Scatter,
         RowKernel::Sgd,
         RowKernel::Momentum,
         RowKernel::Adagrad,
         RowKernel::Adam,
+        RowKernel::AddFlat,
+        RowKernel::SetFlat,
+        RowKernel::SgdFlat,
+        RowKernel::MomentumFlat,
+        RowKernel::AdagradFlat,
+        RowKernel::AdamFlat,
     ];
 
     #[test]

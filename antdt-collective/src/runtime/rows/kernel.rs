@@ -3,11 +3,11 @@
 use crate::device::RowStep;
 
 /// The text of all kernels.
-pub(super) const TEXT: &str = include_str!("rows.cu");
+pub(in crate::runtime) const TEXT: &str = include_str!("rows.cu");
 
 /// A kernel; the number is its place in the list of `host.cpp`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum RowKernel {
+pub(in crate::runtime) enum RowKernel {
     /// Rows of slots, and guests, to a batch.
     Gather,
     /// Packed rows to their slots.
@@ -17,11 +17,20 @@ pub(super) enum RowKernel {
     Momentum,
     Adagrad,
     Adam,
+    /// Sums of gradients of a flat vector, and more of them.
+    AddFlat,
+    /// Means of statistics in a flat vector.
+    SetFlat,
+    /// A step of an optimizer on a piece of a flat vector.
+    SgdFlat,
+    MomentumFlat,
+    AdagradFlat,
+    AdamFlat,
 }
 
 impl RowKernel {
     /// The kernel that computes a step.
-    pub(super) const fn of(step: &RowStep) -> Self {
+    pub(in crate::runtime) const fn of(step: &RowStep) -> Self {
         match step {
             RowStep::Sgd { .. } => Self::Sgd,
             RowStep::Momentum { .. } => Self::Momentum,
@@ -29,27 +38,37 @@ impl RowKernel {
             RowStep::Adam { .. } => Self::Adam,
         }
     }
+
+    /// The kernel that computes a step on a piece of a flat vector.
+    pub(in crate::runtime) const fn of_flat(step: &RowStep) -> Self {
+        match step {
+            RowStep::Sgd { .. } => Self::SgdFlat,
+            RowStep::Momentum { .. } => Self::MomentumFlat,
+            RowStep::Adagrad { .. } => Self::AdagradFlat,
+            RowStep::Adam { .. } => Self::AdamFlat,
+        }
+    }
 }
 
 /// Arguments of a kernel: `Work` in its text, which says what they are.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub(super) struct Work {
-    pub(super) rows: u64,
-    pub(super) packed: u64,
-    pub(super) guests: u64,
-    pub(super) places: u64,
-    pub(super) count: u32,
-    pub(super) slots: u32,
-    pub(super) dim: u32,
-    pub(super) stride: u32,
-    pub(super) step: Numbers,
+pub(in crate::runtime) struct Work {
+    pub(in crate::runtime) rows: u64,
+    pub(in crate::runtime) packed: u64,
+    pub(in crate::runtime) guests: u64,
+    pub(in crate::runtime) places: u64,
+    pub(in crate::runtime) count: u32,
+    pub(in crate::runtime) slots: u32,
+    pub(in crate::runtime) dim: u32,
+    pub(in crate::runtime) stride: u32,
+    pub(in crate::runtime) step: Numbers,
 }
 
 /// What a step is computed with: that of its optimizer is set.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub(super) struct Numbers {
+pub(in crate::runtime) struct Numbers {
     rate: f32,
     scale: f32,
     decay: f32,
@@ -63,12 +82,12 @@ pub(super) struct Numbers {
     beta2: f32,
     rest2: f32,
     correction: f32,
-    unused: f32,
+    least: f32,
 }
 
 impl Work {
     /// With the numbers of a step.
-    pub(super) fn with(self, step: &RowStep) -> Self {
+    pub(in crate::runtime) fn with(self, step: &RowStep) -> Self {
         let none = Numbers::default();
         let step = match *step {
             RowStep::Sgd { rate, scale, decay } => Numbers { rate, scale, decay, ..none },
@@ -85,15 +104,27 @@ impl Work {
         Self { step, ..self }
     }
 
+    /// The same, in which values that come closer to 0 than `least` become 0.
+    pub(in crate::runtime) const fn dropping(mut self, least: f32) -> Self {
+        self.step.least = least;
+        self
+    }
+
+    /// With a factor for sums.
+    pub(in crate::runtime) const fn scaled(mut self, scale: f32) -> Self {
+        self.step.scale = scale;
+        self
+    }
+
     /// Elements that threads take.
     #[cfg(feature = "cuda")]
-    pub(super) const fn elements(&self) -> usize {
+    pub(in crate::runtime) const fn elements(&self) -> usize {
         self.count as usize * self.dim as usize
     }
 
     /// Its bytes, in the order of this machine.
     #[cfg(any(test, feature = "testing"))]
-    pub(super) fn bytes(&self) -> Vec<u8> {
+    pub(in crate::runtime) fn bytes(&self) -> Vec<u8> {
         let Self { rows, packed, guests, places, count, slots, dim, stride, step } = *self;
         let numbers = [
             step.rate,
@@ -109,7 +140,7 @@ impl Work {
             step.beta2,
             step.rest2,
             step.correction,
-            step.unused,
+            step.least,
         ];
         [
             bytemuck::cast_slice::<u64, u8>(&[rows, packed, guests, places]),

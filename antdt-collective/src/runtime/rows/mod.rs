@@ -16,11 +16,11 @@
 //! Source: our design.
 
 #[cfg(any(test, feature = "cuda", feature = "testing"))]
-mod card;
+pub(in crate::runtime) mod card;
 #[cfg(feature = "cuda")]
-mod cuda;
+pub(in crate::runtime) mod cuda;
 #[cfg(any(test, feature = "cuda", feature = "testing"))]
-mod kernel;
+pub(in crate::runtime) mod kernel;
 #[cfg(any(test, feature = "cuda", feature = "testing"))]
 mod store;
 #[cfg(any(test, feature = "testing"))]

@@ -1,4 +1,5 @@
-// Rows of a table in the memory of a GPU: gathered into a batch, scattered to their slots, and changed by an optimizer.
+// Rows of a table in the memory of a GPU: gathered into a batch, scattered to their slots, and changed by an optimizer. And
+// a flat vector of parameters there: sums of gradients are added up, and an optimizer changes a piece of it.
 //
 // A slot holds a row: its values, then the first number that the optimizer keeps of each value, then the second. What is
 // computed is what the optimizers of the host compute, to the last bit: each operation is rounded once, in the order that is
@@ -40,7 +41,7 @@ struct Work {
     float beta2;
     float rest2;
     float correction;
-    float unused;
+    float least;
 };
 
 #ifdef __CUDA_ARCH__
@@ -114,6 +115,33 @@ template <typename Optimizer> static DEVICE void update(const Work &work) {
         float gradient = sums[at] * work.scale + work.decay * *value;
         Optimizer::step(work, value, value + work.dim, value + 2 * (u64)work.dim, gradient);
     }
+}
+
+// A piece of a flat vector. All values lie before the first numbers that the optimizer keeps, and those before the second;
+// `stride` is the distance. `rows` is where the values of the piece begin, `packed` where their sums do.
+template <typename Optimizer> static DEVICE void update_flat(const Work &work) {
+    float *values = (float *)work.rows;
+    const float *sums = (const float *)work.packed;
+    for (u32 at = first_thread(); at < work.count; at += threads()) {
+        float *value = values + at;
+        float gradient = sums[at] * work.scale + work.decay * *value;
+        Optimizer::step(work, value, value + work.stride, value + 2 * (u64)work.stride, gradient);
+        // What decays becomes 0 before it is subnormal. A NaN stays.
+        if (fabsf(*value) < work.least) *value = 0.0f;
+    }
+}
+
+// The sums of statistics become their means, which replace the values.
+static DEVICE void set_flat(const Work &work) {
+    float *values = (float *)work.rows;
+    const float *sums = (const float *)work.packed;
+    for (u32 at = first_thread(); at < work.count; at += threads()) values[at] = sums[at] * work.scale;
+}
+
+static DEVICE void add_flat(const Work &work) {
+    float *sums = (float *)work.rows;
+    const float *values = (const float *)work.packed;
+    for (u32 at = first_thread(); at < work.count; at += threads()) sums[at] = sums[at] + values[at];
 }
 
 #ifdef __CUDA_ARCH__

@@ -71,7 +71,12 @@ impl HostKernels {
     }
 
     pub(super) fn store(&self, shape: RowShape, slots: u32) -> Result<Store<HostCard>, RowsError> {
-        Store::new(HostCard::start(&self.program())?, shape, slots)
+        Store::new(self.card()?, shape, slots)
+    }
+
+    /// Starts a process that runs the kernels.
+    pub(in crate::runtime) fn card(&self) -> Result<HostCard, RowsError> {
+        HostCard::start(&self.program())
     }
 
     fn program(&self) -> PathBuf {
@@ -85,7 +90,7 @@ impl Drop for HostKernels {
     }
 }
 
-pub(super) struct HostCard {
+pub(in crate::runtime) struct HostCard {
     process: Child,
     // Closed first, which ends the process.
     commands: Option<BufWriter<ChildStdin>>,
