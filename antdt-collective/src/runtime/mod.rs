@@ -45,7 +45,7 @@ pub use ipc::IpcError;
 #[cfg(feature = "nccl")]
 pub use nccl::NcclError;
 pub use process_group::{Backend, ProcessGroup, TransportBackend};
-pub use reducer::{BucketMemory, Reducer, ReducerError, ReducerParts};
+pub use reducer::{BucketMemory, LayerMemory, Reducer, ReducerError, ReducerParts};
 pub use region::{DeviceMemory, DevicePlace, Region};
 pub use rows::{RowMemory, RowShape, RowsError};
 pub use transport::{

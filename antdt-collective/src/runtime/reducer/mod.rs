@@ -5,6 +5,9 @@
 //! transport with adapters registers it once, and peers read and write it where it lies. Full buckets are reduced in the
 //! order of the plan, so all members make the same calls whatever order their layers come in.
 //!
+//! Buckets may lie on a GPU ([`BucketMemory::on_device`]), where a group that can reduces them: the caller then copies each gradient
+//! there by itself ([`Reducer::submit_by`]) and reads the sums where they lie ([`BucketMemory::places`]); the host sees neither.
+//!
 //! Cost: a bucket has memory for the operand and for the result, so that the plan has twice the gradient's bytes, and each
 //! value is copied once in and, by the caller, once out. Rejected: layers in memory of the caller's own, which are copied
 //! together, to a log, and back again, and which no adapter knows.
@@ -15,7 +18,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, s
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::{AbortHandle, Communicator, CommunicatorBuffer, Compressor};
+use super::region::{DevicePlace, Region};
+use super::{AbortHandle, Communicator, CommunicatorBuffer, Compressor, Halves};
 use crate::bucket::{BucketError, Buckets, Filling};
 use crate::error::CollectiveError;
 use crate::op::ReduceOp;
@@ -49,6 +53,60 @@ pub enum ReducerError {
 #[derive(Debug, Default)]
 pub struct BucketMemory {
     buckets: Vec<Memory>,
+}
+
+impl BucketMemory {
+    /// Returns memory for the buckets of a plan on a device. `region` makes memory of so many bytes there.
+    ///
+    /// # Errors
+    /// If `region` fails.
+    pub fn on_device<E>(
+        plan: &Buckets,
+        mut region: impl FnMut(usize) -> Result<Region, E>,
+    ) -> Result<Self, E> {
+        let mut memory = |len: usize| {
+            if len == 0 {
+                return Ok(Memory::Heap(Vec::new()));
+            }
+            let len_bytes = len * size_of::<f32>();
+            Ok(Memory::Own(CommunicatorBuffer::in_halves(Halves::new(
+                region(len_bytes)?,
+                region(len_bytes)?,
+            ))))
+        };
+        let buckets = plan.buckets().iter().map(|bucket| memory(bucket.len)).collect::<Result<_, E>>()?;
+        Ok(Self { buckets })
+    }
+
+    /// Returns where the values of each layer lie on a device, in order of the layers; `None` for a layer without values.
+    /// `None` in all if the memory is not on a device, or not that of this plan.
+    pub fn places(&mut self, plan: &Buckets) -> Option<Vec<Option<DevicePlace>>> {
+        if self.buckets.len() != plan.buckets().len() {
+            return None;
+        }
+        let mut places = vec![None; plan.layer_lens().len()];
+        for (memory, bucket) in self.buckets.iter_mut().zip(plan.buckets()) {
+            if bucket.len == 0 {
+                continue;
+            }
+            let Memory::Own(buffer) = memory else { return None };
+            let start = buffer.device_place().filter(|_| buffer.elements() == bucket.len)?;
+            for (layer, span) in &bucket.layers {
+                places[*layer] = (span.len > 0).then(|| start.after(span.start * size_of::<f32>()));
+            }
+        }
+        Some(places)
+    }
+}
+
+/// Where the gradient of a layer belongs in its bucket.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum LayerMemory<'a> {
+    /// In host memory.
+    Host(&'a mut [f32]),
+    /// On a device.
+    Device(DevicePlace),
 }
 
 /// What is left of a [`Reducer`], and what one begins with.
@@ -85,7 +143,21 @@ impl Memory {
     }
 
     fn fits(&self, len: usize, is_compressed: bool) -> bool {
-        self.len() == len && matches!(self, Self::Heap(_)) == (is_compressed || len == 0)
+        let elements = match self {
+            Self::Own(buffer) => buffer.elements(),
+            Self::Heap(values) => values.len(),
+        };
+        elements == len && matches!(self, Self::Heap(_)) == (is_compressed || len == 0)
+    }
+}
+
+impl Memory {
+    /// Where it begins, if it is on a device.
+    fn device_place(&mut self) -> Option<DevicePlace> {
+        match self {
+            Self::Own(buffer) => buffer.device_place(),
+            Self::Heap(_) => None,
+        }
     }
 }
 
@@ -147,6 +219,12 @@ impl<C> fmt::Debug for Reducer<C> {
             .field("away", &self.away)
             .finish_non_exhaustive()
     }
+}
+
+/// What is to be read or written on the host lies on a device.
+fn elsewhere(layer: usize) -> CollectiveError {
+    let what = format!("layer {layer} lies on a device; use submit_by, and the places of the bucket memory");
+    CollectiveError::Invalid { what }
 }
 
 const DROPPED: &str = "the reducer was dropped while gradients were on their way";
@@ -243,16 +321,46 @@ impl<C: Communicator + 'static> Reducer<C> {
     ///
     /// # Errors
     /// If the gradient does not fit the plan, in which case the step goes on without it; if a bucket of this
-    /// reducer has failed; or if the reducer's thread has ended.
+    /// reducer has failed or lies on a device; or if the reducer's thread has ended.
     pub fn submit(&mut self, layer: usize, gradient: &[f32]) -> Result<(), ReducerError> {
+        self.submit_by(layer, gradient.len(), |memory| match memory {
+            LayerMemory::Host(place) => {
+                place.copy_from_slice(gradient);
+                Ok(())
+            }
+            LayerMemory::Device(_) if gradient.is_empty() => Ok(()),
+            LayerMemory::Device(_) => Err(elsewhere(layer)),
+        })
+    }
+
+    /// Submits a layer's gradient of `len` values, which `copy` writes to its place in the bucket, wherever that is.
+    ///
+    /// # Errors
+    /// As [`submit`](Self::submit). If `copy` fails, so does the step: the group is aborted, since the other members wait for
+    /// the bucket, and every later call fails.
+    pub fn submit_by(
+        &mut self,
+        layer: usize,
+        len: usize,
+        copy: impl FnOnce(LayerMemory<'_>) -> Result<(), CollectiveError>,
+    ) -> Result<(), ReducerError> {
         self.check()?;
-        let ready = self.filling.arrive(&self.buckets, layer, gradient.len())?;
+        let ready = self.filling.arrive(&self.buckets, layer, len)?;
         let (bucket, span) = self.spans[layer];
         let Place::Here { memory, is_reduced } = &mut self.places[bucket] else {
             return Err(ReducerError::Ended);
         };
         *is_reduced = false;
-        memory[span.range()].copy_from_slice(gradient);
+        let place = match memory.device_place() {
+            Some(start) => LayerMemory::Device(start.after(span.start * size_of::<f32>())),
+            None => LayerMemory::Host(&mut memory[span.range()]),
+        };
+        if let Err(error) = copy(place) {
+            self.abort.abort(error.to_string());
+            self.jobs = None;
+            self.failed = Some(error.clone());
+            return Err(error.into());
+        }
         for bucket in ready {
             let Place::Here { memory, .. } = std::mem::replace(&mut self.places[bucket], Place::Away) else {
                 return Err(ReducerError::Ended);
@@ -268,8 +376,8 @@ impl<C: Communicator + 'static> Reducer<C> {
     /// same bucket is submitted in the next step.
     ///
     /// # Errors
-    /// If the layer's bucket, or one before it, could not be reduced, or the deadline passed; or if layers
-    /// of these buckets are missing, which the error names.
+    /// If the layer's bucket, or one before it, could not be reduced, or the deadline passed; if layers
+    /// of these buckets are missing, which the error names; or if the bucket lies on a device.
     pub fn wait(&mut self, layer: usize, deadline: Instant) -> Result<&[f32], ReducerError> {
         let layers = self.spans.len();
         let (bucket, span) = *self.spans.get(layer).ok_or(BucketError::Unknown { layer, layers })?;
@@ -278,8 +386,11 @@ impl<C: Communicator + 'static> Reducer<C> {
             self.filling.check(&self.buckets, bucket)?;
             self.receive(deadline, || format!("layer {layer}"))?;
         }
-        match &self.places[bucket] {
-            Place::Here { memory, .. } => Ok(&memory[span.range()]),
+        match &mut self.places[bucket] {
+            Place::Here { memory, .. } => match memory.device_place() {
+                Some(_) => Err(elsewhere(layer).into()),
+                None => Ok(&memory[span.range()]),
+            },
             Place::Away => Err(ReducerError::Ended),
         }
     }
