@@ -1103,6 +1103,9 @@ fn a_dry_run_says_what_the_policy_would_do_and_does_nothing() {
         report.actions.iter().filter(|a| a.kind == "WOULD_ADJUST_BS" && a.reason.contains("worker-1"));
     assert_eq!(would.count(), 1, "once, for as long as it would do the same: {:?}", report.actions);
     assert!(report.workers.iter().all(|worker| worker.batch_sizes == [20]), "{:?}", report.workers);
+    // All wait for the straggler, in every step, and it for nobody.
+    let [own, peer] = [1, 0].map(|worker: usize| report.workers[worker].times);
+    assert!(own.compute_s > peer.compute_s && own.barrier_wait_s < peer.barrier_wait_s, "{own:?} {peer:?}");
 }
 
 #[test]

@@ -15,6 +15,7 @@ mod runner;
 mod seams;
 mod service;
 mod shards;
+mod waits;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -1212,12 +1213,13 @@ fn report(
     job: String,
     outcome: Result<(), String>,
     (counts, missing): (&Counts, Vec<MissingEntry>),
-    recorder: Recorder,
+    mut recorder: Recorder,
     (shards, by_worker, duplicated): (Vec<ShardSpan>, BTreeMap<NodeId, u64>, u64),
     took: Duration,
 ) -> Report {
     let samples = SampleBalance::of(counts, outcome.is_err(), duplicated, recorder.repeated_at_most);
     let model_spread = recorder.model_spread();
+    recorder.enter_times();
     let workers = recorder
         .workers
         .into_iter()

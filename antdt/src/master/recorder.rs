@@ -9,6 +9,7 @@ use antdt_core::{
 use antdt_job::Note;
 
 use super::probe::Probe;
+use super::waits::Waits;
 use crate::report::{
     ActionEntry, CheckpointEntry, EvaluationEntry, EventEntry, FinalQuality, LossSeries, ModelSpread,
     WorkerEntry,
@@ -52,6 +53,7 @@ pub(super) struct Recorder {
     pub(super) not_kept: Option<String>,
     /// Of each worker, how far its model was from the newest average of all that it told of, and when it did.
     distances: BTreeMap<NodeId, (JobTime, ModelDistance)>,
+    waits: Waits,
     plans: BTreeMap<PlanVersion, Plan>,
     recent_steps: BTreeSet<u64>,
     loss_now: Option<f64>,
@@ -79,6 +81,7 @@ impl Recorder {
             checkpoint: None,
             not_kept: None,
             distances: BTreeMap::new(),
+            waits: Waits::default(),
             plans: BTreeMap::new(),
             recent_steps: BTreeSet::new(),
             loss_now: None,
@@ -91,7 +94,8 @@ impl Recorder {
     }
 
     /// Goes on with the record of a job whose processes were started again, after it took so long.
-    pub(super) fn later(self, mode: Capabilities, earlier: Duration) -> Self {
+    pub(super) fn later(mut self, mode: Capabilities, earlier: Duration) -> Self {
+        self.waits.restart();
         Self {
             mode,
             earlier,
@@ -171,6 +175,7 @@ impl Recorder {
                 } else if kind == "rollback" {
                     // Steps are numbered anew from there on.
                     self.recent_steps.clear();
+                    self.waits.restart();
                 }
                 let node = node.map(|node| node.to_string()).unwrap_or_default();
                 self.events.push(EventEntry { time_s, node, kind: kind.to_owned(), text });
@@ -200,6 +205,13 @@ impl Recorder {
         let first = of_it().map(|(_, (at, _))| *at).min()?;
         let distances = of_it().map(|(node, (_, told))| (*node, told.relative)).collect();
         ModelSpread::of(first.as_secs_f64(), &distances)
+    }
+
+    /// Ends the account of the workers' times, and enters it.
+    pub(super) fn enter_times(&mut self) {
+        for (node, times) in std::mem::take(&mut self.waits).ended() {
+            self.worker(node).times = times;
+        }
     }
 
     /// A plan is in force on a worker.
@@ -250,6 +262,7 @@ impl Recorder {
             return;
         }
         self.probe.note(end.as_secs_f64(), report);
+        self.waits.push(report, self.mode.steps_in_common());
         if self.mode.steps_in_common() {
             self.steps += u64::from(self.recent_steps.insert(report.iteration.0));
             while self.recent_steps.len() > STEP_MEMORY {

@@ -320,8 +320,26 @@ pub struct WorkerEntry {
     pub batch_sizes: Vec<u32>,
     /// Number of incarnations of the worker after the first.
     pub restarts: u32,
+    /// Parts of the time of all batches of the worker.
+    #[serde(default)]
+    pub times: WorkerTimes,
     /// Batches of the worker over time.
     pub series: BatchSeries,
+}
+
+/// Times of all batches of one worker, in seconds. The four parts are disjoint: their sum is the wall time of the batches, without
+/// evaluations, standing still for checkpoints and the start.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct WorkerTimes {
+    /// Time that the worker computed gradients.
+    pub compute_s: f64,
+    /// Time that the worker waited for shards or read samples.
+    pub data_wait_s: f64,
+    /// Time that the worker exchanged parameters, gradients or models. In modes with common steps it is what followed the arrival of
+    /// the last worker.
+    pub communicate_s: f64,
+    /// Time that the worker waited for other workers: at the barrier of a common step, for leave to begin one, or for a partner.
+    pub barrier_wait_s: f64,
 }
 
 impl WorkerEntry {
