@@ -71,8 +71,13 @@ pub struct NodeLoad {
     /// Share of the period, 0 to 1, in which the CPU quota kept runnable threads from running: the sum over
     /// all CPUs, at most the whole period.
     pub cpu_throttled: Option<f64>,
-    /// Share of the time of all the host's CPUs in which they were busy, 0 to 1.
+    /// Share of the time of all the host's CPUs in which they were busy, 0 to 1; steal is part of it.
     pub host_busy: Option<f64>,
+    /// Share of the time of all the host's CPUs in which the host was a guest whose CPUs were wanted but given to other guests
+    /// (steal), 0 to 1.
+    pub host_steal: Option<f64>,
+    /// Share of the time of all the host's CPUs that the node's process used, 0 to 1.
+    pub own_busy: Option<f64>,
     /// Bytes in use of the memory that limits the process most: that of its control group or of its host.
     pub memory_used: Option<u64>,
     /// Size in bytes of the memory that limits the process most.

@@ -39,7 +39,7 @@ pub use checkpoints::{CheckpointEvery, CheckpointSchedule};
 use checkpoints::{Checkpoints, Rested};
 pub use core::HeadCore;
 use core::{Phase, Registered};
-pub use diagnosis::{Diagnosis, Done, NodeDiagnosis, SlowHost};
+pub use diagnosis::{Diagnosis, Done, HostLoad, NodeDiagnosis, SlowHost};
 use handover::{Handover, ServerRestart};
 pub use restart::{HeadRecord, NodeRecord};
 use restart::{Recorded, Spent};

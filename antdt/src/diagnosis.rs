@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use antdt_core::Holder;
-use antdt_proto::v1::{Decision, DiagnoseReply, NodeDiagnosis, NodeLoad, SlowLink};
+use antdt_proto::v1::{Decision, DiagnoseReply, HostLoad, NodeDiagnosis, NodeLoad, SlowLink};
 use serde_json::{Value as Json, json};
 
 /// Share of a worker's own time from which on waiting for data is told as a cause. 0.25: as large as a slowdown of
@@ -44,6 +44,9 @@ pub fn render(reply: &DiagnoseReply) -> String {
             Some(ratio) => writeln!(text, ", at {ratio:.2}x the time per sample of all"),
             None => writeln!(text),
         };
+        if let Some(load) = &host.load {
+            host_load(&mut text, load);
+        }
     }
     for link in &reply.links {
         slow_link(&mut text, reply, link);
@@ -79,6 +82,29 @@ pub fn render(reply: &DiagnoseReply) -> String {
         None => text += "nothing was decided yet\n",
     }
     text
+}
+
+/// Writes whether a slow host's CPUs are busy with others.
+fn host_load(text: &mut String, load: &HostLoad) {
+    let percent = |share: f64| format!("{:.0} %", share * 100.0);
+    let steal = match load.steal {
+        Some(steal) if steal >= 0.005 => {
+            format!(", {} of it for other guests of its machine (steal)", percent(steal))
+        }
+        _ => String::new(),
+    };
+    let (busy, others) = (percent(load.busy), percent(load.others));
+    let _ = match load.explains {
+        true => writeln!(
+            text,
+            "  its CPUs are busy with others: {others} of their time is not this job's{steal}, {busy} in all; end that load, or give the \
+             job other hosts (policy exclude-host)"
+        ),
+        false => writeln!(
+            text,
+            "  its CPUs are {busy} busy, {others} with others{steal}: look at its clock, its memory or its devices, not at the load of its CPUs"
+        ),
+    };
 }
 
 fn slow_link(text: &mut String, reply: &DiagnoseReply, link: &SlowLink) {
@@ -200,7 +226,11 @@ fn evidence(load: &NodeLoad) -> Option<String> {
         parts.push(format!("CPU quota {quota:.1}"));
     }
     if let Some(busy) = load.host_busy {
-        parts.push(format!("CPUs of the host {} busy", percent(busy)));
+        let own = load.own_busy.map(|own| format!(", {} by this node", percent(own))).unwrap_or_default();
+        parts.push(format!("CPUs of the host {} busy{own}", percent(busy)));
+    }
+    if let Some(steal) = load.host_steal.filter(|share| *share >= 0.005) {
+        parts.push(format!("{} stolen", percent(steal)));
     }
     if let (Some(used), Some(bound)) = (load.memory_used, load.memory_bound) {
         #[allow(clippy::cast_precision_loss, reason = "one decimal place is shown")]
@@ -253,7 +283,16 @@ pub fn to_json(reply: &DiagnoseReply) -> Json {
             .iter()
             .map(|host| {
                 let workers: Vec<String> = host.workers.iter().map(|index| format!("worker-{index}")).collect();
-                json!({ "host": host.host, "workers": workers, "ratio": host.ratio })
+                let load = host.load.as_ref();
+                json!({
+                    "host": host.host,
+                    "workers": workers,
+                    "ratio": host.ratio,
+                    "busy": load.map(|load| load.busy),
+                    "busy_with_others": load.map(|load| load.others),
+                    "steal": load.and_then(|load| load.steal),
+                    "explained_by_load": load.map(|load| load.explains),
+                })
             })
             .collect::<Vec<_>>(),
         "slow_links": reply
@@ -310,6 +349,8 @@ fn load(load: &NodeLoad) -> Json {
         "cpu_quota": load.cpu_quota,
         "cpu_throttled": load.cpu_throttled,
         "host_busy": load.host_busy,
+        "host_steal": load.host_steal,
+        "own_busy": load.own_busy,
         "memory_bytes": load.memory_used,
         "memory_bound_bytes": load.memory_bound,
     })
@@ -443,7 +484,8 @@ mod tests {
     fn what_is_slow_together_and_what_waits_for_data_are_told_as_causes_of_their_own() {
         let mut reply = reply(Vec::new());
         reply.slowdown = Some(2.0);
-        reply.hosts = vec![v1::SlowHost { host: "b".to_owned(), workers: vec![2, 3], ratio: Some(4.0) }];
+        reply.hosts =
+            vec![v1::SlowHost { host: "b".to_owned(), workers: vec![2, 3], ratio: Some(4.0), load: None }];
         reply.nodes[0].data_wait_share = 0.4;
         let text = render(&reply);
         assert!(
@@ -454,6 +496,7 @@ mod tests {
             text.contains("\nhost b is slow, with all its workers: worker-2, worker-3, at 4.00x"),
             "{text}"
         );
+        assert!(!text.contains("its CPUs"), "nothing is known of its load: {text}");
         assert!(
             text.contains(
                 "\nworker-0 computes no slower than its peers\n  waits for data for 40 % of its own time"
@@ -465,6 +508,29 @@ mod tests {
             (&json["slowdown"], &json["slow_hosts"][0]["workers"][1]),
             (&json!(2.0), &json!("worker-3"))
         );
+        assert_eq!(json["slow_hosts"][0]["explained_by_load"], Json::Null);
+    }
+
+    #[test]
+    fn a_slow_host_that_is_busy_with_others_is_told_as_such() {
+        let mut reply = reply(Vec::new());
+        let load = v1::HostLoad { busy: 0.97, others: 0.61, steal: Some(0.12), explains: true };
+        reply.hosts = vec![v1::SlowHost {
+            host: "b".to_owned(),
+            workers: vec![2, 3],
+            ratio: Some(4.0),
+            load: Some(load),
+        }];
+        let text = render(&reply);
+        let expected = "\nhost b is slow, with all its workers: worker-2, worker-3, at 4.00x the time per sample of all\n  its CPUs are busy \
+            with others: 61 % of their time is not this job's, 12 % of it for other guests of its machine (steal), 97 % in all;";
+        assert!(text.contains(expected), "{text}");
+        let host = &to_json(&reply)["slow_hosts"][0];
+        let told = ["busy", "busy_with_others", "steal", "explained_by_load"].map(|key| host[key].clone());
+        assert_eq!(told, [json!(0.97), json!(0.61), json!(0.12), json!(true)]);
+        reply.hosts[0].load = Some(v1::HostLoad { busy: 0.4, others: 0.03, steal: None, explains: false });
+        let text = render(&reply);
+        assert!(text.contains("\n  its CPUs are 40 % busy, 3 % with others: look at its clock"), "{text}");
     }
 
     #[test]
@@ -508,12 +574,14 @@ mod tests {
             cpu_quota: Some(0.5),
             cpu_throttled: Some(0.38),
             host_busy: Some(0.97),
+            host_steal: Some(0.12),
+            own_busy: Some(0.4),
             memory_used: Some(3 << 29),
             memory_bound: Some(4 << 30),
         };
         reply.nodes[1].load = Some(load);
-        let expected = "\n  cgroup throttled 38 % of the last 10 s, CPU quota 0.5, CPUs of the host 97 % busy, \
-            memory 1.5 of 4.0 GiB\n";
+        let expected = "\n  cgroup throttled 38 % of the last 10 s, CPU quota 0.5, CPUs of the host 97 % busy, 40 % by this node, \
+            12 % stolen, memory 1.5 of 4.0 GiB\n";
         let text = render(&reply);
         assert!(text.contains(expected), "{text}");
         let json = &to_json(&reply)["nodes"];

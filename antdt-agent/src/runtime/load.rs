@@ -5,7 +5,8 @@
 //! |---|---|---|---|
 //! | CPU quota | `cpu.max` | `cpu.cfs_quota_us`, `cpu.cfs_period_us` | |
 //! | time without CPU for it | `throttled_usec` of `cpu.stat` | `throttled_time` of `cpu.stat` | |
-//! | busy CPUs | | | `/proc/stat` |
+//! | busy CPUs, and steal of them | | | `/proc/stat` |
+//! | CPU time of this process | | | `/proc/self/stat` |
 //! | memory and its bound | `memory.current`, `memory.max` | `memory.usage_in_bytes`, `memory.limit_in_bytes` | `/proc/meminfo` |
 //!
 //! A process is limited by its group and by all groups around it: the smallest limit counts. Cached files
@@ -36,8 +37,18 @@ type Read = Box<dyn Fn(&str) -> Option<String> + Send>;
 struct Look {
     at: JobTime,
     throttled: Option<Duration>,
-    /// Ticks of all CPUs: busy, and in all.
-    ticks: Option<(u64, u64)>,
+    ticks: Option<Ticks>,
+    /// Ticks of this process on any CPU.
+    own: Option<u64>,
+}
+
+/// Ticks of all CPUs of the host.
+#[derive(Debug, Clone, Copy)]
+struct Ticks {
+    /// Busy ones, those that were stolen included.
+    busy: u64,
+    steal: u64,
+    all: u64,
 }
 
 /// Measures the load of this host, and the limits of this process's control group, from files of the
@@ -74,7 +85,7 @@ impl LoadMeter {
         }
         let read = |path: &str| (self.read)(path);
         let cpu = groups(&read, "cpu");
-        let look = Look { at: now, throttled: throttled(&read, &cpu), ticks: ticks(&read) };
+        let look = Look { at: now, throttled: throttled(&read, &cpu), ticks: ticks(&read), own: own_ticks(&read) };
         while self.looks.len() >= LOOKS_MAX || self.looks.get(1).is_some_and(|it| now.since(it.at) >= OVER) {
             self.looks.pop_front();
         }
@@ -83,17 +94,23 @@ impl LoadMeter {
         let before = before?;
         let over = now.since(before.at);
         let memory = memory(&read);
+        let all = before.ticks.zip(look.ticks).map(|(before, now)| now.all.saturating_sub(before.all));
+        // Of the time of all CPUs. The counters of CPUs that were switched off are gone.
+        let share = |ticks: Option<(u64, u64)>| {
+            let (before, now) = ticks?;
+            #[allow(clippy::cast_precision_loss, reason = "a share")]
+            all.filter(|all| *all > 0).map(|all| (now.saturating_sub(before) as f64 / all as f64).min(1.0))
+        };
+        let of_ticks = |of: fn(Ticks) -> u64| before.ticks.map(of).zip(look.ticks.map(of));
         Some(NodeLoad {
             over,
             cpu_quota: quota(&read, &cpu),
             cpu_throttled: before.throttled.zip(look.throttled).map(|(before, now)| {
                 (now.saturating_sub(before).as_secs_f64() / over.as_secs_f64()).min(1.0)
             }),
-            host_busy: before.ticks.zip(look.ticks).and_then(|(before, now)| {
-                let (busy, all) = (now.0.saturating_sub(before.0), now.1.saturating_sub(before.1));
-                #[allow(clippy::cast_precision_loss, reason = "a share")]
-                (all > 0).then(|| busy as f64 / all as f64)
-            }),
+            host_busy: share(of_ticks(|it| it.busy)),
+            host_steal: share(of_ticks(|it| it.steal)),
+            own_busy: share(before.own.zip(look.own)),
             memory_used: memory.map(|(used, _)| used),
             memory_bound: memory.map(|(_, bound)| bound),
         })
@@ -173,15 +190,23 @@ fn quota(read: &dyn Fn(&str) -> Option<String>, groups: &[Group]) -> Option<f64>
     groups.iter().filter_map(of_group).reduce(f64::min)
 }
 
-/// Ticks in which CPUs of the host were busy, and all their ticks.
-fn ticks(read: &dyn Fn(&str) -> Option<String>) -> Option<(u64, u64)> {
+/// Ticks of the CPUs of the host.
+fn ticks(read: &dyn Fn(&str) -> Option<String>) -> Option<Ticks> {
     let stat = read("/proc/stat")?;
     let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
     // user nice system idle iowait irq softirq steal; what follows is in user and nice already.
     let ticks: Vec<u64> = line.split_whitespace().take(8).map_while(|text| text.parse().ok()).collect();
     let idle = ticks.get(3)?.saturating_add(*ticks.get(4).unwrap_or(&0));
     let all = ticks.iter().fold(0, |sum: u64, it| sum.saturating_add(*it));
-    Some((all.saturating_sub(idle), all))
+    Some(Ticks { busy: all.saturating_sub(idle), steal: *ticks.get(7).unwrap_or(&0), all })
+}
+
+/// Ticks for which threads of this process were on a CPU.
+fn own_ticks(read: &dyn Fn(&str) -> Option<String>) -> Option<u64> {
+    let stat = read("/proc/self/stat")?;
+    // The name, in brackets, may hold blanks; utime and stime are the 12th and the 13th after it.
+    let mut ticks = stat.rsplit(')').next()?.split_whitespace().skip(11).map(|text| text.parse::<u64>().ok());
+    Some(ticks.next()??.saturating_add(ticks.next()??))
 }
 
 /// The memory of the host in bytes: used, and in all.
@@ -268,6 +293,7 @@ mod tests {
             HOST,
             UNIFIED,
             ("/proc/stat", "cpu  100 0 50 800 50 0 0 0 0 0\ncpu0 1 2 3 4\n"),
+            ("/proc/self/stat", "7 (a b) c) S 1 2 3 4 5 6 7 8 9 10 100 20 3 4 0"),
             ("/sys/fs/cgroup/jobs/one/cpu.stat", "usage_usec 1\nnr_periods 9\nthrottled_usec 5000000\n"),
             ("/sys/fs/cgroup/jobs/one/cpu.max", "max 100000\n"),
             ("/sys/fs/cgroup/jobs/cpu.max", "50000 100000\n"),
@@ -278,13 +304,16 @@ mod tests {
         let mut meter = LoadMeter::of(files.read());
         assert_eq!(meter.look(at(0)), None, "a share takes two looks");
         assert_eq!(meter.look(at(999)), None, "too soon");
-        files.write("/proc/stat", "cpu  200 0 90 830 80 0 0 0 0 0\n");
+        files.write("/proc/stat", "cpu  190 0 90 830 80 0 0 10 0 0\n");
+        files.write("/proc/self/stat", "7 (a b) c) S 1 2 3 4 5 6 7 8 9 10 130 40 3 4 0");
         files.write("/sys/fs/cgroup/jobs/one/cpu.stat", "throttled_usec 5760000\n");
         let expected = NodeLoad {
             over: Duration::from_secs(2),
             cpu_quota: Some(0.5),
             cpu_throttled: Some(0.38),
             host_busy: Some(0.7),
+            host_steal: Some(0.05),
+            own_busy: Some(0.25),
             memory_used: Some(2000),
             memory_bound: Some(4096),
         };
@@ -372,5 +401,7 @@ mod tests {
         meter.look(at(0));
         let seen = meter.look(at(10_000)).unwrap();
         assert!(seen.memory_bound.is_some_and(|bytes| bytes > 1 << 20), "{seen:?}");
+        // What this process uses is a part of what is busy; both are known on any Linux.
+        assert!(own_ticks(&|path| std::fs::read_to_string(path).ok()).is_some());
     }
 }

@@ -18,6 +18,17 @@ const ERROR_RATE: f64 = 0.001;
 /// Ratio from which a node counts as a straggler before it has a label, if noise explains none of it: 1.3, that of the labels.
 const STRAGGLER_RATIO: f64 = 1.3;
 
+/// Share of the time of a host's CPUs from which on load by others counts as the cause of its slowness. 0.25: services of an idle
+/// system take a few percent, and a single busy process on up to four CPUs takes as much.
+const OTHERS_MIN: f64 = 0.25;
+
+/// Share of that time in which the CPUs must be busy for it. 0.75: with more of them idle, a thread that may run finds one.
+const BUSY_MIN: f64 = 0.75;
+
+/// Share of steal from which on it counts as the cause whatever else is idle, for what was stolen was wanted. 0.1: a plan that gains less is
+/// hardly worth its change.
+const STEAL_MIN: f64 = 0.1;
+
 /// Actions that are kept for a diagnosis: the newest so many.
 const DONE_KEPT: usize = 32;
 
@@ -96,7 +107,8 @@ pub struct NodeDiagnosis {
     pub load: Option<NodeLoad>,
 }
 
-/// A host all of whose workers are slow, while workers of other hosts are not.
+/// A host all of whose workers are slow: while workers of other hosts are not, or while all workers are slower than before and the
+/// host's CPUs are busy with others.
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct SlowHost {
@@ -104,8 +116,46 @@ pub struct SlowHost {
     pub host: String,
     /// Workers that run on the host.
     pub workers: Vec<NodeId>,
-    /// Lower median of the slowness ratios of the host's workers; `None` if none is known.
+    /// Lower median of the slowness ratios of the host's workers; `None` if none is known, and where all hosts are slow.
     pub ratio: Option<f64>,
+    /// Load of the host's CPUs; `None` if the systems of its nodes do not say.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub load: Option<HostLoad>,
+}
+
+/// Load of the CPUs of a host, in shares of the time of all of them, 0 to 1.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct HostLoad {
+    /// Share in which the CPUs were busy.
+    pub busy: f64,
+    /// Share that went to others than the nodes of this job, `steal` included. The master of the job counts as another.
+    pub others: f64,
+    /// Share that other guests of the host's machine had while it was wanted here; `None` if not known.
+    pub steal: Option<f64>,
+}
+
+impl HostLoad {
+    /// The load of a host by what its nodes report; `None` if one of them does not say what it uses.
+    fn of(nodes: &[&NodeDiagnosis]) -> Option<Self> {
+        let loads: Vec<NodeLoad> = nodes.iter().map(|node| node.load).collect::<Option<_>>()?;
+        let own: f64 = loads.iter().map(|load| load.own_busy).sum::<Option<f64>>()?;
+        // Each node says the same of the host, but for when it looked.
+        let middle = |of: fn(&NodeLoad) -> Option<f64>| {
+            let mut shares: Vec<f64> = loads.iter().filter_map(of).collect();
+            shares.sort_by(f64::total_cmp);
+            shares.get(shares.len().saturating_sub(1) / 2).copied()
+        };
+        let busy = middle(|load| load.host_busy)?;
+        Some(Self { busy, others: (busy - own).max(0.0), steal: middle(|load| load.host_steal) })
+    }
+
+    /// Returns whether the load by others explains that the nodes of the host are slow: others have at least a quarter of CPUs that are
+    /// busy for at least three quarters of the time, or at least a tenth is stolen.
+    pub fn explains(&self) -> bool {
+        let of_others = self.others >= OTHERS_MIN && self.busy >= BUSY_MIN;
+        of_others || self.steal.is_some_and(|steal| steal >= STEAL_MIN)
+    }
 }
 
 /// Answer to the question which nodes of a running job are slow, and what was done about them.
@@ -126,8 +176,8 @@ pub struct Diagnosis {
     /// Factor by which all workers together are slower than at their best under the same plan; `None` while
     /// they are not slower.
     pub slowdown: Option<f64>,
-    /// Hosts of at least two workers, all of which are stragglers while workers of other hosts are not;
-    /// ordered by name.
+    /// Hosts of at least two workers, all of which are stragglers while workers of other hosts are not; and while all workers are
+    /// slower than before, the hosts whose CPUs are busy with others. Ordered by name.
     pub hosts: Vec<SlowHost>,
     /// Connections that are slower than the others, ordered by their nodes.
     #[cfg_attr(feature = "serde", serde(default))]
@@ -151,7 +201,7 @@ impl HeadCore {
             plan: view.plan,
             step: view.step,
             slowdown: self.detector.global_slowdown(),
-            hosts: slow_hosts(&nodes),
+            hosts: slow_hosts(&nodes, self.detector.global_slowdown().is_some()),
             links: self.detector.slow_links().copied().collect(),
             nodes,
             decision: self.dispatcher.newest_decision().map(Done::from),
@@ -188,26 +238,34 @@ impl HeadCore {
     }
 }
 
-/// Hosts all of whose workers are stragglers, at least two, while a worker of another host is none.
-fn slow_hosts(nodes: &[NodeDiagnosis]) -> Vec<SlowHost> {
+/// Hosts all of whose workers are stragglers, at least two, while a worker of another host is none. While all workers are slower than
+/// before no peer shows it: then those whose CPUs are busy with others.
+fn slow_hosts(nodes: &[NodeDiagnosis], all_are_slow: bool) -> Vec<SlowHost> {
     let mut hosts: BTreeMap<&str, Vec<&NodeDiagnosis>> = BTreeMap::new();
-    let is_worker = |node: &&NodeDiagnosis| {
-        node.holder.node.role == Role::Worker && node.status == NodeStatus::Running && !node.host.is_empty()
-    };
-    for node in nodes.iter().filter(is_worker) {
+    let is_there = |node: &&NodeDiagnosis| node.status == NodeStatus::Running && !node.host.is_empty();
+    for node in nodes.iter().filter(is_there) {
         hosts.entry(&node.host).or_default().push(node);
     }
-    let is_slow = |workers: &[&NodeDiagnosis]| workers.iter().all(|worker| worker.straggler);
-    if hosts.values().all(|workers| is_slow(workers)) {
-        return Vec::new();
+    let loads: BTreeMap<&str, HostLoad> =
+        hosts.iter().filter_map(|(host, nodes)| Some((*host, HostLoad::of(nodes)?))).collect();
+    for nodes in hosts.values_mut() {
+        nodes.retain(|node| node.holder.node.role == Role::Worker);
     }
-    let slow = hosts.into_iter().filter(|(_, workers)| workers.len() > 1 && is_slow(workers));
+    hosts.retain(|_, workers| !workers.is_empty());
+    let is_slow = |workers: &[&NodeDiagnosis]| workers.iter().all(|worker| worker.straggler);
+    let is_peerless = hosts.values().all(|workers| is_slow(workers));
+    let slow = hosts.into_iter().filter(|(host, workers)| {
+        let stands_out = !is_peerless && workers.len() > 1 && is_slow(workers);
+        stands_out || (all_are_slow && loads.get(host).is_some_and(HostLoad::explains))
+    });
     slow.map(|(host, workers)| {
+        let load = loads.get(host).copied();
         let mut ratios: Vec<f64> = workers.iter().filter_map(|worker| worker.ratio).collect();
         ratios.sort_by(f64::total_cmp);
-        let ratio = ratios.get(ratios.len().saturating_sub(1) / 2).copied();
+        let is_known = !is_peerless && is_slow(&workers);
+        let ratio = ratios.get(ratios.len().saturating_sub(1) / 2).copied().filter(|_| is_known);
         let workers = workers.iter().map(|worker| worker.holder.node).collect();
-        SlowHost { host: host.to_owned(), workers, ratio }
+        SlowHost { host: host.to_owned(), workers, ratio, load }
     })
     .collect()
 }

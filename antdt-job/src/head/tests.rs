@@ -2031,5 +2031,45 @@ fn a_host_all_of_whose_workers_are_slow_is_named() {
         ("host-1", &[NodeId::worker(2), NodeId::worker(3)][..])
     );
     assert!(host.ratio.is_some_and(|ratio| (ratio - 4.0).abs() < 0.1), "{host:?}");
-    assert_eq!(found.slowdown, None);
+    assert_eq!((found.slowdown, host.load), (None, None), "nothing is known of its load");
+}
+
+#[test]
+fn a_slow_host_whose_cpus_are_busy_with_others_is_named_as_such() {
+    let mut world = World::new("allreduce", 4, 0).running();
+    for index in 0..4 {
+        let compute = Duration::from_millis(if index >= 2 { 400 } else { 100 });
+        let (holder, plan) = (worker(index, 0), PlanVersion(1));
+        let reports = reports(holder, 0, 40, compute);
+        world.tell(HeadEvent::Heartbeat { holder, reports, plan_ready: plan, plan_applied: (plan, 0) });
+    }
+    let mut load_of = |world: &mut World, [busy, steal, own]: [f64; 3], workers: &[u32]| {
+        for index in workers {
+            let load = NodeLoad {
+                over: Duration::from_secs(10),
+                host_busy: Some(busy),
+                host_steal: Some(steal),
+                own_busy: Some(own),
+                ..NodeLoad::default()
+            };
+            world.tell(HeadEvent::Loaded { holder: worker(*index, 0), load });
+        }
+        let HeadAnswer::Diagnosed(found) = world.tell(HeadEvent::Diagnose) else { panic!("no diagnosis") };
+        let [host] = &found.hosts[..] else { panic!("{found:?}") };
+        assert_eq!(host.host, "host-1");
+        host.load
+    };
+    assert_eq!(load_of(&mut world, [1.0, 0.0, 0.2], &[2]), None, "the other worker may take the rest");
+    let load = load_of(&mut world, [1.0, 0.0, 0.2], &[2, 3]).unwrap();
+    assert!((load.others - 0.6).abs() < 1e-9 && load.explains(), "{load:?}");
+    for (what, load, explains) in [
+        ("the job's own load", [1.0, 0.0, 0.45], false),
+        ("CPUs are idle", [0.6, 0.0, 0.1], false),
+        ("steal, of a guest that wants little", [0.3, 0.15, 0.07], true),
+        ("a look that is older than another", [0.5, 0.0, 0.3], false),
+    ] {
+        let load = load_of(&mut world, load, &[2, 3]).unwrap();
+        assert_eq!(load.explains(), explains, "{what}: {load:?}");
+        assert!((0.0..=1.0).contains(&load.others), "{load:?}");
+    }
 }

@@ -81,21 +81,50 @@ impl TryFrom<v1::LinkReport> for core::LinkReport {
 
 impl From<core::NodeLoad> for v1::NodeLoad {
     fn from(load: core::NodeLoad) -> Self {
-        let core::NodeLoad { over, cpu_quota, cpu_throttled, host_busy, memory_used, memory_bound } = load;
-        Self { over_ns: to_ns(over), cpu_quota, cpu_throttled, host_busy, memory_used, memory_bound }
+        let core::NodeLoad {
+            over,
+            cpu_quota,
+            cpu_throttled,
+            host_busy,
+            host_steal,
+            own_busy,
+            memory_used,
+            memory_bound,
+        } = load;
+        Self {
+            over_ns: to_ns(over),
+            cpu_quota,
+            cpu_throttled,
+            host_busy,
+            host_steal,
+            own_busy,
+            memory_used,
+            memory_bound,
+        }
     }
 }
 
 impl From<v1::NodeLoad> for core::NodeLoad {
     /// A figure that can be none counts as unknown.
     fn from(wire: v1::NodeLoad) -> Self {
-        let v1::NodeLoad { over_ns, cpu_quota, cpu_throttled, host_busy, memory_used, memory_bound } = wire;
+        let v1::NodeLoad {
+            over_ns,
+            cpu_quota,
+            cpu_throttled,
+            host_busy,
+            host_steal,
+            own_busy,
+            memory_used,
+            memory_bound,
+        } = wire;
         let share = |it: Option<f64>| it.filter(|share| (0.0..=1.0).contains(share));
         Self {
             over: Duration::from_nanos(over_ns),
             cpu_quota: cpu_quota.filter(|cpus| cpus.is_finite() && *cpus >= 0.0),
             cpu_throttled: share(cpu_throttled),
             host_busy: share(host_busy),
+            host_steal: share(host_steal),
+            own_busy: share(own_busy),
             memory_used,
             memory_bound,
         }
@@ -205,6 +234,8 @@ mod tests {
             cpu_quota: Some(0.5),
             cpu_throttled: Some(0.38),
             host_busy: None,
+            host_steal: Some(0.25),
+            own_busy: None,
             memory_used: Some(7),
             memory_bound: Some(9),
         };
@@ -214,6 +245,7 @@ mod tests {
             cpu_throttled: Some(f64::NAN),
             cpu_quota: Some(-1.0),
             host_busy: Some(1.5),
+            own_busy: Some(-0.1),
             ..wire
         };
         let unknown = antdt_core::NodeLoad { cpu_throttled: None, cpu_quota: None, ..load };

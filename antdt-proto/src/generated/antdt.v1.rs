@@ -40,6 +40,13 @@ pub struct NodeLoad {
     /// Size in bytes of the memory that limits the process most.
     #[prost(uint64, optional, tag = "6")]
     pub memory_bound: ::core::option::Option<u64>,
+    /// Share of the time of all the host's CPUs that was given to other guests of its machine while it was wanted here, 0 to 1; part of
+    /// host_busy.
+    #[prost(double, optional, tag = "7")]
+    pub host_steal: ::core::option::Option<f64>,
+    /// Share of the time of all the host's CPUs that the node's process used, 0 to 1.
+    #[prost(double, optional, tag = "8")]
+    pub own_busy: ::core::option::Option<f64>,
 }
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
@@ -2768,9 +2775,27 @@ pub struct SlowHost {
     /// Indices of the host's workers.
     #[prost(uint32, repeated, tag = "2")]
     pub workers: ::prost::alloc::vec::Vec<u32>,
-    /// Median slowness ratio of the host's workers; absent if too little is known.
+    /// Median slowness ratio of the host's workers; absent if too little is known, and where all hosts are slow.
     #[prost(double, optional, tag = "3")]
     pub ratio: ::core::option::Option<f64>,
+    /// What the host's CPUs do; absent if its nodes do not say.
+    #[prost(message, optional, tag = "4")]
+    pub load: ::core::option::Option<HostLoad>,
+}
+#[derive(Clone, Copy, PartialEq, ::prost::Message)]
+pub struct HostLoad {
+    /// Share of the time of all CPUs in which they were busy, 0 to 1.
+    #[prost(double, tag = "1")]
+    pub busy: f64,
+    /// Share of the time of all CPUs that went to others than the nodes of this job, steal included, 0 to 1.
+    #[prost(double, tag = "2")]
+    pub others: f64,
+    /// Share of the time of all CPUs that was given to other guests of the machine, 0 to 1; absent if not known.
+    #[prost(double, optional, tag = "3")]
+    pub steal: ::core::option::Option<f64>,
+    /// Whether the load by others explains that the nodes are slow.
+    #[prost(bool, tag = "4")]
+    pub explains: bool,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct NodeDiagnosis {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use antdt_controller::LaunchStatus;
 use antdt_core::{CheckpointId, JobTime, NodeId, NodeStatus};
-use antdt_job::head::{AskedCheckpoint, Done, NodeDiagnosis, SlowHost};
+use antdt_job::head::{AskedCheckpoint, Done, HostLoad, NodeDiagnosis, SlowHost};
 use antdt_job::{Head, HeadAnswer, HeadEvent};
 use antdt_proto::convert::to_ns;
 use antdt_proto::v1;
@@ -139,10 +139,11 @@ impl v1::job_server::Job for JobService {
             hosts: found
                 .hosts
                 .into_iter()
-                .map(|SlowHost { host, workers, ratio }| v1::SlowHost {
+                .map(|SlowHost { host, workers, ratio, load }| v1::SlowHost {
                     host,
                     workers: workers.into_iter().map(|worker| worker.index).collect(),
                     ratio,
+                    load: load.map(host_load),
                 })
                 .collect(),
             links,
@@ -203,6 +204,11 @@ impl v1::job_server::Job for JobService {
 
 fn unexpected(answer: &HeadAnswer) -> Status {
     Status::internal(format!("the head gave an answer of another kind: {answer:?}"))
+}
+
+fn host_load(load: HostLoad) -> v1::HostLoad {
+    let HostLoad { busy, others, steal } = load;
+    v1::HostLoad { busy, others, steal, explains: load.explains() }
 }
 
 fn diagnosed(node: NodeDiagnosis) -> v1::NodeDiagnosis {
