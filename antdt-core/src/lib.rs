@@ -46,7 +46,7 @@ pub use near_queue::NearQueue;
 pub use node::{DeviceClass, Exit, NodeInfo, NodeStatus};
 pub use node_map::NodeMap;
 pub use param::{GroupKind, ParamGroup, ParamLayout, TableRows, TableSpec};
-pub use report::{BatchReport, LinkReport, ModelDistance, NodeLoad, Phase, Stall, Work};
+pub use report::{BatchReport, GpuLoad, LinkReport, ModelDistance, NodeLoad, Phase, Stall, Work};
 pub use seed::{DetRng, Permutation, Seed};
 pub use time::JobTime;
 pub use view::{

@@ -82,6 +82,22 @@ pub struct NodeLoad {
     pub memory_used: Option<u64>,
     /// Size in bytes of the memory that limits the process most.
     pub memory_bound: Option<u64>,
+    /// Load of the GPU that the process computes on, as the GPU's driver reports it; `None` without one.
+    pub gpu: Option<GpuLoad>,
+}
+
+/// Load of one GPU, by all processes that use it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct GpuLoad {
+    /// Number of the GPU on its host, as the driver counts.
+    pub index: u32,
+    /// Share of the driver's newest period of measurement, at most a second, in which the GPU computed, 0 to 1.
+    pub busy: f64,
+    /// Bytes of the GPU's memory that are in use.
+    pub memory_used: u64,
+    /// Size of the GPU's memory in bytes.
+    pub memory_bound: u64,
 }
 
 /// Bytes that a node sent to one peer since its last report of that peer, and the time that they took.

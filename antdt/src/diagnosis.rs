@@ -218,6 +218,8 @@ fn waiting(text: &mut String, node: &NodeDiagnosis) {
 fn evidence(load: &NodeLoad) -> Option<String> {
     let mut parts = Vec::new();
     let percent = |share: f64| format!("{:.0} %", share * 100.0);
+    #[allow(clippy::cast_precision_loss, reason = "one decimal place is shown")]
+    let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
     if let Some(throttled) = load.cpu_throttled.filter(|share| *share > 0.0 || load.cpu_quota.is_some()) {
         let over = seconds(load.over_ns);
         parts.push(format!("cgroup throttled {} of the last {over:.0} s", percent(throttled)));
@@ -233,9 +235,11 @@ fn evidence(load: &NodeLoad) -> Option<String> {
         parts.push(format!("{} stolen", percent(steal)));
     }
     if let (Some(used), Some(bound)) = (load.memory_used, load.memory_bound) {
-        #[allow(clippy::cast_precision_loss, reason = "one decimal place is shown")]
-        let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
         parts.push(format!("memory {:.1} of {:.1} GiB", gib(used), gib(bound)));
+    }
+    if let Some(gpu) = &load.gpu {
+        let (used, bound) = (gib(gpu.memory_used), gib(gpu.memory_bound));
+        parts.push(format!("GPU {} {} busy, {used:.1} of {bound:.1} GiB", gpu.index, percent(gpu.busy)));
     }
     (!parts.is_empty()).then(|| parts.join(", "))
 }
@@ -353,6 +357,12 @@ fn load(load: &NodeLoad) -> Json {
         "own_busy": load.own_busy,
         "memory_bytes": load.memory_used,
         "memory_bound_bytes": load.memory_bound,
+        "gpu": load.gpu.as_ref().map(|gpu| json!({
+            "index": gpu.index,
+            "busy": gpu.busy,
+            "memory_bytes": gpu.memory_used,
+            "memory_bound_bytes": gpu.memory_bound,
+        })),
     })
 }
 
@@ -578,15 +588,18 @@ mod tests {
             own_busy: Some(0.4),
             memory_used: Some(3 << 29),
             memory_bound: Some(4 << 30),
+            gpu: Some(v1::GpuLoad { index: 1, busy: 0.99, memory_used: 1 << 30, memory_bound: 80 << 30 }),
         };
         reply.nodes[1].load = Some(load);
         let expected = "\n  cgroup throttled 38 % of the last 10 s, CPU quota 0.5, CPUs of the host 97 % busy, 40 % by this node, \
-            12 % stolen, memory 1.5 of 4.0 GiB\n";
+            12 % stolen, memory 1.5 of 4.0 GiB, \
+            GPU 1 99 % busy, 1.0 of 80.0 GiB\n";
         let text = render(&reply);
         assert!(text.contains(expected), "{text}");
         let json = &to_json(&reply)["nodes"];
         let load_of_1 = &json[1]["load"];
         assert_eq!((&load_of_1["cpu_throttled"], &load_of_1["over_s"]), (&json!(0.38), &json!(10.0)));
+        assert_eq!((&load_of_1["gpu"]["index"], &load_of_1["gpu"]["busy"]), (&json!(1), &json!(0.99)));
         assert_eq!(json[0]["load"], Json::Null, "not known");
         // What is not known is not said; without a quota nothing is said of it.
         let some = NodeLoad { host_busy: Some(0.2), cpu_throttled: Some(0.0), ..NodeLoad::default() };

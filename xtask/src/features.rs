@@ -8,7 +8,7 @@ use crate::rdma_vm;
 /// The command line, and what is optional and needs neither hardware nor a package to build. Groups between GPUs are built
 /// and tested without one; the command line is without them, and tested to refuse them.
 const ALWAYS: &str = "antdt/cli,antdt-shard/object-store,antdt-checkpoint/object-store,antdt-data/remote,\
-                      antdt-collective/nccl,antdt-model/cuda";
+                      antdt-collective/nccl,antdt-model/cuda,antdt-agent/nvml";
 
 /// The clients of object stores, crate by crate; each brings TLS. What reads URLs is tested over a store in memory; that the
 /// stores themselves build is checked with the lints and the docs, and of each crate alone with `--deep`.

@@ -9,6 +9,8 @@
 //! | CPU time of this process | | | `/proc/self/stat` |
 //! | memory and its bound | `memory.current`, `memory.max` | `memory.usage_in_bytes`, `memory.limit_in_bytes` | `/proc/meminfo` |
 //!
+//! With the feature `nvml`, the load of a GPU stands beside them, where there is one.
+//!
 //! A process is limited by its group and by all groups around it: the smallest limit counts. Cached files
 //! that may be dropped from the memory of the group (`inactive_file`) are not counted as used. A missing or
 //! unreadable file makes its figure unknown, and is never an error.
@@ -18,7 +20,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use antdt_core::{JobTime, NodeLoad};
+use antdt_core::{GpuLoad, JobTime, NodeLoad};
 
 /// Time between two looks.
 const EVERY: Duration = Duration::from_secs(1);
@@ -56,6 +58,8 @@ struct Ticks {
 pub struct LoadMeter {
     read: Read,
     looks: VecDeque<Look>,
+    #[cfg(feature = "nvml")]
+    gpu: Option<super::gpu::GpuMeter>,
 }
 
 impl std::fmt::Debug for LoadMeter {
@@ -67,14 +71,41 @@ impl std::fmt::Debug for LoadMeter {
 impl Default for LoadMeter {
     /// Of this process.
     fn default() -> Self {
-        Self::of(|path| std::fs::read_to_string(path).ok())
+        Self::of(|path| std::fs::read_to_string(path).ok()).with_gpu()
     }
 }
 
 impl LoadMeter {
     /// Returns a meter that reads files through `read`.
     fn of(read: impl Fn(&str) -> Option<String> + Send + 'static) -> Self {
-        Self { read: Box::new(read), looks: VecDeque::with_capacity(LOOKS_MAX) }
+        Self {
+            read: Box::new(read),
+            looks: VecDeque::with_capacity(LOOKS_MAX),
+            #[cfg(feature = "nvml")]
+            gpu: None,
+        }
+    }
+
+    /// The meter that also measures the load of a GPU, if it can.
+    #[cfg(feature = "nvml")]
+    fn with_gpu(self) -> Self {
+        Self { gpu: super::gpu::GpuMeter::start(), ..self }
+    }
+
+    #[cfg(not(feature = "nvml"))]
+    fn with_gpu(self) -> Self {
+        self
+    }
+
+    /// The newest load of the GPU; `None` without the feature `nvml`.
+    #[cfg(feature = "nvml")]
+    fn gpu(&self) -> Option<GpuLoad> {
+        self.gpu.as_ref()?.newest()
+    }
+
+    #[cfg(not(feature = "nvml"))]
+    fn gpu(&self) -> Option<GpuLoad> {
+        None
     }
 
     /// Measures the load, unless the last measurement is less than a second old. Rates are over the last ten
@@ -113,6 +144,7 @@ impl LoadMeter {
             own_busy: share(before.own.zip(look.own)),
             memory_used: memory.map(|(used, _)| used),
             memory_bound: memory.map(|(_, bound)| bound),
+            gpu: self.gpu(),
         })
     }
 }
@@ -316,6 +348,7 @@ mod tests {
             own_busy: Some(0.25),
             memory_used: Some(2000),
             memory_bound: Some(4096),
+            gpu: None,
         };
         assert_eq!(meter.look(at(2_000)), Some(expected));
     }

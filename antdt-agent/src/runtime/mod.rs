@@ -7,6 +7,8 @@
 
 #[cfg(feature = "grpc")]
 pub mod agent;
+#[cfg(feature = "nvml")]
+mod gpu;
 pub mod load;
 
 pub use load::LoadMeter;

@@ -90,6 +90,7 @@ impl From<core::NodeLoad> for v1::NodeLoad {
             own_busy,
             memory_used,
             memory_bound,
+            gpu,
         } = load;
         Self {
             over_ns: to_ns(over),
@@ -100,6 +101,7 @@ impl From<core::NodeLoad> for v1::NodeLoad {
             own_busy,
             memory_used,
             memory_bound,
+            gpu: gpu.map(Into::into),
         }
     }
 }
@@ -116,6 +118,7 @@ impl From<v1::NodeLoad> for core::NodeLoad {
             own_busy,
             memory_used,
             memory_bound,
+            gpu,
         } = wire;
         let share = |it: Option<f64>| it.filter(|share| (0.0..=1.0).contains(share));
         Self {
@@ -127,7 +130,22 @@ impl From<v1::NodeLoad> for core::NodeLoad {
             own_busy: share(own_busy),
             memory_used,
             memory_bound,
+            gpu: gpu.map(core::GpuLoad::from).filter(|gpu| (0.0..=1.0).contains(&gpu.busy)),
         }
+    }
+}
+
+impl From<core::GpuLoad> for v1::GpuLoad {
+    fn from(load: core::GpuLoad) -> Self {
+        let core::GpuLoad { index, busy, memory_used, memory_bound } = load;
+        Self { index, busy, memory_used, memory_bound }
+    }
+}
+
+impl From<v1::GpuLoad> for core::GpuLoad {
+    fn from(wire: v1::GpuLoad) -> Self {
+        let v1::GpuLoad { index, busy, memory_used, memory_bound } = wire;
+        Self { index, busy, memory_used, memory_bound }
     }
 }
 
@@ -238,6 +256,7 @@ mod tests {
             own_busy: None,
             memory_used: Some(7),
             memory_bound: Some(9),
+            gpu: Some(antdt_core::GpuLoad { index: 3, busy: 0.5, memory_used: 1, memory_bound: 2 }),
         };
         let wire = v1::NodeLoad::from(load);
         assert_eq!(antdt_core::NodeLoad::from(wire), load);
@@ -246,9 +265,10 @@ mod tests {
             cpu_quota: Some(-1.0),
             host_busy: Some(1.5),
             own_busy: Some(-0.1),
+            gpu: Some(v1::GpuLoad { busy: 2.0, ..v1::GpuLoad::default() }),
             ..wire
         };
-        let unknown = antdt_core::NodeLoad { cpu_throttled: None, cpu_quota: None, ..load };
+        let unknown = antdt_core::NodeLoad { cpu_throttled: None, cpu_quota: None, gpu: None, ..load };
         assert_eq!(antdt_core::NodeLoad::from(odd), unknown);
     }
 

@@ -47,6 +47,25 @@ pub struct NodeLoad {
     /// Share of the time of all the host's CPUs that the node's process used, 0 to 1.
     #[prost(double, optional, tag = "8")]
     pub own_busy: ::core::option::Option<f64>,
+    /// Load of the GPU that the process computes on.
+    #[prost(message, optional, tag = "9")]
+    pub gpu: ::core::option::Option<GpuLoad>,
+}
+/// Load of one GPU, by all processes that use it.
+#[derive(Clone, Copy, PartialEq, ::prost::Message)]
+pub struct GpuLoad {
+    /// Number of the GPU on its host, as the driver counts.
+    #[prost(uint32, tag = "1")]
+    pub index: u32,
+    /// Share of the newest second or less in which the GPU computed, 0 to 1.
+    #[prost(double, tag = "2")]
+    pub busy: f64,
+    /// Bytes of the GPU's memory that are in use.
+    #[prost(uint64, tag = "3")]
+    pub memory_used: u64,
+    /// Size of the GPU's memory in bytes.
+    #[prost(uint64, tag = "4")]
+    pub memory_bound: u64,
 }
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
