@@ -18,6 +18,8 @@
 //! A measurement reads about ten small files in some 0.1 ms, at most once a second.
 
 use std::collections::VecDeque;
+use std::fs::File;
+use std::io::Read as _;
 use std::time::Duration;
 
 use antdt_core::{GpuLoad, JobTime, NodeLoad};
@@ -71,7 +73,7 @@ impl std::fmt::Debug for LoadMeter {
 impl Default for LoadMeter {
     /// Of this process.
     fn default() -> Self {
-        Self::of(|path| std::fs::read_to_string(path).ok()).with_gpu()
+        Self::of(read_file).with_gpu()
     }
 }
 
@@ -116,7 +118,8 @@ impl LoadMeter {
         }
         let read = |path: &str| (self.read)(path);
         let cpu = groups(&read, "cpu");
-        let look = Look { at: now, throttled: throttled(&read, &cpu), ticks: ticks(&read), own: own_ticks(&read) };
+        let look =
+            Look { at: now, throttled: throttled(&read, &cpu), ticks: ticks(&read), own: own_ticks(&read) };
         while self.looks.len() >= LOOKS_MAX || self.looks.get(1).is_some_and(|it| now.since(it.at) >= OVER) {
             self.looks.pop_front();
         }
@@ -146,6 +149,25 @@ impl LoadMeter {
             memory_bound: memory.map(|(_, bound)| bound),
             gpu: self.gpu(),
         })
+    }
+}
+
+/// Bytes of a file that are read at once: most files have less. Such files have no length, and what grows its buffer from a few
+/// bytes on asks the system five times as often.
+const READ: usize = 4096;
+
+/// The text of a file.
+fn read_file(path: &str) -> Option<String> {
+    let mut file = File::open(path).ok()?;
+    let mut text = Vec::with_capacity(READ);
+    loop {
+        let read = text.len();
+        text.resize(read + READ, 0);
+        let more = file.read(&mut text[read..]).ok()?;
+        text.truncate(read + more);
+        if more == 0 {
+            return String::from_utf8(text).ok();
+        }
     }
 }
 
@@ -265,7 +287,7 @@ fn memory(read: &dyn Fn(&str) -> Option<String>) -> Option<(u64, u64)> {
 /// Returns the memory in bytes that the processes of this host, or of this process's control group, may use
 /// together; `None` if the operating system does not say.
 pub fn memory_bytes() -> Option<u64> {
-    memory_bound(&|path| std::fs::read_to_string(path).ok())
+    memory_bound(&read_file)
 }
 
 /// The smallest bound of the host's memory and those of the control group and the groups around it.
@@ -435,6 +457,14 @@ mod tests {
         let seen = meter.look(at(10_000)).unwrap();
         assert!(seen.memory_bound.is_some_and(|bytes| bytes > 1 << 20), "{seen:?}");
         // What this process uses is a part of what is busy; both are known on any Linux.
-        assert!(own_ticks(&|path| std::fs::read_to_string(path).ok()).is_some());
+        assert!(own_ticks(&read_file).is_some());
+        // A file of several reads, and one that is not there.
+        let file = std::env::current_exe().unwrap().with_file_name(format!("read-{}", std::process::id()));
+        let text = "0123456789".repeat(READ);
+        std::fs::write(&file, &text).unwrap();
+        let read = read_file(file.to_str().unwrap());
+        std::fs::remove_file(&file).unwrap();
+        assert!(read.is_some_and(|read| read == text));
+        assert_eq!(read_file("/nowhere"), None);
     }
 }
