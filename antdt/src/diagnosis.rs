@@ -13,6 +13,10 @@ use serde_json::{Value as Json, json};
 /// 1.3x, from which a worker is a straggler.
 const DATA_WAIT_SHARE: f64 = 0.25;
 
+/// Share of the time that a CPU quota took from a node, from which on it is told although the node is no straggler. 0.1: a plan that
+/// gains less is hardly worth its change.
+const THROTTLED_SHARE: f64 = 0.1;
+
 /// Share of a step from which on a worker's wait for others is told, and share of the steps to which a worker that is waited for
 /// comes last. 0.1: a plan that gains less is hardly worth its change.
 const BARRIER_SHARE: f64 = 0.1;
@@ -59,6 +63,17 @@ pub fn render(reply: &DiagnoseReply) -> String {
     for node in running.iter().filter(|node| node.data_wait_share >= DATA_WAIT_SHARE) {
         let _ = writeln!(text, "{} computes no slower than its peers", name(node));
         waiting(&mut text, node);
+    }
+    for node in &running {
+        let throttled = node.load.as_ref().and_then(|load| load.cpu_throttled).unwrap_or_default();
+        if let (true, Some(evidence)) = (throttled >= THROTTLED_SHARE, node.load.as_ref().and_then(evidence))
+        {
+            let _ = writeln!(
+                text,
+                "{} is held back by its CPU quota, though most of its batches are no slower than those of its peers\n  {evidence}",
+                name(node)
+            );
+        }
     }
     let workers = running.iter().filter(|node| node.batch_size > 0).count();
     let known = running.iter().filter(|node| node.ratio.is_some()).count();
@@ -605,6 +620,31 @@ mod tests {
         let some = NodeLoad { host_busy: Some(0.2), cpu_throttled: Some(0.0), ..NodeLoad::default() };
         assert_eq!(evidence(&some).as_deref(), Some("CPUs of the host 20 % busy"));
         assert_eq!(evidence(&NodeLoad::default()), None);
+    }
+
+    #[test]
+    fn a_node_that_its_quota_holds_back_for_few_of_its_batches_is_named() {
+        let mut reply = reply(Vec::new());
+        let load = |throttled| {
+            Some(NodeLoad {
+                over_ns: 10_000_000_000,
+                cpu_quota: Some(0.5),
+                cpu_throttled: Some(throttled),
+                ..NodeLoad::default()
+            })
+        };
+        reply.nodes[0].load = load(0.72);
+        let expected = "\nworker-0 is held back by its CPU quota, though most of its batches are no slower than those of its peers\n  \
+            cgroup throttled 72 % of the last 10 s, CPU quota 0.5\n";
+        let text = render(&reply);
+        assert!(text.contains(expected), "{text}");
+        reply.nodes[0].load = load(0.05);
+        reply.nodes[1].load = load(0.72);
+        let text = render(&reply);
+        assert!(
+            !text.contains("is held back"),
+            "too little, and a straggler is told with its evidence: {text}"
+        );
     }
 
     #[test]
