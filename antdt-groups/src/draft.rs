@@ -36,6 +36,8 @@ pub struct Draft<'a> {
     initiator: Slot,
     held: &'a [Slot],
     rng: &'a mut DetRng,
+    /// Progress of the median worker, once it was asked for.
+    median: Option<u64>,
     groups: Vec<(GroupOrigin, Vec<Slot>)>,
 }
 
@@ -47,7 +49,7 @@ impl<'a> Draft<'a> {
         held: &'a [Slot],
         rng: &'a mut DetRng,
     ) -> Self {
-        Self { roster, filter, initiator, held, rng, groups: Vec::new() }
+        Self { roster, filter, initiator, held, rng, median: None, groups: Vec::new() }
     }
 
     /// The groups, in the order in which they were formed, their members in order of nodes.
@@ -95,10 +97,15 @@ impl<'a> Draft<'a> {
         (self.roster[slot].progress >= self.least()).then(|| self.candidate(slot))
     }
 
-    /// Returns whether the initiator is so far behind the median of all workers that a worker at the median
-    /// would not draft it. O(workers).
-    pub fn initiator_lags(&self) -> bool {
-        self.roster[self.initiator].progress < self.filter.least(self.roster.progress_median())
+    /// Returns whether a worker is so far behind the median of all workers that a worker at the median would not draft
+    /// it. O(workers) for the first one of a draft that is far behind the foremost worker, and O(1) for all others.
+    pub fn lags(&mut self, candidate: Candidate) -> bool {
+        let progress = self.roster[candidate.slot].progress;
+        if progress >= self.filter.least(self.roster.progress_max()) {
+            return false;
+        }
+        let median = *self.median.get_or_insert_with(|| self.roster.progress_median());
+        progress < self.filter.least(median)
     }
 
     /// Returns whether a worker is on the active side, for policies that have an active and a passive side.

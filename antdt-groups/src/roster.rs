@@ -106,6 +106,11 @@ impl Roster {
         self.idle.range((least, 0)..).map(|(_, slot)| *slot)
     }
 
+    /// The greatest progress that any worker ever had.
+    pub(crate) const fn progress_max(&self) -> u64 {
+        self.progress_max
+    }
+
     /// The middle one of all progresses, the higher one of two. O(n).
     pub(crate) fn progress_median(&self) -> u64 {
         if self.progress_max == 0 || self.present.is_empty() {

@@ -153,7 +153,7 @@ fn every_worker_of_a_host_is_its_head_as_often_as_others() {
     assert!(heads.iter().all(|count| (f64::from(*count) - even).abs() < most), "{heads:?}");
 }
 
-/// Workers that ask at their own pace: one that has a pair, or none now, begins its next step.
+/// Workers that ask at their own pace: one that has averaged, or has no group now, begins its next step.
 struct Pace {
     generator: GroupGenerator,
     /// Time of each worker's step, and when the one under way ends; `None` while it waits.
@@ -161,22 +161,32 @@ struct Pace {
     made: Vec<u64>,
     /// How long each worker waited.
     waited: Vec<u64>,
-    pairs: Vec<[u32; 2]>,
+    groups: Vec<Vec<u32>>,
 }
 
 impl Pace {
-    fn run(times: &[u64], until: u64, seed: u64) -> Self {
-        let config = GeneratorConfig { seed: Seed(seed), bridges: false, ..GeneratorConfig::default() };
-        let mut generator = GroupGenerator::new(config, Box::new(Bipartite)).unwrap();
+    /// Pairs on one host.
+    fn pairs(times: &[u64], until: u64, seed: u64) -> Self {
+        Self::run(Box::new(Bipartite), u32::MAX, times, until, seed)
+    }
+
+    fn run(policy: Box<dyn GroupPolicy>, per_host: u32, times: &[u64], until: u64, seed: u64) -> Self {
+        // Pairs are drawn from all, and need no bridges.
+        let config = GeneratorConfig {
+            seed: Seed(seed),
+            bridges: policy.group_size() > 2,
+            ..GeneratorConfig::default()
+        };
+        let mut generator = GroupGenerator::new(config, policy).unwrap();
         for index in 0..u32::try_from(times.len()).unwrap() {
-            generator.hello(JobTime::ZERO, holder(index), 0).unwrap();
+            generator.hello(JobTime::ZERO, holder(index), index / per_host).unwrap();
         }
         while generator.poll_effect().is_some() {}
         let mut rng = Seed(seed).rng();
         // They begin at different moments.
         let steps = times.iter().map(|time| (*time, Some(rng.below(*time)))).collect();
         let none = vec![0; times.len()];
-        let mut pace = Self { generator, steps, made: none.clone(), waited: none, pairs: Vec::new() };
+        let mut pace = Self { generator, steps, made: none.clone(), waited: none, groups: Vec::new() };
         for now in 0..until {
             pace.tick(now);
         }
@@ -205,7 +215,7 @@ impl Pace {
                     let done = self.generator.done(JobTime(now), to, go.key, ReduceOutcome::Reduced);
                     done.unwrap();
                     if to == go.members[0] {
-                        self.pairs.push([go.members[0].node.index, go.members[1].node.index]);
+                        self.groups.push(go.members.iter().map(|member| member.node.index).collect());
                     }
                 }
                 GeneratorEffect::Commit { to, .. } | GeneratorEffect::Skip { to, .. } => {
@@ -223,9 +233,9 @@ impl Pace {
 fn pairs_are_of_an_active_and_a_passive_worker_and_each_active_one_meets_each_passive_one() {
     for workers in 2_u32..9 {
         let times: Vec<u64> = (0..workers).map(|index| 100 + u64::from(index)).collect();
-        let pace = Pace::run(&times, 40_000, workers.into());
-        let met: BTreeSet<[u32; 2]> = pace.pairs.iter().copied().collect();
-        assert!(met.iter().all(|[a, b]| a % 2 != b % 2), "{met:?}");
+        let pace = Pace::pairs(&times, 40_000, workers.into());
+        let met: BTreeSet<Vec<u32>> = pace.groups.iter().cloned().collect();
+        assert!(met.iter().all(|pair| pair.len() == 2 && pair[0] % 2 != pair[1] % 2), "{met:?}");
         assert_eq!(met.len() as u32, (workers / 2) * workers.div_ceil(2), "{workers}: {met:?}");
     }
 }
@@ -233,8 +243,8 @@ fn pairs_are_of_an_active_and_a_passive_worker_and_each_active_one_meets_each_pa
 #[test]
 fn active_workers_average_in_each_step_and_passive_ones_wait_for_nobody() {
     for workers in [2_usize, 4, 8] {
-        let pace = Pace::run(&vec![100; workers], 20_000, 1);
-        let of = |index: u32| pace.pairs.iter().filter(|pair| pair.contains(&index)).count() as u64;
+        let pace = Pace::pairs(&vec![100; workers], 20_000, 1);
+        let of = |index: u32| pace.groups.iter().filter(|pair| pair.contains(&index)).count() as u64;
         for index in 0..workers {
             let (made, waited) = (pace.made[index], pace.waited[index]);
             if index % 2 == 1 {
@@ -252,12 +262,33 @@ fn a_slow_worker_does_not_set_the_pace_of_the_others_and_is_not_left_alone() {
     for slow in 0..8_usize {
         let mut times = vec![100; 8];
         times[slow] = 1_000;
-        let pace = Pace::run(&times, 50_000, 3);
+        let pace = Pace::pairs(&times, 50_000, 3);
         for index in (0..8).filter(|index| *index != slow) {
             // Of 500 steps without any wait: one that asks waits half a step of a like one on average.
             assert!(pace.made[index] > 250, "{index} beside slow {slow}: {:?}", pace.made);
         }
-        let of_slow = pace.pairs.iter().filter(|pair| pair.contains(&(slow as u32))).count();
+        let of_slow = pace.groups.iter().filter(|pair| pair.contains(&(slow as u32))).count();
         assert!(of_slow > 40, "{slow}: {of_slow} of {} steps", pace.made[slow]);
+    }
+}
+
+/// A fast worker that averaged with it often enough is as far behind, and nobody but it drafts either: they would keep its pace.
+#[test]
+fn a_worker_that_is_far_behind_does_not_keep_its_host_behind() {
+    for seed in 0..10 {
+        let run = |factor: u64| {
+            let mut times = vec![100; 8];
+            times[1] *= factor;
+            Pace::run(Box::new(InterIntra::new(3).unwrap()), 4, &times, 20_000, seed)
+        };
+        let (even, pace) = (run(1), run(5));
+        let fast = |pace: &Pace| pace.made.iter().sum::<u64>() - pace.made[1];
+        assert!(4 * fast(&pace) > 3 * fast(&even), "{:?} and {:?}", pace.made, even.made);
+        // It is not left alone, and averages inside and outside of its host.
+        let of_slow: Vec<_> = pace.groups.iter().filter(|group| group.contains(&1)).collect();
+        assert!(4 * of_slow.len() as u64 > pace.made[1], "{} of {}", of_slow.len(), pace.made[1]);
+        let met: BTreeSet<bool> =
+            of_slow.iter().copied().flatten().filter(|it| **it != 1).map(|it| *it < 4).collect();
+        assert_eq!(met.len(), 2, "{of_slow:?}");
     }
 }

@@ -111,11 +111,10 @@ impl Room {
             0 => Box::new(Random::new(size).unwrap()),
             1 => Box::new(Random::buffered(size).unwrap()),
             2 | 3 => Box::new(Division::new(size).unwrap()),
-            4 => Box::new(InterIntra::new(size).unwrap()),
             5 => Box::new(Kin),
             6 => Box::new(Bipartite),
             7 | 8 => Box::new(FirstToArrive::new(size).unwrap()),
-            _ => Box::new(InterIntra::new(size).unwrap().with_laggards_in_a_single_phase()),
+            _ => Box::new(InterIntra::new(size).unwrap()),
         };
         let gap_max = 1 + rng.below(4);
         let config = GeneratorConfig {
