@@ -594,6 +594,21 @@ fn an_epoch_that_is_interrupted_as_it_is_evaluated_has_its_evaluation_in_the_res
 }
 
 #[test]
+fn a_job_goes_on_after_an_evaluation_with_the_workers_and_servers_that_it_was_scaled_to() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path();
+    let job = slow_job(&[MODES[1], &["--eval-every", "epoch"]].concat(), dir);
+    to_servers(&job, 3, dir);
+    wait_for("a change of the workers", || ask(&["scale", "3"], dir).ok());
+    let output = finish(job);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    counted_twice(dir, false);
+    let config = report(dir).config;
+    assert_eq!((&*config["nproc-per-node"], &*config["servers"]), ("3", "3"));
+    assert_eq!(newest(dir).unwrap().manifest().servers, 3);
+}
+
+#[test]
 fn a_resumed_job_is_bit_for_bit_the_one_that_was_not_interrupted() {
     is_bit_for_bit_resumed(&["--optimizer", "adam", "--epochs", "2"]);
 }

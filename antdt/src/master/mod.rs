@@ -261,10 +261,27 @@ pub(crate) async fn run_or_take_over(
             return Ok(report);
         };
         let resume = report.checkpoint.map(|checkpoint| checkpoint.folder).or_else(|| now.resume.clone());
-        now = JobSpec { resume, job_id: Some(report.job_id), ..spec.in_mode(mode) };
+        let scaled = as_scaled(spec.in_mode(mode), &behind);
+        now = JobSpec { resume, job_id: Some(report.job_id), ..scaled };
         let seams = make();
         fleet = Fleet::new(seams.launcher, now.quiet);
         (parts, again, before) = ((seams.store, seams.recorder), seams.again, Some(behind));
+    }
+}
+
+/// The job with as many workers and servers as it has by now. A number that another setting forbids, such as that of a straggler
+/// that is gone, stays as it was.
+fn as_scaled(spec: JobSpec, behind: &Before) -> JobSpec {
+    let servers = if spec.servers > 0 && behind.servers > 0 { behind.servers } else { spec.servers };
+    let spec = JobSpec { servers, ..spec };
+    let scaled = JobSpec { workers: behind.workers, ..spec.clone() };
+    match scaled.validate() {
+        Ok(()) => scaled,
+        Err(error) => {
+            let (workers, wanted) = (spec.workers, scaled.workers);
+            tracing::warn!(%error, "the job goes on with {workers} workers, and not with {wanted}");
+            spec
+        }
     }
 }
 
@@ -313,6 +330,9 @@ struct Before {
     /// Samples of each worker.
     samples: BTreeMap<NodeId, u64>,
     duplicated: u64,
+    /// Numbers of workers and servers that the user has scaled the job to.
+    workers: u32,
+    servers: u32,
     /// How long that took.
     took: Duration,
     /// When the job began, since the epoch of the system's clock.
@@ -515,6 +535,8 @@ async fn run_once(
         shards: Vec::new(),
         samples: BTreeMap::new(),
         duplicated: 0,
+        workers: spec.workers,
+        servers: spec.servers,
         took: Duration::ZERO,
         job_start,
     });
@@ -564,7 +586,7 @@ async fn run_once(
         ledger: ledger.as_ref().map(ShardService::handle),
         parked: parked.clone(),
         recorder: Arc::clone(&recorder),
-        servers,
+        servers: Arc::clone(&servers),
         restorer,
         journal: journaled.as_ref().map(|dir| HeadJournal::new(dir, state)),
         lead: run_dir.as_ref().map(RunDir::lead),
@@ -697,7 +719,8 @@ async fn run_once(
     shards.extend(spans.into_iter().map(|span| span.later(earlier)));
     let next = next.map(|mode| {
         let (recorder, shards, samples) = (recorder.clone(), shards.clone(), by_worker.clone());
-        (mode, Before { recorder, shards, samples, duplicated, took, job_start })
+        let [workers, servers] = [&workers, &servers].map(|count| count.load(Ordering::Relaxed));
+        (mode, Before { recorder, shards, samples, duplicated, workers, servers, took, job_start })
     });
     let report =
         report(spec, job, outcome, (&counts, missing), recorder, (shards, by_worker, duplicated), took);
