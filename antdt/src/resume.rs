@@ -193,6 +193,14 @@ pub(crate) fn prepare(
         // Shards of all of them may be out of their order already.
         epochs = epochs.max(before);
     }
+    // The job ended between the checkpoint of an epoch and its evaluation, which comes first then.
+    let evaluates = found.acked + found.quarantined == found.total
+        && before.epochs == Epochs::Finite(done)
+        && spec.eval_every.is_after(done, spec.epochs)
+        && master::lacks_evaluation(folder.path(), done);
+    if evaluates {
+        epochs = done;
+    }
     let dataset = DatasetSpec { cut: before.cut, epochs: Epochs::Finite(epochs), ..dataset.clone() };
     let snapshot = cut.snapshot().continued(dataset.clone()).map_err(|error| {
         // As the flags are called.
@@ -207,7 +215,7 @@ pub(crate) fn prepare(
         })
     })?;
     let counts = snapshot.counts();
-    if counts.todo == 0 {
+    if counts.todo == 0 && !evaluates {
         return Err(ResumeError::Done { path, samples: counts.acked, epochs: spec.epochs });
     }
     let mut text = passed_over.into_iter().map(|line| line + "\n").collect::<String>();
@@ -221,6 +229,9 @@ pub(crate) fn prepare(
         counts.total + later,
         counts.todo + later
     );
+    if evaluates {
+        text += &format!("; the evaluation after epoch {done} comes first");
+    }
     if manifest.epochs != spec.epochs {
         text += &format!("; {} epochs, {} before", spec.epochs, manifest.epochs);
     }

@@ -594,6 +594,33 @@ fn an_epoch_that_is_interrupted_as_it_is_evaluated_has_its_evaluation_in_the_res
 }
 
 #[test]
+fn an_epoch_whose_job_died_before_its_evaluation_is_evaluated_when_the_job_is_resumed() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().to_str().unwrap();
+    let every = ["--eval-every", "epoch", "--data", "synthetic:500", "--quiet"];
+    succeed(&mut program(false, &[HELD_OUT, &every, &["--epochs", "1", "--report-dir", dir]].concat()));
+    let first = report(folder.path());
+    let died = || std::fs::remove_file(folder.path().join("run/checkpoints/evaluations.json")).unwrap();
+    let resumed = |epochs: &str| {
+        succeed(&mut program(false, &["--resume", dir, "--epochs", epochs, "--quiet"]));
+        report(folder.path())
+    };
+    // What a `kill -9` leaves that comes after the last checkpoint of an epoch: the model, and no word of how good it is.
+    died();
+    let again = resumed("1");
+    assert_eq!(evaluated(&again), [1]);
+    assert_eq!(again.evaluations[0].metrics, first.evaluations[0].metrics);
+    let error = fail(&mut program(false, &["--resume", dir, "--quiet"]));
+    assert!(error.contains("nothing is left to train"), "{error}");
+    died();
+    let more = resumed("3");
+    assert_eq!(evaluated(&more), [1, 2, 3]);
+    assert!(more.samples.is_exact(), "{:?}", more.samples);
+    let text = more.resumed.unwrap();
+    assert!(text.contains("the evaluation after epoch 1 comes first"), "{text}");
+}
+
+#[test]
 fn a_job_goes_on_after_an_evaluation_with_the_workers_and_servers_that_it_was_scaled_to() {
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path();

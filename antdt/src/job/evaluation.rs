@@ -27,6 +27,15 @@ impl EvalEvery {
             Self::Epochs(every) => (done / every).saturating_add(1).saturating_mul(every).min(epochs),
         }
     }
+
+    /// Returns whether a job of `epochs` epochs evaluates its model once `done` epochs are trained, besides what it does
+    /// at its end in any case.
+    pub(crate) const fn is_after(self, done: u32, epochs: u32) -> bool {
+        match self {
+            Self::End => false,
+            Self::Epochs(every) => done > 0 && (done.is_multiple_of(every) || done == epochs),
+        }
+    }
 }
 
 impl fmt::Display for EvalEvery {
@@ -181,6 +190,11 @@ mod tests {
         assert_eq!(course("9", 5), [5]);
         assert_eq!(every("2").next(3, 9), 4, "a job that was resumed in between keeps the rhythm");
         assert_eq!(every(&u32::MAX.to_string()).next(7, 9), 9);
+        for (text, epochs) in [("epoch", 3), ("2", 5), ("9", 5)] {
+            let after: Vec<u32> = (0..=epochs).filter(|done| every(text).is_after(*done, epochs)).collect();
+            assert_eq!(after, course(text, epochs));
+        }
+        assert!(!every("end").is_after(5, 5), "nobody writes down what it finds");
         for text in ["end", "epoch", "4"] {
             assert_eq!(every(text).to_string(), text);
         }

@@ -17,13 +17,23 @@ fn file(checkpoints: &Path) -> Option<PathBuf> {
 
 /// Reads the evaluations after fewer epochs than `before`; none if there are none that can be read.
 pub(super) fn read(checkpoints: &Path, before: u32) -> Vec<EvaluationEntry> {
+    let mut entries = all(checkpoints);
+    entries.retain(|entry| entry.epoch < before && entry.samples > 0);
+    entries
+}
+
+/// Whether the job ended before it wrote down what its evaluation after so many epochs found, or that there was nothing to evaluate.
+/// `false` if that is not written down where the checkpoints are.
+pub(crate) fn lacks(checkpoints: &Path, epoch: u32) -> bool {
+    file(checkpoints).is_some() && all(checkpoints).iter().all(|entry| entry.epoch != epoch)
+}
+
+/// All entries, also those of evaluations without a sample.
+fn all(checkpoints: &Path) -> Vec<EvaluationEntry> {
     let text = file(checkpoints).and_then(|file| std::fs::read_to_string(file).ok());
     let Some(text) = text else { return Vec::new() };
     match serde_json::from_str::<Vec<EvaluationEntry>>(&text) {
-        Ok(mut entries) => {
-            entries.retain(|entry| entry.epoch < before);
-            entries
-        }
+        Ok(entries) => entries,
         Err(error) => {
             tracing::warn!(%error, folder = %checkpoints.display(), "earlier evaluations cannot be read; they are counted anew");
             Vec::new()
@@ -31,10 +41,13 @@ pub(super) fn read(checkpoints: &Path, before: u32) -> Vec<EvaluationEntry> {
     }
 }
 
-/// Replaces the evaluations of the job. That they cannot be written ends no job.
-pub(super) fn write(checkpoints: &Path, entries: &[EvaluationEntry]) {
+/// Replaces the evaluations of the job. After so many epochs as `nothing` says the model had no sample to be evaluated on. That
+/// they cannot be written ends no job.
+pub(super) fn write(checkpoints: &Path, entries: &[EvaluationEntry], nothing: Option<u32>) {
     let Some(file) = file(checkpoints) else { return };
-    let text = serde_json::to_string_pretty(entries).expect("plain values");
+    let without = nothing.map(|epoch| EvaluationEntry { epoch, ..EvaluationEntry::default() });
+    let entries: Vec<&EvaluationEntry> = entries.iter().chain(&without).collect();
+    let text = serde_json::to_string_pretty(&entries).expect("plain values");
     if let Err(error) = run_dir::replace(&file, 0o644, &text, Durability::Disk) {
         tracing::warn!(%error, file = %file.display(), "evaluations cannot be written; a resumed job will count them anew");
     }
@@ -52,11 +65,25 @@ mod tests {
         let entries: Vec<EvaluationEntry> = (1..=3)
             .map(|epoch| EvaluationEntry { epoch, samples: 10, ..EvaluationEntry::default() })
             .collect();
-        write(path, &entries);
+        write(path, &entries, None);
         assert_eq!(read(path, 3), entries[..2]);
         assert_eq!(read(path, 4), entries);
         std::fs::write(path.join(FILE), "[{").unwrap();
         assert_eq!(read(path, 4), []);
         assert_eq!(read(Path::new("s3://bucket/job"), 4), []);
+    }
+
+    #[test]
+    fn an_evaluation_lacks_until_it_is_written_down_or_that_it_had_no_sample() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path();
+        let first = EvaluationEntry { epoch: 1, samples: 10, ..EvaluationEntry::default() };
+        let lacking = || [1, 2, 3].map(|epoch| lacks(path, epoch));
+        assert_eq!(lacking(), [true; 3]);
+        write(path, std::slice::from_ref(&first), None);
+        assert_eq!(lacking(), [false, true, true]);
+        write(path, std::slice::from_ref(&first), Some(2));
+        assert_eq!((lacking(), read(path, 9)), ([false, false, true], vec![first]));
+        assert!(!lacks(Path::new("s3://bucket/job"), 1), "nothing is written down there");
     }
 }

@@ -71,6 +71,7 @@ use service::{ControlService, Parked};
 use shards::{ShardTap, ShardWatch};
 
 pub use claim::ClaimError;
+pub(crate) use evaluations::lacks as lacks_evaluation;
 pub(crate) use fleet::Fleet;
 pub(crate) use journal::{Orphaned, first_checkpoint};
 #[cfg(feature = "cli")]
@@ -731,7 +732,7 @@ async fn run_once(
 fn note_evaluation(spec: &JobSpec, until: u32, recorder: &mut Recorder) -> bool {
     let evaluated = recorder.evaluated(until);
     if let (true, Some(place)) = (evaluated, &spec.checkpoint_dir) {
-        evaluations::write(place, &recorder.evaluations);
+        evaluations::write(place, &recorder.evaluations, None);
     }
     evaluated
 }
@@ -748,6 +749,9 @@ fn after_evaluation(spec: &JobSpec, until: u32, acked: u64, recorder: &mut Recor
             }
             Some(Verdict::Stop(_) | Verdict::GoOn) | None => {}
         }
+    } else if let Some(place) = &spec.checkpoint_dir {
+        // Whoever resumes the job need not try again.
+        evaluations::write(place, &recorder.evaluations, Some(until));
     }
     if until >= spec.epochs {
         return Ok(false);
