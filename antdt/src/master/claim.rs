@@ -1,10 +1,14 @@
 //! [`Claim`]: a folder of checkpoints is of one job at a time.
 //!
-//! Two jobs in one folder would number their checkpoints alike and delete each other's. A lock on the folder, which the kernel takes
-//! from a process that ends, keeps them apart on one host. Masters that etcd elects need none: one that stands still has its
-//! lock as long as it lives, and another one leads.
+//! Two jobs in one folder would number their checkpoints alike and delete each other's. A lock on a file in it, which the kernel takes
+//! from a process that ends, keeps them apart. Shared file systems pass the lock of a file that is open for writing on to their
+//! server (NFS, CephFS, Lustre, SMB), and that of a folder not, so that it keeps masters on several hosts apart as well; a server
+//! takes it from a host that is silent. A heartbeat of our own in a file would do the same with a wait at each start, and would
+//! not stop a master that stood still. Masters that etcd elects need none: one that stands still has its lock as long as it lives,
+//! and another one leads.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
@@ -12,13 +16,17 @@ use std::time::Duration;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
+/// Name of the file that is locked. It stays: a lock on a file that another one may remove holds nothing.
+const FILE: &str = "claim";
+
 /// Pause between two tries.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// The folder belongs to another job.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "--checkpoint-dir = {}: a job that runs keeps its checkpoints there; name another folder, or wait until that job has ended",
+    "--checkpoint-dir = {}: a job that runs keeps its checkpoints there; name another folder, or wait until that job has ended (after \
+     the death of its host, until the file server takes the lock on `claim` from it)",
     path.display()
 )]
 pub struct ClaimError {
@@ -29,7 +37,7 @@ pub struct ClaimError {
 /// The right to write checkpoints into a folder, as long as it lives.
 #[derive(Debug)]
 pub(super) struct Claim {
-    _folder: File,
+    _file: File,
 }
 
 impl Claim {
@@ -42,11 +50,11 @@ impl Claim {
         if !place.is_dir() {
             return Ok(None);
         }
-        let Ok(folder) = File::open(place) else { return Ok(None) };
+        let Ok(file) = open(place) else { return Ok(None) };
         let mut left = patience;
         loop {
-            match flock(&folder, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => return Ok(Some(Self { _folder: folder })),
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(Some(Self { _file: file })),
                 Err(Errno::WOULDBLOCK) if left.is_zero() => {
                     return Err(ClaimError { path: place.to_owned() });
                 }
@@ -63,9 +71,28 @@ impl Claim {
     }
 }
 
+fn open(place: &Path) -> io::Result<File> {
+    OpenOptions::new().write(true).create(true).truncate(false).open(place.join(FILE))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_lock_is_on_a_file_that_is_open_for_writing_which_a_file_server_hears_of() {
+        let folder = tempfile::tempdir().unwrap();
+        let take = || Claim::take(folder.path(), PAUSE);
+        let elsewhere = open(folder.path()).unwrap();
+        flock(&elsewhere, FlockOperation::NonBlockingLockExclusive).unwrap();
+        take().unwrap_err();
+        drop(elsewhere);
+        let claim = take().unwrap().unwrap();
+        let mode = rustix::fs::fcntl_getfl(&claim._file).unwrap();
+        assert!(mode.contains(rustix::fs::OFlags::WRONLY), "{mode:?}");
+        drop(claim);
+        assert!(folder.path().join(FILE).exists());
+    }
 
     #[test]
     fn a_folder_is_of_one_job_until_that_has_ended() {
