@@ -180,6 +180,16 @@ pub trait Communicator: Send {
     /// See [`CollectiveError`]; `bytes` are then as they were.
     fn broadcast(&mut self, root: Rank, bytes: &mut Vec<u8>) -> Result<(), CollectiveError>;
 
+    /// Copies `mine` of `root` into `into` of all other members, without memory of its own; `into` of `root` and
+    /// `mine` of the others are ignored. All members pass the same length.
+    ///
+    /// # Errors
+    /// See [`CollectiveError`]; also if a member passes another length than `root`. `into` may then hold a part
+    /// of what `root` has.
+    fn broadcast_into(&mut self, root: Rank, mine: &[u8], into: &mut [u8]) -> Result<(), CollectiveError> {
+        broadcast_by_copy(self, root, mine, into)
+    }
+
     /// Waits until all members have called this.
     ///
     /// # Errors
@@ -194,6 +204,28 @@ pub trait Communicator: Send {
     /// # Errors
     /// See [`CollectiveError`]; also if the weight is negative or not finite. `data` are then as they were.
     fn weighted_mean(&mut self, data: &mut [f32], weight: f64) -> Result<WeightedMean, CollectiveError>;
+}
+
+/// A [`Communicator::broadcast_into`] by way of a [`Communicator::broadcast`].
+pub(in crate::runtime) fn broadcast_by_copy<C: Communicator + ?Sized>(
+    communicator: &mut C,
+    root: Rank,
+    mine: &[u8],
+    into: &mut [u8],
+) -> Result<(), CollectiveError> {
+    let gives = communicator.group().me() == root;
+    let mut bytes = if gives { mine.to_vec() } else { Vec::new() };
+    communicator.broadcast(root, &mut bytes)?;
+    if gives {
+        return Ok(());
+    }
+    let (len, due) = (bytes.len(), into.len());
+    if len != due {
+        let what = format!("a broadcast of {len} bytes into {due}; all members must pass the same length");
+        return Err(CollectiveError::Invalid { what });
+    }
+    into.copy_from_slice(&bytes);
+    Ok(())
 }
 
 /// Implements the calls of a [`Communicator`] by passing them on to another one.
@@ -256,6 +288,10 @@ macro_rules! forward {
 
         fn broadcast(&mut $self, root: Rank, bytes: &mut Vec<u8>) -> Result<(), CollectiveError> {
                 $inner.broadcast(root, bytes)
+            }
+
+        fn broadcast_into(&mut $self, root: Rank, mine: &[u8], into: &mut [u8]) -> Result<(), CollectiveError> {
+                $inner.broadcast_into(root, mine, into)
             }
 
         fn barrier(&mut $self) -> Result<(), CollectiveError> {

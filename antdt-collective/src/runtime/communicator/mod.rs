@@ -18,6 +18,8 @@ use antdt_core::Rank;
 
 pub use buffer::{CommunicatorBuffer, Halves};
 pub use collectives::Communicator;
+#[cfg(feature = "cuda")]
+pub(in crate::runtime) use collectives::broadcast_by_copy;
 pub(in crate::runtime) use collectives::forward;
 pub use config::CommunicatorConfig;
 use execution::Execution;
@@ -567,6 +569,16 @@ impl<T: Transport> ScheduledCommunicator<T> {
     }
 
     // Bytes that nobody folds, in place.
+    // How so many bytes of a root get to all others.
+    fn broadcasting(&self, root: Rank, len: usize) -> Schedule {
+        let algorithm: &dyn Algorithm = if len <= self.cost.burst.min(BROADCAST_SEGMENT) {
+            &BinomialBroadcast { root }
+        } else {
+            &ChainBroadcast { root, segment: BROADCAST_SEGMENT }
+        };
+        algorithm.schedule(self.me(), self.world(), len)
+    }
+
     fn execute(
         &mut self,
         mut call: Exchange,
@@ -797,12 +809,7 @@ impl<T: Transport> Communicator for ScheduledCommunicator<T> {
         // All exchange lengths first: members that disagree about the root find out.
         let lens = self.numbers(&call, bytes.len() as u64)?;
         let len = self.checked_len(&[lens[root.0 as usize]])?;
-        let algorithm: &dyn Algorithm = if len <= self.cost.burst.min(BROADCAST_SEGMENT) {
-            &BinomialBroadcast { root }
-        } else {
-            &ChainBroadcast { root, segment: BROADCAST_SEGMENT }
-        };
-        let schedule = algorithm.schedule(self.me(), self.world(), len);
+        let schedule = self.broadcasting(root, len);
         if self.me() == root {
             return self.execute(then(call), &schedule, bytes);
         }
@@ -810,6 +817,26 @@ impl<T: Transport> Communicator for ScheduledCommunicator<T> {
         self.execute(then(call), &schedule, &mut received)?;
         *bytes = received;
         Ok(())
+    }
+
+    fn broadcast_into(&mut self, root: Rank, mine: &[u8], into: &mut [u8]) -> Result<(), CollectiveError> {
+        self.check_root(root)?;
+        let gives = self.me() == root;
+        let len = if gives { mine.len() } else { into.len() };
+        let operation = Operation { root, len: len as u64, ..Operation::plain(OperationKind::Broadcast) };
+        let call = self.begin(operation, 0);
+        // All meet first, in one round: members that disagree about the root or the length find out.
+        self.numbers(&call, len as u64)?;
+        self.checked_len(&[len as u64])?;
+        let schedule = self.broadcasting(root, len);
+        if !gives {
+            return self.execute(then(call), &schedule, into);
+        }
+        Execution::into(mine, &mut [], ReduceOp::Max, &mut self.apart).run(
+            &mut self.transport,
+            &mut then(call),
+            &schedule,
+        )
     }
 
     fn barrier(&mut self) -> Result<(), CollectiveError> {

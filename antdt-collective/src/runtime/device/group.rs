@@ -16,6 +16,7 @@ use crate::frame::{Operation, OperationKind};
 use crate::group::Group;
 use crate::kernel;
 use crate::op::ReduceOp;
+use crate::runtime::communicator::broadcast_by_copy;
 use crate::runtime::process_group::ProcessGroup;
 use crate::runtime::{AbortHandle, Communicator, CommunicatorConfig, Halves, Transfer};
 use crate::schedule::split_even;
@@ -563,6 +564,15 @@ impl<C: Bulk + 'static> Communicator for DeviceGroup<C> {
         let received = self.run(&Job::Broadcast { root: root.0, data, len }, <[u8]>::to_vec)?;
         *bytes = received;
         Ok(())
+    }
+
+    fn broadcast_into(&mut self, root: Rank, mine: &[u8], into: &mut [u8]) -> Result<(), CollectiveError> {
+        self.check()?;
+        if !C::MOVES || self.comm.is_none() {
+            return self.below.broadcast_into(root, mine, into);
+        }
+        // The device has the bytes in memory of its own anyway.
+        broadcast_by_copy(self, root, mine, into)
     }
 
     fn barrier(&mut self) -> Result<(), CollectiveError> {

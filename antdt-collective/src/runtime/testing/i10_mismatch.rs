@@ -25,8 +25,17 @@ fn reduce<T: Transport, E: Element>(
     })
 }
 
+// As many zeros to all others.
+fn into<T: Transport>(
+    communicator: &mut ScheduledCommunicator<T>,
+    root: Rank,
+    len: usize,
+) -> Result<(), CollectiveError> {
+    communicator.broadcast_into(root, &vec![0; len], &mut vec![0; len])
+}
+
 /// What most members call, and what one of them calls.
-fn pairs<T: Transport>() -> [(&'static str, Call<T>, Call<T>); 10] {
+fn pairs<T: Transport>() -> [(&'static str, Call<T>, Call<T>); 13] {
     [
         ("length", |c| reduce::<T, f32>(c, 10, ReduceOp::Sum), |c| reduce::<T, f32>(c, 11, ReduceOp::Sum)),
         ("op", |c| reduce::<T, f32>(c, 10, ReduceOp::Sum), |c| reduce::<T, f32>(c, 10, ReduceOp::Max)),
@@ -41,6 +50,9 @@ fn pairs<T: Transport>() -> [(&'static str, Call<T>, Call<T>); 10] {
         ("gather", |c| reduce::<T, f32>(c, 10, ReduceOp::Sum), |c| c.all_gather_v(&[1, 2]).map(drop)),
         ("broadcast", Communicator::barrier, |c| c.broadcast(Rank(0), &mut vec![1])),
         ("root", |c| c.broadcast(Rank(0), &mut vec![1]), |c| c.broadcast(Rank(1), &mut vec![1])),
+        ("root of one into", |c| into(c, Rank(0), 9), |c| into(c, Rank(1), 9)),
+        ("length of one into", |c| into(c, Rank(0), 9), |c| into(c, Rank(0), 8)),
+        ("into", |c| into(c, Rank(0), 9), |c| c.broadcast(Rank(0), &mut vec![1; 9])),
         (
             "behind",
             |c| reduce::<T, f32>(c, 10, ReduceOp::Sum),

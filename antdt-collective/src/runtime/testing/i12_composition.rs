@@ -10,8 +10,8 @@ use crate::schedule::Choice;
 
 /// Checks invariant I12: an all-reduce equals a reduce-scatter followed by an all-gather of the parts, and
 /// gathering all operands and folding them in order, exactly for integers. A gather, an all-to-all and a
-/// scatter move every block to where it belongs, and a broadcast leaves the root's bytes everywhere, from and
-/// to every root.
+/// scatter move every block to where it belongs, and a broadcast, into memory of its own or of the caller,
+/// leaves the root's bytes everywhere, from and to every root.
 ///
 /// # Panics
 /// If the invariant is broken.
@@ -70,6 +70,10 @@ fn blocks<T: Transport>(communicator: &mut ScheduledCommunicator<T>, me: Rank, w
         let mut bytes = block(unit, me.0, 0);
         communicator.broadcast(root, &mut bytes).expect("all members broadcast");
         assert!(bytes == all[root.0 as usize], "root {root}, rank {me} of {world}, {unit}");
+        let mut into = vec![0; if root == me { 0 } else { bytes.len() }];
+        let mine = if root == me { &bytes[..] } else { &[] };
+        communicator.broadcast_into(root, mine, &mut into).expect("all members broadcast");
+        assert!(root == me || into == bytes, "into, root {root}, rank {me} of {world}, {unit}");
     }
     communicator.barrier().expect("all members meet");
 }
