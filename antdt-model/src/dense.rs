@@ -91,6 +91,12 @@ impl DenseParams {
         &mut self.values
     }
 
+    /// The parameters and what the optimizer keeps of them, for overwriting.
+    pub(crate) fn arrays_mut(&mut self) -> [&mut [f32]; 1 + STATE_MAX] {
+        let [first, second] = &mut self.state;
+        [&mut self.values, first, second]
+    }
+
     /// What the optimizer keeps, to be set to what was saved.
     pub(crate) fn state_mut(&mut self) -> [&mut [f32]; STATE_MAX] {
         let [first, second] = &mut self.state;

@@ -32,12 +32,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use antdt_core::{GroupKind, InvalidValue, ParamLayout, Seed};
+use antdt_core::{GroupKind, InvalidValue, Seed};
 
 use crate::given::Given;
 use crate::gradient::{SparseGradient, mean_scale};
 use crate::portion::Portion;
-use crate::replica::{ImportError, Replica};
+use crate::replica::Replica;
 use crate::rule::{Trained, UpdateRule};
 use crate::table::TableError;
 
@@ -304,41 +304,26 @@ impl LocalReplica {
         Ok(())
     }
 
-    /// Returns the model of the last average with this worker's optimizer state, and the state of the outer optimizer.
-    /// [`import`](Self::import) takes it over.
-    pub fn export(&self) -> Vec<u8> {
+    /// Returns what a worker that joins takes over: the model of the last average with this worker's optimizer state, and
+    /// the model of the outer optimizer if there is one. [`of_shared`](Self::of_shared) makes a replica of them.
+    pub fn shared(&self) -> (Replica, Option<&Replica>) {
         let mut base = self.model.clone();
         base.set(self.base(), &self.base_rows()).expect("the base has the shape of the model");
-        let mut bytes = base.export();
-        if let Some(outer) = &self.outer {
-            let of_model = bytes.len() as u64;
-            bytes.extend_from_slice(&outer.export());
-            bytes.extend_from_slice(&of_model.to_le_bytes());
-        }
-        bytes
+        (base, self.outer.as_deref())
     }
 
-    /// Decodes what [`export`](Self::export) wrote in a worker with the same layout, rules and seed.
-    ///
-    /// # Errors
-    /// If the bytes are damaged, have another version, or hold a model of another shape or optimizer.
-    pub fn import(
-        bytes: &[u8],
-        layout: &ParamLayout,
-        rule: &UpdateRule,
-        outer: Option<&UpdateRule>,
-        seed: Seed,
-    ) -> Result<Self, ImportError> {
-        let Some(outer) = outer else {
-            return Replica::import(bytes, layout, rule, seed).map(Self::new);
-        };
-        let cut = || ImportError::Damaged { len: bytes.len(), what: "it is cut off" };
-        let (models, of_model) = bytes.split_last_chunk::<8>().ok_or_else(cut)?;
-        let of_model = usize::try_from(u64::from_le_bytes(*of_model)).unwrap_or(usize::MAX);
-        let (model, base) = models.split_at_checked(of_model).ok_or_else(cut)?;
-        let model = Replica::import(model, layout, rule, seed)?;
-        let outer = Box::new(Replica::import(base, layout, outer, seed)?);
-        Ok(Self { base: Vec::new(), outer: Some(outer), ..Self::new(model) })
+    /// Returns a replica of what another worker [shared](Self::shared).
+    pub fn of_shared(model: Replica, outer: Option<Replica>) -> Self {
+        match outer {
+            Some(outer) => Self {
+                base: Vec::new(),
+                base_rows: BTreeMap::new(),
+                samples: 0,
+                model,
+                outer: Some(Box::new(outer)),
+            },
+            None => Self::new(model),
+        }
     }
 }
 
@@ -661,7 +646,7 @@ mod tests {
         let (dense, rows, samples) = gradient(2);
         worker.advance(&dense, &rows, samples).unwrap();
         assert_ne!(all(worker.model()), mean);
-        let given = Replica::import(&worker.export(), &layout(), sgd, Seed(3)).unwrap();
+        let given = worker.shared().0;
         worker.revert();
         assert_eq!((all(worker.model()), all(&given)), (mean.clone(), mean));
     }
@@ -695,7 +680,7 @@ mod tests {
         UpdateRule { rate, ..UpdateRule::new(Box::new(Momentum::nesterov(momentum))) }
     }
 
-    /// Trains with an outer optimizer in groups of three, of which the last worker is replaced in each round, by what another exports.
+    /// Trains with an outer optimizer in groups of three, of which the last worker is replaced in each round, by what another shares.
     fn replaced(seed: u64, rounds: u64, rule: &UpdateRule, outer: &UpdateRule) -> Vec<LocalReplica> {
         let worker = LocalReplica::with_outer(replica(rule), outer, Seed(3)).unwrap();
         let mut workers = vec![worker; 3];
@@ -707,8 +692,8 @@ mod tests {
                 }
             }
             average(&mut workers);
-            let bytes = workers[0].export();
-            workers[2] = LocalReplica::import(&bytes, &layout(), rule, Some(outer), Seed(3)).unwrap();
+            let (model, outer) = workers[0].shared();
+            workers[2] = LocalReplica::of_shared(model, outer.cloned());
         }
         workers
     }
@@ -839,20 +824,6 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_export_of_an_outer_optimizer_is_refused() {
-        let (sgd, outer) = (&rule("sgd", 0.5), &outer(OUTER_RATE, OUTER_MOMENTUM));
-        let bytes = LocalReplica::with_outer(replica(sgd), outer, Seed(3)).unwrap().export();
-        let import = |bytes: &[u8]| LocalReplica::import(bytes, &layout(), sgd, Some(outer), Seed(3));
-        import(&bytes).unwrap();
-        for len in 0..bytes.len() {
-            assert!(import(&bytes[..len]).is_err(), "{len}");
-        }
-        let plain = LocalReplica::new(replica(sgd)).export();
-        assert!(import(&plain).is_err());
-        assert!(LocalReplica::import(&bytes, &layout(), sgd, None, Seed(3)).is_err());
-    }
-
-    #[test]
     fn the_learning_rate_goes_by_the_samples_of_the_last_average_and_the_steps_are_the_workers_own() {
         let schedule = "step:every=1,factor=0.5".parse().unwrap();
         let rule = &UpdateRule { schedule, ..rule("adam", 0.5) };
@@ -868,7 +839,7 @@ mod tests {
         for (worker, steps) in workers.iter_mut().zip([3, 1]) {
             worker.advance(&dense, &rows, 2).unwrap();
             assert_eq!(worker.model().trained(), Trained { steps: steps + 1, samples: 8 });
-            let given = Replica::import(&worker.export(), &layout(), rule, Seed(3)).unwrap();
+            let given = worker.shared().0;
             assert_eq!(given.trained(), worker.model().trained());
         }
     }
@@ -881,7 +852,7 @@ mod tests {
         let (dense, rows, samples) = gradient(1);
         worker.advance(&dense, &rows, samples).unwrap();
         assert_ne!(all(worker.model()), before);
-        let given = Replica::import(&worker.export(), &layout(), sgd, Seed(3)).unwrap();
+        let given = worker.shared().0;
         assert_eq!(all(&given), before);
         worker.revert();
         assert_eq!((all(worker.model()), worker.samples()), (before, 0), "the steps since then are undone");

@@ -10,7 +10,7 @@ use crate::dense::{Change, DenseParams};
 use crate::gradient::{SparseGradient, mean_scale};
 #[cfg(feature = "runtime")]
 use crate::optimizer::Optimizer;
-use crate::optimizer::UpdateStep;
+use crate::optimizer::{STATE_MAX, UpdateStep};
 use crate::portion::Portion;
 use crate::rule::{Trained, UpdateRule};
 #[cfg(feature = "runtime")]
@@ -68,7 +68,7 @@ pub struct Replica {
 
 impl Replica {
     /// Version of the exported form. A process imports only bytes of its own version.
-    pub const VERSION: u32 = 3;
+    pub const VERSION: u32 = 4;
     const MAGIC: [u8; 4] = *b"ADTM";
     const CRC_LEN: usize = 4;
 
@@ -257,19 +257,41 @@ impl Replica {
         if values == rows { Ok(()) } else { Err(TableError::Length { values, rows, due: rows }) }
     }
 
+    /// Returns the flat vector and the optimizer's state of it, as they are in memory. An array that the optimizer
+    /// does not use is empty.
+    pub fn arrays(&self) -> [&[u8]; 1 + STATE_MAX] {
+        let [first, second] = self.dense.state();
+        [self.dense.values(), first, second].map(bytemuck::cast_slice)
+    }
+
+    /// Returns the [`arrays`](Self::arrays) for overwriting.
+    pub fn arrays_mut(&mut self) -> [&mut [u8]; 1 + STATE_MAX] {
+        self.dense.arrays_mut().map(bytemuck::cast_slice_mut)
+    }
+
     /// Returns the model as bytes, with its optimizer state and its numbers of steps and samples. Rows that
     /// no gradient has touched are left out: the importer computes them.
     pub fn export(&self) -> Vec<u8> {
-        let (values, [first, second]) = (self.dense.values(), self.dense.state());
+        self.encode(true)
+    }
+
+    /// As [`export`](Self::export), without the [`arrays`](Self::arrays), which go from memory to memory.
+    pub fn outline(&self) -> Vec<u8> {
+        self.encode(false)
+    }
+
+    fn encode(&self, whole: bool) -> Vec<u8> {
+        let arrays = if whole { self.arrays() } else { Default::default() };
         let [rows, row_values] = shape(self.layout());
         let stored = self.tables.stored_rows();
         let optimizer = self.rule.identity();
         let per_value = 1 + self.rule.optimizer.state_per_value();
         let row_len =
             8 + self.layout().tables().iter().map(|table| table.dim).max().unwrap_or(0) * 4 * per_value;
-        let floats_len = size_of_val(values) * per_value + stored * row_len;
+        let floats_len = arrays.iter().map(|array| array.len()).sum::<usize>() + stored * row_len;
         let head = Head {
-            dense_len: values.len() as u64,
+            whole,
+            dense_len: self.dense.values().len() as u64,
             rows,
             row_values,
             stored: stored as u64,
@@ -282,8 +304,8 @@ impl Replica {
         bytes.extend_from_slice(&Self::VERSION.to_le_bytes());
         bytes.extend_from_slice(&head);
         // All values in bulk, as they are in memory.
-        for floats in [values, first, second] {
-            bytes.extend_from_slice(bytemuck::cast_slice(floats));
+        for array in arrays {
+            bytes.extend_from_slice(array);
         }
         for (row, values, state) in self.tables.stored() {
             bytes.extend_from_slice(&row.to_le_bytes());
@@ -306,6 +328,30 @@ impl Replica {
         rule: &UpdateRule,
         seed: Seed,
     ) -> Result<Self, ImportError> {
+        Self::decode(bytes, true, layout, rule, seed)
+    }
+
+    /// Reads what [`outline`](Self::outline) wrote, as [`import`](Self::import) does. The
+    /// [`arrays`](Self::arrays) are zeros, to be overwritten.
+    ///
+    /// # Errors
+    /// As [`import`](Self::import).
+    pub fn from_outline(
+        bytes: &[u8],
+        layout: &ParamLayout,
+        rule: &UpdateRule,
+        seed: Seed,
+    ) -> Result<Self, ImportError> {
+        Self::decode(bytes, false, layout, rule, seed)
+    }
+
+    fn decode(
+        bytes: &[u8],
+        whole: bool,
+        layout: &ParamLayout,
+        rule: &UpdateRule,
+        seed: Seed,
+    ) -> Result<Self, ImportError> {
         let damaged = |what| ImportError::Damaged { len: bytes.len(), what };
         let (content, checksum) =
             bytes.split_last_chunk::<{ Self::CRC_LEN }>().ok_or_else(|| damaged("it is cut off"))?;
@@ -317,6 +363,9 @@ impl Replica {
         }
         let (head, mut rest) = postcard::take_from_bytes::<Head<'_>>(&content[8..])
             .map_err(|_| damaged("its head makes no sense"))?;
+        if head.whole != whole {
+            return Err(ImportError::Format);
+        }
         let [rows, row_values] = shape(layout);
         for (field, theirs, ours) in [
             ("dense parameters", head.dense_len, layout.dense_len() as u64),
@@ -337,9 +386,12 @@ impl Replica {
             Ok(taken)
         };
         let per_value = rule.optimizer.state_per_value();
-        let values = bytemuck::pod_collect_to_vec(take(layout.dense_len() * 4)?);
+        let values = match whole {
+            true => bytemuck::pod_collect_to_vec(take(layout.dense_len() * 4)?),
+            false => vec![0.0; layout.dense_len()],
+        };
         let mut dense = DenseParams::new(&*rule.optimizer, layout, 0..layout.dense_len(), values);
-        for state in dense.state_mut() {
+        for state in dense.state_mut().into_iter().filter(|_| whole) {
             let bytes: &mut [u8] = bytemuck::cast_slice_mut(state);
             bytes.copy_from_slice(take(bytes.len())?);
         }
@@ -366,6 +418,8 @@ impl Replica {
 /// What an exported model begins with, after magic and version: its shape, which must be the importer's, and how far it is trained.
 #[derive(Serialize, Deserialize)]
 struct Head<'a> {
+    /// Whether the flat vector and its state follow.
+    whole: bool,
     dense_len: u64,
     /// Rows of all tables.
     rows: u64,

@@ -52,6 +52,27 @@ fn an_imported_replica_goes_on_bit_for_bit_like_the_exporter() {
 }
 
 #[test]
+fn a_replica_whose_arrays_are_copied_into_its_outline_is_the_original() {
+    for name in REGISTRY.names() {
+        let rule = &UpdateRule::named(name, 0.1).unwrap();
+        for table in [false, true] {
+            let original = trained(rule, table);
+            let outline = original.outline();
+            let mut copy = Replica::from_outline(&outline, &layout(table), rule, Seed(4)).unwrap();
+            assert_ne!(original.export(), copy.export());
+            for (into, array) in copy.arrays_mut().into_iter().zip(original.arrays()) {
+                into.copy_from_slice(array);
+            }
+            assert_eq!(original.export(), copy.export());
+            let refused = Replica::import(&outline, &layout(table), rule, Seed(4)).unwrap_err();
+            assert_eq!(refused, ImportError::Format, "an outline is no model");
+            let refused = Replica::from_outline(&original.export(), &layout(table), rule, Seed(4));
+            assert!(matches!(refused, Err(ImportError::Format)));
+        }
+    }
+}
+
+#[test]
 fn a_damaged_or_foreign_model_is_refused() {
     let bytes = trained(&adagrad(), true).export();
     for len in 0..bytes.len() {

@@ -41,7 +41,7 @@ use super::share::Share;
 use super::spread::Spread;
 use super::stream::{self, GradientStream};
 use super::sums::{Sums, SumsMemory};
-use super::weights::{Weights, kept_optimizer};
+use super::weights::{Weights, kept_optimizer, shared_rules, unfit};
 use crate::net;
 use crate::resume::Taken;
 
@@ -477,12 +477,32 @@ impl Reducer<'_, '_> {
             return Ok(());
         }
         let began = Instant::now();
-        let mut model = if comm.group().me() == source { self.weights.export()? } else { Vec::new() };
-        comm.broadcast(source, &mut model)?;
+        if comm.group().me() == source {
+            for model in self.weights.shared()? {
+                comm.broadcast(source, &mut model.outline())?;
+                for array in model.arrays().into_iter().filter(|array| !array.is_empty()) {
+                    comm.broadcast_into(source, array, &mut [])?;
+                }
+            }
+            return Ok(());
+        }
+        let (mut models, mut bytes) = (Vec::new(), 0);
+        for rule in shared_rules(self.ring.sync, self.ring.rule) {
+            let mut outline = Vec::new();
+            comm.broadcast(source, &mut outline)?;
+            let read = Replica::from_outline(&outline, self.compute.layout(), &rule, self.ring.seed);
+            let mut model = read.map_err(unfit)?;
+            bytes += outline.len();
+            // Straight to where it is needed: the pages are there when the last byte is, and the model is not in memory twice.
+            for array in model.arrays_mut().into_iter().filter(|array| !array.is_empty()) {
+                bytes += array.len();
+                comm.broadcast_into(source, &[], array)?;
+            }
+            models.push(model);
+        }
         if !self.trained {
-            let layout = self.compute.layout().clone();
-            self.weights.import(&model, &layout, self.ring.rule, self.ring.sync, self.ring.seed)?;
-            let (bytes, seconds) = (model.len(), began.elapsed().as_secs_f64());
+            self.weights.take_shared(models);
+            let seconds = began.elapsed().as_secs_f64();
             tracing::debug!(holder = %self.ring.agent.holder(), bytes, seconds, "the model is here");
         }
         Ok(())

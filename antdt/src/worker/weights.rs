@@ -1,7 +1,9 @@
 //! [`Weights`]: the model in a worker, either the same on all workers or one of its own.
 
+use std::borrow::Cow;
+
 use antdt_agent::Gradient;
-use antdt_core::{InvalidValue, ModelPlace, ParamLayout, Seed};
+use antdt_core::{InvalidValue, ModelPlace, Seed};
 use antdt_job::SyncMode;
 use antdt_job::mode::OuterStep;
 use antdt_model::optimizer::Momentum;
@@ -33,7 +35,12 @@ pub(crate) fn kept_optimizer(sync: &SyncMode, rule: &UpdateRule) -> String {
     outer_rule(sync).map_or_else(|| rule.identity(), |outer| format!("outer {}", outer.identity()))
 }
 
-fn unfit(error: impl std::fmt::Display) -> WorkerError {
+/// The rules of the models that workers share with one that joins.
+pub(super) fn shared_rules(sync: &SyncMode, rule: &UpdateRule) -> Vec<UpdateRule> {
+    std::iter::once(rule.clone()).chain(outer_rule(sync)).collect()
+}
+
+pub(super) fn unfit(error: impl std::fmt::Display) -> WorkerError {
     WorkerError::Parameters(error.to_string())
 }
 
@@ -135,33 +142,25 @@ impl Weights {
         Ok(ModelCopy { trained, portion: Some(portion) })
     }
 
-    /// The model that all agree on, for a worker that comes.
-    pub(super) fn export(&mut self) -> Result<Vec<u8>, WorkerError> {
-        match self {
-            Self::Shared(replica) => Ok(replica.settle().map_err(lost)?.export()),
-            Self::Own(local) => Ok(local.export()),
-        }
+    /// The models that all agree on, for a worker that joins: that of the [`shared_rules`].
+    pub(super) fn shared(&mut self) -> Result<Vec<Cow<'_, Replica>>, WorkerError> {
+        Ok(match self {
+            Self::Shared(replica) => vec![Cow::Borrowed(replica.settle().map_err(lost)?)],
+            Self::Own(local) => {
+                let (base, outer) = local.shared();
+                std::iter::once(Cow::Owned(base)).chain(outer.map(Cow::Borrowed)).collect()
+            }
+        })
     }
 
-    /// Takes over what another worker exported.
-    pub(super) fn import(
-        &mut self,
-        bytes: &[u8],
-        layout: &ParamLayout,
-        rule: &UpdateRule,
-        sync: &SyncMode,
-        seed: Seed,
-    ) -> Result<(), WorkerError> {
-        match self {
-            Self::Shared(shared) => {
-                shared.replace(Replica::import(bytes, layout, rule, seed).map_err(unfit)?);
-            }
-            Self::Own(local) => {
-                let outer = outer_rule(sync);
-                *local = LocalReplica::import(bytes, layout, rule, outer.as_ref(), seed).map_err(unfit)?;
-            }
+    /// Takes over what another worker shared.
+    pub(super) fn take_shared(&mut self, models: Vec<Replica>) {
+        let mut models = models.into_iter();
+        match (self, models.next()) {
+            (_, None) => {}
+            (Self::Shared(replica), Some(model)) => replica.replace(model),
+            (Self::Own(local), Some(model)) => *local = LocalReplica::of_shared(model, models.next()),
         }
-        Ok(())
     }
 
     /// A step of this worker alone, with the gradient of the rows that its batch touched.
