@@ -5,7 +5,7 @@
 //!
 //! Source: our design.
 
-use antdt_core::{InvalidValue, ParamLayout};
+use antdt_core::{InvalidValue, ParamLayout, TableSpec};
 
 use crate::dense::DenseParams;
 use crate::optimizer::Optimizer;
@@ -91,8 +91,13 @@ impl Portion {
     ) -> Self {
         let kept = optimizer.state_per_value();
         let specs = tables.layout().tables();
-        let mut portions =
-            vec![TablePortion { state: vec![Vec::new(); kept], ..Default::default() }; specs.len()];
+        // As long as they will be: while they grew, the copy would take up to three times the memory of the rows.
+        let of_table = |(spec, rows): (&TableSpec, usize)| TablePortion {
+            rows: Vec::with_capacity(rows),
+            values: Vec::with_capacity(rows * spec.dim),
+            state: (0..kept).map(|_| Vec::with_capacity(rows * spec.dim)).collect(),
+        };
+        let mut portions: Vec<_> = specs.iter().zip(tables.stored_by_table()).map(of_table).collect();
         for (row, values, state) in tables.stored() {
             let number = tables.layout().table_of(row).expect("a stored row exists");
             let portion = &mut portions[number];

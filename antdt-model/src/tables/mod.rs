@@ -76,6 +76,11 @@ impl Tables {
         self.tables.iter().map(SparseTable::stored_rows).sum()
     }
 
+    /// Rows of each table that a gradient has changed.
+    pub(crate) fn stored_by_table(&self) -> impl Iterator<Item = usize> {
+        self.tables.iter().map(SparseTable::stored_rows)
+    }
+
     /// Appends the values of `rows` to `into`.
     ///
     /// # Errors
