@@ -18,7 +18,7 @@ use antdt_core::Rank;
 
 pub use buffer::{CommunicatorBuffer, Halves};
 pub use collectives::Communicator;
-#[cfg(feature = "cuda")]
+#[cfg(any(test, feature = "cuda", feature = "testing"))]
 pub(in crate::runtime) use collectives::broadcast_by_copy;
 pub(in crate::runtime) use collectives::forward;
 pub use config::CommunicatorConfig;
