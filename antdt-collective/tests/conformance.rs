@@ -12,8 +12,9 @@ mod shared_memory {
     antdt_collective::transport_conforms!(antdt_collective::runtime::testing::shm_members);
 }
 
+// The two before in one group.
 mod two_hosts {
-    antdt_collective::transport_conforms!(antdt_collective::runtime::testing::mixed_members);
+    antdt_collective::transport_conforms!(antdt_collective::runtime::testing::mixed_members, one case in 2);
 }
 
 // As programs get them by name: what was tested above, behind one object-safe layer.
