@@ -166,7 +166,8 @@ fn a_job_that_is_killed_whole_goes_on_in_any_mode_and_every_sample_is_in_the_mod
             );
         }
         let to_second = ["--report-dir", second.to_str().unwrap(), "--epochs", "2", "--policy", "none"];
-        succeed(&mut program(true, &[after, &to_second, &["--resume", first.to_str().unwrap()]].concat()));
+        let fast = ["--resume", first.to_str().unwrap(), "--emulate-speed", "2000"];
+        succeed(&mut program(true, &[after, &to_second, &fast].concat()));
         let report = report(&second);
         assert_eq!(report.outcome, Outcome::Completed);
         assert!(report.samples.is_exact() && report.samples.committed == 2 * SAMPLES, "{:?}", report.samples);
