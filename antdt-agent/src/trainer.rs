@@ -73,12 +73,22 @@ pub trait DeviceValues: fmt::Debug {
     /// # Errors
     /// If the address is not in the memory of this device, or the device fails.
     fn copy_to(&self, address: u64) -> Result<(), TrainError>;
+
+    /// Returns the address of the first value, for a copy within the device. Nothing that the device still computes writes
+    /// the values. A gradient has one; by default values have none.
+    ///
+    /// # Errors
+    /// If the values have no address.
+    fn address(&self) -> Result<u64, TrainError> {
+        Err(TrainError::Device("values that are handed over there have no address".to_owned()))
+    }
 }
 
 /// The values of parameters or of a gradient, in host memory or in that of a device.
 ///
 /// A trainer that can use host memory only calls [`host`](Self::host), whose error refuses any other place. Values
-/// elsewhere come only to trainers that [take them](Trainer::takes_device_rows).
+/// elsewhere come only to trainers that [take rows](Trainer::takes_device_rows) or [dense
+/// parameters](Trainer::takes_device_dense) there, and to sinks that [take gradients](GradientSink::takes_device) there.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub enum Buffer<'a> {
@@ -200,6 +210,12 @@ pub trait GradientSink {
     /// # Errors
     /// If the gradient does not fit the rows, or was handed over before.
     fn rows(&mut self, sums: Buffer<'_>) -> Result<(), TrainError>;
+
+    /// Returns whether [`group`](Self::group) takes values in the memory of the device on which the dense parameters
+    /// of the batch lie. Rows are taken from host memory only.
+    fn takes_device(&self) -> bool {
+        false
+    }
 
     /// Reports that the computation makes progress, though no piece of the gradient is final yet. The master
     /// restarts a worker without progress for many of its usual steps as hung; a trainer whose steps differ
@@ -352,6 +368,13 @@ pub trait Trainer: Send {
         false
     }
 
+    /// Returns whether the trainer computes on a device where it can have the dense parameters, as [`Buffer::Device`], and where it
+    /// leaves gradients that the sink [takes](GradientSink::takes_device) there. It must check by itself that they are
+    /// finite.
+    fn takes_device_dense(&self) -> bool {
+        false
+    }
+
     /// Returns the number of training samples; their numbers are `0..train_samples()`.
     fn train_samples(&self) -> u64;
 
@@ -476,14 +499,21 @@ mod tests {
         }
     }
 
+    fn values_of(buffer: Buffer<'_>) -> &dyn DeviceValues {
+        let Buffer::Device(values) = buffer else { panic!("they are on a device") };
+        values
+    }
+
     #[test]
     fn values_on_a_device_are_refused_where_the_hosts_are_expected() {
         let card = Card(vec![1.0, 2.0]);
         let values = Buffer::Device(&card);
         assert_eq!((values.len(), values.is_empty()), (2, false));
+        assert!(values_of(values).address().unwrap_err().to_string().contains("have no address"));
         let said = values.host().unwrap_err().to_string();
         assert_eq!(said, "the model failed: values lie on a device, where the host's memory is expected");
         let mut gradient = Gradient::new(&layout());
+        assert!(!gradient.takes_device());
         gradient.begin(2);
         gradient.rows(values).unwrap_err();
     }

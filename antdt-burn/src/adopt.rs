@@ -1,4 +1,4 @@
-//! [`Adopt`]: values in the memory of a device become a tensor of a back end.
+//! [`Adopt`]: values in the memory of a device become a tensor of a back end, and a tensor says where its own lie.
 
 use antdt_agent::{DeviceValues, TrainError};
 use burn::tensor::backend::Backend;
@@ -11,6 +11,16 @@ pub(crate) trait Adopt: Backend {
     /// # Errors
     /// If the device fails.
     fn adopt(values: &dyn DeviceValues, device: &Self::Device) -> Result<Tensor<Self, 1>, TrainError>;
+
+    /// Whether its tensors lie in the memory of a device, where others can read them.
+    const LENDS: bool;
+
+    /// Returns the address of the first value of a tensor, once the device has computed it. The values lie there one after
+    /// another as long as the tensor lives. `None` if the back end [lends](Self::LENDS) none.
+    ///
+    /// # Errors
+    /// If the device fails.
+    fn address(tensor: &Tensor<Self, 1>, device: &Self::Device) -> Result<Option<u64>, TrainError>;
 }
 
 /// Computes on the host, whatever device has the values.
@@ -20,6 +30,12 @@ impl Adopt for burn::backend::Flex {
         values.read(&mut host)?;
         let len = host.len();
         Ok(Tensor::from_data(TensorData::new(host, [len]), device))
+    }
+
+    const LENDS: bool = false;
+
+    fn address(_: &Tensor<Self, 1>, _: &Self::Device) -> Result<Option<u64>, TrainError> {
+        Ok(None)
     }
 }
 
@@ -38,9 +54,28 @@ impl Adopt for crate::device::Cuda {
             return Err(failed(&format!("burn gives {} bytes for {due}", place.size)));
         }
         // The memory was another tensor's before, which kernels on burn's stream may still read. That stream has nothing else to do
-        // here: the step before ended with its gradients on the host.
+        // here: the step before ended with a wait for its gradients.
         Self::sync(device).map_err(|error| failed(&error))?;
         values.copy_to(place.ptr)?;
         Ok(tensor)
+    }
+
+    const LENDS: bool = true;
+
+    fn address(tensor: &Tensor<Self, 1>, device: &Self::Device) -> Result<Option<u64>, TrainError> {
+        let failed = |error: &dyn std::fmt::Display| TrainError::Device(error.to_string());
+        let computed = tensor.clone().into_primitive().tensor();
+        if !computed.is_contiguous() {
+            return Err(failed(&"burn gives values with gaps between them"));
+        }
+        // Whoever copies them does so on a stream of its own.
+        Self::sync(device).map_err(|error| failed(&error))?;
+        let memory = computed.client.get_resource(computed.handle.clone()).map_err(|error| failed(&error))?;
+        let place = memory.resource();
+        let due = size_of::<f32>() * tensor.dims()[0];
+        if place.size < due as u64 {
+            return Err(failed(&format!("burn has {} bytes for {due}", place.size)));
+        }
+        Ok(Some(place.ptr))
     }
 }

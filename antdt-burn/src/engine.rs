@@ -2,7 +2,7 @@
 
 use antdt_agent::{Buffer, GradientSink, TrainError};
 use burn::backend::Autodiff;
-use burn::module::AutodiffModule;
+use burn::module::{AutodiffModule, Module, ParamId};
 use burn::tensor::activation::{log_sigmoid, sigmoid};
 use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::tensor::{Int, Tensor, TensorData};
@@ -12,12 +12,13 @@ use crate::click::{ClickModel, ModelShape};
 use crate::device::Device;
 use crate::dropout::Dropout;
 use crate::flat::{self, FlatLayout};
+use crate::lend;
 
 /// A batch as the framework sees it; at least one sample.
 #[derive(Clone, Copy)]
 pub(crate) struct Input<'a> {
-    /// Parameters, `[dense_len]`.
-    pub(crate) dense: &'a [f32],
+    /// Parameters, `[dense_len]`; in host memory for a prediction.
+    pub(crate) dense: Buffer<'a>,
     /// Touched rows of the table, `[touched, dim]`.
     pub(crate) rows: Buffer<'a>,
     /// Which touched row each field of each sample has, `[samples, fields]`.
@@ -31,6 +32,9 @@ pub(crate) struct Input<'a> {
 /// A model that computes.
 pub(crate) trait Engine: Send {
     fn layout(&self) -> &FlatLayout;
+
+    /// Whether dense parameters and their gradient can stay on the device that it computes on.
+    fn is_on_device(&self) -> bool;
 
     /// Hands the gradient sums over to `sink`. Returns the sum of the samples' losses.
     ///
@@ -80,6 +84,47 @@ pub(crate) fn finite(values: Vec<f32>, loss: f64, samples: usize) -> Result<Vec<
     }
 }
 
+/// The model with these parameters, as leaves of a new autodiff graph.
+pub(crate) fn load<B, M>(model: &M, dense: Buffer<'_>, device: &B::Device) -> Result<M, TrainError>
+where
+    B: AutodiffBackend<InnerBackend: Adopt>,
+    M: Module<B>,
+{
+    Ok(match dense {
+        Buffer::Device(values) => {
+            flat::load_there::<B, M>(model.clone(), B::InnerBackend::adopt(values, device)?)
+        }
+        dense => flat::load::<B, M>(model.clone(), dense.host()?, device),
+    })
+}
+
+/// Hands the gradient of the dense parameters over where it lies, if the sink takes it there and the back end lends it. `false`: it is
+/// to go by way of the host.
+pub(crate) fn lend<B, M>(
+    (model, layout): (&M, &FlatLayout),
+    gradients: &mut B::Gradients,
+    states: &[(ParamId, Tensor<B::InnerBackend, 1>)],
+    device: &B::Device,
+    (loss, samples): (f64, usize),
+    sink: &mut dyn GradientSink,
+) -> Result<bool, TrainError>
+where
+    B: AutodiffBackend<InnerBackend: Adopt>,
+    M: Module<B>,
+{
+    if !(B::InnerBackend::LENDS && sink.takes_device()) {
+        return Ok(false);
+    }
+    let gradient = flat::gradient_there::<B, M>(model, gradients, states, device);
+    if !(loss.is_finite() && lend::is_finite(&gradient)?) {
+        return Err(TrainError::Diverged { loss, samples });
+    }
+    let address = B::InnerBackend::address(&gradient, device)?;
+    let address = address.ok_or_else(|| TrainError::Device("the gradient has no address".to_owned()))?;
+    lend::hand_over(&gradient, address, layout.lens(), sink)?;
+    Ok(true)
+}
+
 struct BurnEngine<B: Backend, M> {
     model: M,
     layout: FlatLayout,
@@ -124,8 +169,12 @@ where
         &self.layout
     }
 
+    fn is_on_device(&self) -> bool {
+        B::InnerBackend::LENDS
+    }
+
     fn forward_backward(&self, input: Input<'_>, sink: &mut dyn GradientSink) -> Result<f64, TrainError> {
-        let model = flat::load::<B, M>(self.model.clone(), input.dense, &self.device);
+        let model = load::<B, M>(&self.model, input.dense, &self.device)?;
         let rows = Tensor::<B, 2>::from_inner(self.rows(&input)?).require_grad();
         let gathered = self.gather(rows.clone(), &input, &self.device);
         let logits = model.logits(gathered, &mut Dropout::of_training(input.draws));
@@ -137,10 +186,13 @@ where
         let loss = flat::values(loss.inner())?.iter().map(|loss| f64::from(*loss)).sum::<f64>();
         let samples = input.labels.len();
         let finite = |values| finite(values, loss, samples);
-        let groups = flat::gradients::<B, M>(&model, &mut gradients, &[])?;
-        // The last layer first, as in a backward pass.
-        for (group, values) in groups.into_iter().enumerate().rev() {
-            sink.group(group, Buffer::Host(&finite(values)?))?;
+        let (of, stats) = ((&model, &self.layout), (loss, samples));
+        if !lend::<B, M>(of, &mut gradients, &[], &self.device, stats, sink)? {
+            let groups = flat::gradients::<B, M>(&model, &mut gradients, &[])?;
+            // The last layer first, as in a backward pass.
+            for (group, values) in groups.into_iter().enumerate().rev() {
+                sink.group(group, Buffer::Host(&finite(values)?))?;
+            }
         }
         let rows = rows.grad_remove(&mut gradients);
         let rows =
@@ -150,7 +202,7 @@ where
     }
 
     fn predict(&self, input: Input<'_>) -> Result<Vec<f32>, TrainError> {
-        let model = flat::load::<B::InnerBackend, _>(self.model.valid(), input.dense, &self.device);
+        let model = flat::load::<B::InnerBackend, _>(self.model.valid(), input.dense.host()?, &self.device);
         let gathered = self.gather(self.rows(&input)?, &input, &self.device);
         flat::values(sigmoid(model.logits(gathered, &mut Dropout::none())))
     }

@@ -66,6 +66,11 @@ impl FlatLayout {
         self.len
     }
 
+    /// Returns the number of values of each parameter, in order.
+    pub(crate) fn lens(&self) -> impl Iterator<Item = usize> {
+        self.params.iter().map(|place| place.shape.iter().product())
+    }
+
     /// Returns whether the module has no parameters.
     pub const fn is_empty(&self) -> bool {
         self.len == 0
@@ -147,6 +152,30 @@ pub fn load<B: Backend, M: Module<B>>(module: M, flat: &[f32], device: &B::Devic
     module.map(&mut Load::<B> { rest: flat, device })
 }
 
+/// Returns the module with the parameters of `flat`, which are on its device already, as leaves of a new autodiff graph.
+///
+/// # Panics
+/// If `flat` is shorter than the module's parameters.
+pub(crate) fn load_there<B: AutodiffBackend, M: Module<B>>(module: M, flat: Tensor<B::InnerBackend, 1>) -> M {
+    module.map(&mut LoadThere::<B> { flat, begin: 0 })
+}
+
+struct LoadThere<B: AutodiffBackend> {
+    flat: Tensor<B::InnerBackend, 1>,
+    begin: usize,
+}
+
+impl<B: AutodiffBackend> ModuleMapper<B> for LoadThere<B> {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
+        let shape = param.lazy_shape();
+        let end = self.begin + shape.num_elements();
+        let values = self.flat.clone().slice(self.begin..end);
+        self.begin = end;
+        let tensor = Tensor::<B, D>::from_inner(values.reshape(shape));
+        Param::initialized(param.id, tensor.require_grad())
+    }
+}
+
 struct Load<'a, B: Backend> {
     rest: &'a [f32],
     device: &'a B::Device,
@@ -200,8 +229,94 @@ impl<B: AutodiffBackend> ModuleVisitor<B> for Collect<'_, B> {
     }
 }
 
+/// As [`gradients`], in one tensor on the device of the module: all groups in the order of the layout, one after another.
+pub(crate) fn gradient_there<B: AutodiffBackend, M: Module<B>>(
+    module: &M,
+    gradients: &mut B::Gradients,
+    states: &[(ParamId, Tensor<B::InnerBackend, 1>)],
+    device: &B::Device,
+) -> Tensor<B::InnerBackend, 1> {
+    let mut collect = CollectThere::<B> { gradients, states, device, found: Vec::new() };
+    module.visit(&mut collect);
+    Tensor::cat(collect.found, 0)
+}
+
+struct CollectThere<'a, B: AutodiffBackend> {
+    gradients: &'a mut B::Gradients,
+    states: &'a [(ParamId, Tensor<B::InnerBackend, 1>)],
+    device: &'a B::Device,
+    found: Vec<Tensor<B::InnerBackend, 1>>,
+}
+
+impl<B: AutodiffBackend> ModuleVisitor<B> for CollectThere<'_, B> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
+        let len = param.lazy_shape().num_elements();
+        let state = self.states.iter().find(|(id, _)| *id == param.id);
+        self.found.push(match (state, param.val().grad_remove(self.gradients)) {
+            (Some((_, state)), _) => state.clone(),
+            (None, Some(gradient)) => gradient.reshape([len]),
+            (None, None) => Tensor::zeros([len], self.device),
+        });
+    }
+}
+
 /// The values of a tensor in row-major order.
 pub(crate) fn values<B: Backend, const D: usize>(tensor: Tensor<B, D>) -> Result<Vec<f32>, TrainError> {
     let data = tensor.try_into_data().map_err(|error| TrainError::Model(error.to_string()))?;
     data.into_vec().map_err(|error| TrainError::Model(format!("{error:?}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::backend::{Autodiff, Flex};
+
+    use super::*;
+
+    type B = Autodiff<Flex>;
+
+    /// Parameters of all kinds: one whose gradient is transposed, one that the loss does not depend on, and statistics.
+    #[derive(Module, Debug)]
+    struct Parts<B: Backend> {
+        weight: Param<Tensor<B, 2>>,
+        unused: Param<Tensor<B, 1>>,
+        bias: Param<Tensor<B, 1>>,
+        running: Running<B>,
+    }
+
+    fn parts() -> Parts<B> {
+        let device = Default::default();
+        Parts {
+            weight: Param::from_tensor(Tensor::zeros([3, 2], &device)),
+            unused: Param::from_tensor(Tensor::zeros([2], &device)),
+            bias: Param::from_tensor(Tensor::zeros([3], &device)),
+            running: Running::new(2, &device),
+        }
+    }
+
+    const FLAT: [f32; 15] = [1.0, -2.0, 3.0, 0.5, -0.25, 4.0, 9.0, 9.0, 0.1, 0.2, -0.3, 5.0, 6.0, 7.0, 8.0];
+
+    /// The gradients of a loss, and new values of the running mean.
+    fn backward(parts: &Parts<B>) -> (<B as AutodiffBackend>::Gradients, ParamId, Tensor<Flex, 1>) {
+        let device = Default::default();
+        let inputs = Tensor::<B, 2>::from_floats([[1.0, 2.0], [-3.0, 0.5]], &device);
+        let outputs = inputs.matmul(parts.weight.val().transpose()) + parts.bias.val().unsqueeze();
+        let gradients = outputs.powi_scalar(2).sum().backward();
+        (gradients, parts.running.mean.id, Tensor::from_floats([70.0, 80.0], &device))
+    }
+
+    #[test]
+    fn a_gradient_that_stays_on_its_device_is_the_one_that_goes_to_the_host() {
+        let device = Default::default();
+        let there = Tensor::<Flex, 1>::from_floats(FLAT, &device);
+        let (host, lifted) = (load::<B, _>(parts(), &FLAT, &device), load_there::<B, _>(parts(), there));
+        let (mut gradients, mean, state) = backward(&host);
+        let states = [(mean, values(state).unwrap())];
+        let expected = super::gradients::<B, _>(&host, &mut gradients, &states).unwrap().concat();
+        assert_eq!(expected.len(), FLAT.len());
+        assert!(expected[..6].iter().all(|value| *value != 0.0) && expected[6..8] == [0.0; 2]);
+        assert_eq!(expected[11..], [70.0, 80.0, 0.0, 0.0]);
+        let (mut gradients, mean, state) = backward(&lifted);
+        let gradient = gradient_there::<B, _>(&lifted, &mut gradients, &[(mean, state)], &device);
+        assert_eq!(values(gradient).unwrap(), expected);
+    }
 }

@@ -21,6 +21,7 @@ pub mod workload;
 
 mod adopt;
 mod engine;
+mod lend;
 mod size;
 
 pub use antdt_data::{Cache, UnpackNotice};

@@ -128,7 +128,7 @@ impl ClickTrainer {
     }
 
     fn input<'a>(&'a self, params: Params<'a>) -> Result<Input<'a>, TrainError> {
-        let (dense, rows) = (params.dense.host()?, params.rows);
+        let Params { dense, rows } = params;
         let wanted = (self.layout.dense_len(), self.layout.rows_len(&self.batch.touched));
         if (dense.len(), rows.len()) != wanted {
             return Err(TrainError::Model(format!(
@@ -170,6 +170,10 @@ impl Trainer for ClickTrainer {
 
     fn takes_device_rows(&self) -> bool {
         true
+    }
+
+    fn takes_device_dense(&self) -> bool {
+        self.engine.is_on_device()
     }
 
     fn train_samples(&self) -> u64 {

@@ -8,16 +8,17 @@ use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::tensor::{Int, Tensor, TensorData};
 
 use super::{DenseModel, Family, Pass};
+use crate::adopt::Adopt;
 use crate::data::example::ExampleShape;
 use crate::device::Device;
-use crate::engine::finite;
+use crate::engine::{finite, lend, load};
 use crate::flat::{self, FlatLayout};
 
 /// A batch as the framework sees it; at least one sample.
 #[derive(Clone, Copy)]
 pub(crate) struct Input<'a> {
-    /// Parameters, `[dense_len]`.
-    pub(crate) dense: &'a [f32],
+    /// Parameters, `[dense_len]`; in host memory for an evaluation.
+    pub(crate) dense: Buffer<'a>,
     /// `[samples, inputs]`.
     pub(crate) inputs: &'a [f32],
     /// `[samples, positions]`.
@@ -39,6 +40,9 @@ pub(crate) struct Verdict {
 pub(crate) trait Engine: Send {
     fn layout(&self) -> &FlatLayout;
 
+    /// Whether parameters and their gradient can stay on the device that it computes on.
+    fn is_on_device(&self) -> bool;
+
     /// Hands the gradient sums over to `sink`. Returns the sum of the samples' losses.
     fn forward_backward(&self, input: Input<'_>, sink: &mut dyn GradientSink) -> Result<f64, TrainError>;
 
@@ -57,7 +61,7 @@ pub(crate) fn build<F: Family>(sizes: &F::Sizes, shape: ExampleShape, device: De
     }
 }
 
-fn build_on<F: Family, B: AutodiffBackend>(
+fn build_on<F: Family, B: AutodiffBackend<InnerBackend: Adopt>>(
     sizes: &F::Sizes,
     shape: ExampleShape,
     device: B::Device,
@@ -103,10 +107,10 @@ fn losses<B: Backend>(logits: Tensor<B, 2>, classes: Tensor<B, 2, Int>) -> Tenso
 }
 
 /// New values of running statistics, each times the samples of the batch.
-fn sums<B: AutodiffBackend>(pass: Pass<B>, samples: usize) -> Result<Vec<(ParamId, Vec<f32>)>, TrainError> {
+fn sums<B: AutodiffBackend>(pass: Pass<B>, samples: usize) -> Vec<(ParamId, Tensor<B::InnerBackend, 1>)> {
     #[allow(clippy::cast_precision_loss, reason = "samples of a batch")]
     let samples = samples as f32;
-    pass.states.into_iter().map(|(id, state)| Ok((id, flat::values(state.inner() * samples)?))).collect()
+    pass.states.into_iter().map(|(id, state)| (id, state.inner() * samples)).collect()
 }
 
 fn sum<B: Backend>(losses: Tensor<B, 1>) -> Result<f64, TrainError> {
@@ -115,33 +119,44 @@ fn sum<B: Backend>(losses: Tensor<B, 1>) -> Result<f64, TrainError> {
 
 impl<B, M> Engine for BurnEngine<B, M>
 where
-    B: AutodiffBackend,
+    B: AutodiffBackend<InnerBackend: Adopt>,
     M: DenseModel<B> + AutodiffModule<B, InnerModule: DenseModel<B::InnerBackend>>,
 {
     fn layout(&self) -> &FlatLayout {
         &self.layout
     }
 
+    fn is_on_device(&self) -> bool {
+        B::InnerBackend::LENDS
+    }
+
     fn forward_backward(&self, input: Input<'_>, sink: &mut dyn GradientSink) -> Result<f64, TrainError> {
-        let model = flat::load::<B, M>(self.model.clone(), input.dense, &self.device);
+        let model = load::<B, M>(&self.model, input.dense, &self.device)?;
         let (inputs, classes) = self.tensors::<B>(&input, &self.device);
         let samples = inputs.dims()[0];
         let mut pass = Pass::of_training(input.draws);
         let losses = losses(model.logits(inputs, &mut pass), classes);
         let mut gradients = (losses.clone().sum() / self.positions()).backward();
         let loss = sum(losses.inner())? / self.positions();
-        let states = sums(pass, samples)?;
-        let groups = flat::gradients::<B, M>(&model, &mut gradients, &states)?;
-        // The last layer first, as in a backward pass.
-        for (group, values) in groups.into_iter().enumerate().rev() {
-            sink.group(group, Buffer::Host(&finite(values, loss, samples)?))?;
+        let states = sums(pass, samples);
+        let (of, stats) = ((&model, &self.layout), (loss, samples));
+        if !lend::<B, M>(of, &mut gradients, &states, &self.device, stats, sink)? {
+            let states: Vec<_> = states
+                .into_iter()
+                .map(|(id, state)| Ok((id, flat::values(state)?)))
+                .collect::<Result<_, TrainError>>()?;
+            let groups = flat::gradients::<B, M>(&model, &mut gradients, &states)?;
+            // The last layer first, as in a backward pass.
+            for (group, values) in groups.into_iter().enumerate().rev() {
+                sink.group(group, Buffer::Host(&finite(values, loss, samples)?))?;
+            }
         }
         sink.rows(Buffer::Host(&[]))?;
         Ok(loss)
     }
 
     fn evaluate(&self, input: Input<'_>) -> Result<Verdict, TrainError> {
-        let model = flat::load::<B::InnerBackend, _>(self.model.valid(), input.dense, &self.device);
+        let model = flat::load::<B::InnerBackend, _>(self.model.valid(), input.dense.host()?, &self.device);
         let (inputs, classes) = self.tensors::<B::InnerBackend>(&input, &self.device);
         let logits = model.logits(inputs, &mut Pass::of_evaluation());
         let told = logits.clone().argmax(1).equal(classes.clone()).int().sum().into_scalar();

@@ -75,7 +75,7 @@ impl DenseTrainer {
     }
 
     fn input<'a>(&'a self, params: Params<'a>) -> Result<Input<'a>, TrainError> {
-        let dense = params.dense.host()?;
+        let dense = params.dense;
         if (dense.len(), params.rows.len()) != (self.layout.dense_len(), 0) {
             let (given, rows, wanted) = (dense.len(), params.rows.len(), self.layout.dense_len());
             return Err(TrainError::Model(format!(
@@ -89,6 +89,10 @@ impl DenseTrainer {
 impl Trainer for DenseTrainer {
     fn layout(&self) -> &ParamLayout {
         &self.layout
+    }
+
+    fn takes_device_dense(&self) -> bool {
+        self.engine.is_on_device()
     }
 
     fn train_samples(&self) -> u64 {
