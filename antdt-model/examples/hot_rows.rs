@@ -1,9 +1,11 @@
-//! A model whose hot rows lie on the first GPU: `hot_rows check` takes the same steps on one that stays in the host's memory, and
+//! A model whose hot rows and flat vector lie on the first GPU: `hot_rows check` takes the same steps on one that stays in the host's memory, and
 //! compares all bits; `hot_rows speed` measures the kernels beside the GPU's own copies. Where this host lacks something, the only
 //! line says so.
 
 use std::error::Error;
+use std::sync::Arc;
 
+use antdt_collective::runtime::flat::{self, FlatError};
 use antdt_collective::runtime::rows::{self, RowsError};
 use antdt_core::{ParamLayout, Seed, TableSpec};
 use antdt_model::{HotReplica, Replica, SparseGradient, UpdateRule};
@@ -17,6 +19,9 @@ const SLOTS: u32 = 4_000;
 /// Values of a row: that of DeepFM.
 const DIM: usize = 9;
 
+/// Values of the flat vector.
+const DENSE: usize = 70_001;
+
 const STEPS: u64 = 200;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -28,7 +33,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         _ => return Err("check, or speed".into()),
     };
     match done {
-        Err(error) if matches!(error.downcast_ref(), Some(RowsError::None(_))) => {
+        Err(error)
+            if matches!(error.downcast_ref(), Some(RowsError::None(_)))
+                || matches!(error.downcast_ref(), Some(FlatError::None(_))) =>
+        {
             println!("skipped, not here: {error}");
             Ok(())
         }
@@ -38,10 +46,14 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 fn check(name: &str) -> Result<(), Box<dyn Error>> {
     let rule = UpdateRule { decay: 0.003, ..UpdateRule::named(name, 0.02)? };
-    let layout = ParamLayout::dense(1).with_table(TableSpec::new("table", ROWS, DIM, 0.05))?;
-    let mut plain = Replica::new(&layout, &rule, Seed(3), vec![0.5])?;
+    let layout = ParamLayout::dense(DENSE).with_table(TableSpec::new("table", ROWS, DIM, 0.05))?;
+    let mut plain = Replica::new(&layout, &rule, Seed(3), vec![0.5; DENSE])?;
     let mut hot = HotReplica::from(plain.clone());
     hot.heat(rows::on_gpu(0, hot.shape()?, SLOTS)?)?;
+    let memory = flat::on_gpu(0, hot.flat_shape()?)?;
+    let mut dense_sums = memory.region(DENSE * size_of::<f32>())?;
+    let address = dense_sums.device().ok_or("the sums lie on the host")?.place().address;
+    hot.lift(Arc::clone(&memory))?;
     let mut rng = Seed(5).rng();
     for number in 1..=STEPS {
         // The use of a row falls as one over its rank.
@@ -56,13 +68,18 @@ fn check(name: &str) -> Result<(), Box<dyn Error>> {
         same(&ours, &theirs).map_err(|why| format!("{name}: step {number}: {why}"))?;
         let values = (0..batch.len() * DIM).map(|_| rng.normal() as f32 * 8.0).collect();
         let sums = SparseGradient { rows: batch, values };
-        hot.apply(&[1.0], &sums, 256)?;
-        plain.apply(&[1.0], &sums, 256)?;
+        let dense: Vec<f32> = (0..DENSE).map(|_| rng.normal() as f32 * 8.0).collect();
+        memory.put(&dense, address)?;
+        hot.apply_lifted(&[address], &sums, 256)?;
+        plain.apply(&dense, &sums, 256)?;
     }
     if hot.settle()?.export() != plain.export() {
         return Err(format!("{name}: the models differ at the end").into());
     }
-    println!("{name}: {STEPS} steps, {} of {ROWS} rows on the GPU, every bit as on the host", hot.hot_rows());
+    println!(
+        "{name}: {STEPS} steps, {} of {ROWS} rows and {DENSE} parameters on the GPU, every bit as on the host",
+        hot.hot_rows()
+    );
     Ok(())
 }
 

@@ -10,7 +10,7 @@ use antdt_monitor::rule;
 
 use crate::cli::CliError;
 use crate::master::{RecorderFactory, Seams, StoreFactory};
-use crate::worker::RowMemoryFactory;
+use crate::worker::{Accelerator, RowMemoryFactory};
 use crate::{command, worker, workload};
 
 /// Builds an `antdt` command with additional or replaced parts, and runs it. Every part is optional; the
@@ -19,7 +19,7 @@ use crate::{command, worker, workload};
 /// Parts that a job names (policies, actions, pace rules, optimizers, trainers, transports) are added to
 /// those that ship: `--policy`, `--pace-rule` and the other flags find them, and so do `antdt whatif`, `antdt
 /// sim`, recordings and `antdt policies`. A part of which a job has exactly one (launcher, ledger store,
-/// recorder, memory for hot rows) is replaced.
+/// recorder, memory for hot rows, device for gradients) is replaced.
 ///
 /// The nodes of a job are processes of the same program, so each of them has the same parts.
 ///
@@ -103,6 +103,13 @@ impl JobBuilder {
     /// program's own, instead of that of a GPU.
     pub fn row_memory(self, memory: RowMemoryFactory) -> Self {
         worker::keep_in(memory);
+        self
+    }
+
+    /// Keeps the dense parameters of workers, and their gradients, on a device of the program's own: trainers that can
+    /// ([`Trainer::takes_device_dense`](antdt_agent::Trainer::takes_device_dense)) leave gradients there, and groups reduce them there.
+    pub fn accelerator(self, accelerator: Accelerator) -> Self {
+        worker::accelerate_with(accelerator);
         self
     }
 

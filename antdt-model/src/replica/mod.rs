@@ -169,6 +169,40 @@ impl Replica {
         Ok(Some(step))
     }
 
+    /// The step of a model whose gradient is not clipped; `None` without samples.
+    #[cfg(feature = "runtime")]
+    pub(crate) fn step_unclipped(&self, samples: u64) -> Option<UpdateStep> {
+        if samples == 0 {
+            return None;
+        }
+        let step = self.rule.next(self.trained, [], mean_scale(samples));
+        Some(step.at(self.share * self.rule.share_of(samples)))
+    }
+
+    /// Takes the step on rows.
+    #[cfg(feature = "runtime")]
+    pub(crate) fn apply_rows(&mut self, rows: &SparseGradient, step: UpdateStep) -> Result<(), TableError> {
+        self.tables.apply(&rows.rows, &rows.values, &self.rule.optimizer.begin(step))
+    }
+
+    /// A step was taken on the flat vector where it lies.
+    #[cfg(feature = "runtime")]
+    pub(crate) const fn count_step(&mut self) {
+        self.trained.steps += 1;
+    }
+
+    /// The flat vector with what the optimizer keeps of it.
+    #[cfg(feature = "runtime")]
+    pub(crate) const fn dense_params(&mut self) -> &mut DenseParams {
+        &mut self.dense
+    }
+
+    /// The norm to which gradients are clipped.
+    #[cfg(feature = "runtime")]
+    pub(crate) const fn clip_norm(&self) -> Option<f32> {
+        self.rule.clip_norm
+    }
+
     /// Takes the step on the flat vector, after it was taken on rows. The sums were checked.
     pub(crate) fn apply_dense(&mut self, dense_sum: &[f32], step: UpdateStep, samples: u64) {
         let mean = mean_scale(samples);

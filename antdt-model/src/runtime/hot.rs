@@ -1,15 +1,22 @@
-//! [`HotReplica`]: a replica whose table has its hot rows in the memory of a GPU, with what the optimizer keeps of them.
+//! [`HotReplica`]: a replica whose table has its hot rows in the memory of a GPU, with what the optimizer keeps of them, or whose flat
+//! vector lies there.
 //!
 //! A batch is gathered where its hot rows lie, and a step changes them there; the other rows stay in the host's memory. All
 //! parameters, and what is kept of them, are those of a [`Replica`] that takes the same steps, to the bit. Which rows are hot,
 //! [`HotRows`](crate::HotRows) decides. What reads the model as a whole, a checkpoint or a copy for another worker, has the changed
 //! rows [settled](HotReplica::settle) first.
 //!
+//! The flat vector lies on a GPU where its gradients do: the optimizer's step is taken there with their sums, and none of them goes to
+//! the host ([`lift`](HotReplica::lift)).
+//!
 //! Without a memory no row is hot, and each call is the replica's own: a worker has one kind of model, whatever it computes on.
 //!
 //! Rejected: hot rows of a model that a worker trains by itself between two averages, because each of its steps first reads the rows
 //! that it changes, as they are to be at the next average.
 
+use std::sync::Arc;
+
+use antdt_collective::runtime::flat::{FlatError, FlatMemory, FlatShape};
 use antdt_collective::runtime::rows::{RowMemory, RowShape, RowsError};
 use antdt_core::InvalidValue;
 
@@ -21,8 +28,10 @@ use crate::rule::Trained;
 use crate::table::TableError;
 
 mod fuse;
+mod lifted;
 mod tier;
 
+use lifted::Lifted;
 use tier::Tier;
 
 /// Reason why the parameters of a model with hot rows cannot be read or changed.
@@ -43,6 +52,18 @@ pub enum HotError {
     /// The GPU memory failed at an earlier call, for this reason. No call brings the model back.
     #[error("the hot rows were lost before: {0}")]
     Lost(RowsError),
+    /// The memory of the flat vector refuses a call, or failed. After [`FlatError::Device`] the model is lost.
+    #[error(transparent)]
+    Flat(#[from] FlatError),
+}
+
+/// The flat vector of a model, where it lies.
+#[derive(Debug, Clone, Copy)]
+pub enum Dense<'a> {
+    /// In host memory, `[dense_len]`.
+    Host(&'a [f32]),
+    /// On a GPU.
+    Device(&'a Arc<dyn FlatMemory>),
 }
 
 /// A whole model whose most used table rows lie in GPU memory, with their optimizer state. See the
@@ -52,13 +73,15 @@ pub struct HotReplica {
     replica: Replica,
     /// Of the model's only table; `None` if all rows lie in the host's memory.
     tier: Option<Tier>,
+    /// `None` if the flat vector lies in the host's memory.
+    lifted: Option<Lifted>,
 }
 
 impl From<Replica> for HotReplica {
     /// Wraps a model all of whose rows lie in host memory, until it is given a GPU's by
     /// [`heat`](Self::heat).
     fn from(replica: Replica) -> Self {
-        Self { replica, tier: None }
+        Self { replica, tier: None, lifted: None }
     }
 }
 
@@ -72,13 +95,61 @@ impl HotReplica {
         let table = self.replica.only_table().ok_or_else(|| {
             InvalidValue::new("tables of the model", tables, "1 for rows in the memory of a GPU")
         })?;
+        Ok(RowShape { dim: table.spec().dim, state_per_value: self.kept_by_kernel("rows")? })
+    }
+
+    /// The numbers that the optimizer keeps of each parameter, if there is a kernel for it.
+    fn kept_by_kernel(&self, what: &str) -> Result<usize, InvalidValue> {
         let optimizer = self.replica.optimizer();
         let any = UpdateStep { number: 1, rate: 0.0, scale: 0.0, decay: 0.0 };
         if optimizer.row_step(any).is_none() {
-            let expected = "one with a kernel, such as adagrad; rows of others stay in the host's memory";
+            let expected =
+                format!("one with a kernel, such as adagrad; {what} of others stay in the host's memory");
             return Err(InvalidValue::new("optimizer", optimizer.name(), expected));
         }
-        Ok(RowShape { dim: table.spec().dim, state_per_value: optimizer.state_per_value() })
+        Ok(optimizer.state_per_value())
+    }
+
+    /// Returns the shape of the memory for this model's flat vector under its optimizer.
+    ///
+    /// # Errors
+    /// If it must stay in the host's memory, because it is empty, its gradient is clipped, or there is no kernel for the optimizer.
+    pub fn flat_shape(&self) -> Result<FlatShape, InvalidValue> {
+        let len = self.replica.layout().dense_len();
+        if len == 0 {
+            let expected = "at least 1 for parameters in the memory of a GPU";
+            return Err(InvalidValue::new("dense parameters of the model", len, expected));
+        }
+        if let Some(norm) = self.replica.clip_norm() {
+            let expected = "unset for parameters in the memory of a GPU: norms are computed on the host";
+            return Err(InvalidValue::new("clip norm", norm, expected));
+        }
+        Ok(FlatShape { len, state_per_value: self.kept_by_kernel("parameters")? })
+    }
+
+    /// Keeps the flat vector, and what the optimizer keeps of it, in `memory` from now on.
+    ///
+    /// # Errors
+    /// If it must stay in the host's memory, as [`flat_shape`](Self::flat_shape) says, the memory has another shape or fails, or the
+    /// vector lies in another already. Nothing is changed then.
+    pub fn lift(&mut self, memory: Arc<dyn FlatMemory>) -> Result<(), InvalidValue> {
+        let (shape, due) = (memory.shape(), self.flat_shape()?);
+        if shape != due {
+            return Err(InvalidValue::new("shape of the vector", format!("{shape:?}"), format!("{due:?}")));
+        }
+        if self.lifted.is_some() {
+            let expected = "1, which has the newest values";
+            return Err(InvalidValue::new("memories for the flat vector", "a second one", expected));
+        }
+        let lifted = Lifted::new(memory, &mut self.replica);
+        let failed = |error| InvalidValue::new("memory for the flat vector", error, "writable");
+        self.lifted = Some(lifted.map_err(failed)?);
+        Ok(())
+    }
+
+    /// Returns the memory of the flat vector, if it lies on a GPU.
+    pub fn flat(&self) -> Option<&Arc<dyn FlatMemory>> {
+        self.lifted.as_ref().map(Lifted::memory)
     }
 
     /// Keeps the rows that batches touch often in `memory` from now on.
@@ -104,9 +175,15 @@ impl HotReplica {
         self.tier.as_ref().map_or(0, Tier::hot_rows)
     }
 
-    /// Returns the flat vector, `[dense_len]`.
-    pub fn dense(&self) -> &[f32] {
-        self.replica.dense()
+    /// Returns the flat vector, `[dense_len]`, in host memory. Where it lies on a GPU, it is copied once after each step.
+    ///
+    /// # Errors
+    /// If the GPU memory fails.
+    pub fn dense(&mut self) -> Result<&[f32], HotError> {
+        if let Some(lifted) = &mut self.lifted {
+            lifted.refresh_values(&mut self.replica)?;
+        }
+        Ok(self.replica.dense())
     }
 
     /// Sets the share of the learning rate at which later steps change the model, as [`Replica::set_rate_share`] does.
@@ -133,10 +210,14 @@ impl HotReplica {
         }
     }
 
-    /// Returns the flat vector, `[dense_len]`, and the rows of the batch that was [loaded](Self::load) last, if
+    /// Returns the flat vector where it lies, and the rows of the batch that was [loaded](Self::load) last, if
     /// they lie in GPU memory.
-    pub fn parameters(&mut self) -> (&[f32], Option<LoadedRows<'_>>) {
-        (self.replica.dense(), self.tier.as_mut().map(|tier| LoadedRows { tier }))
+    pub fn parameters(&mut self) -> (Dense<'_>, Option<LoadedRows<'_>>) {
+        let dense = match &self.lifted {
+            Some(lifted) => Dense::Device(lifted.memory()),
+            None => Dense::Host(self.replica.dense()),
+        };
+        (dense, self.tier.as_mut().map(|tier| LoadedRows { tier }))
     }
 
     /// Appends the values of `rows`, `[rows, dim]`, to `into`, in host memory, for an evaluation. `rows` ascend,
@@ -158,6 +239,11 @@ impl HotReplica {
     /// If the lengths do not fit the model, a row does not exist or is out of order, or the optimizer has no kernel; nothing is then
     /// changed. Or the GPU memory fails.
     pub fn apply(&mut self, dense_sum: &[f32], rows: &SparseGradient, samples: u64) -> Result<(), HotError> {
+        if self.lifted.is_some() {
+            return Err(
+                FlatError::None("sums on the host for a flat vector that is not there".to_owned()).into()
+            );
+        }
         let Some(tier) = &mut self.tier else { return Ok(self.replica.apply(dense_sum, rows, samples)?) };
         let Some(step) = self.replica.step(dense_sum, rows, samples)? else { return Ok(()) };
         let optimizer = self.replica.optimizer();
@@ -169,12 +255,42 @@ impl HotReplica {
         Ok(())
     }
 
-    /// Writes all changed rows from GPU memory to host memory, and returns the model with the newest values, for a checkpoint or a copy
-    /// for another worker. Hot rows stay hot.
+    /// Takes the same step with sums of the flat vector that lie on its GPU: `dense_sums` are the addresses of those of each group of the
+    /// layout. The caller owns the memory there.
+    ///
+    /// # Errors
+    /// As [`apply`](Self::apply); also if the flat vector is [not on a GPU](Self::lift).
+    pub fn apply_lifted(
+        &mut self,
+        dense_sums: &[u64],
+        rows: &SparseGradient,
+        samples: u64,
+    ) -> Result<(), HotError> {
+        let Some(lifted) = &mut self.lifted else {
+            return Err(FlatError::None("the flat vector lies in the host's memory".to_owned()).into());
+        };
+        lifted.check(&self.replica, dense_sums)?;
+        let Some(step) = self.replica.step_unclipped(samples) else { return Ok(()) };
+        let optimizer = self.replica.optimizer();
+        match (&mut self.tier, self.replica.only_table_mut()) {
+            (Some(tier), Some(table)) => tier.apply(table, rows, step, &*optimizer)?,
+            _ => self.replica.apply_rows(rows, step)?,
+        }
+        lifted.apply(&self.replica, dense_sums, step, samples)?;
+        self.replica.count_step();
+        self.replica.count(samples);
+        Ok(())
+    }
+
+    /// Writes all changed rows, and the flat vector, from GPU memory to host memory, and returns the model with the newest values, for a
+    /// checkpoint or a copy for another worker. Hot rows stay hot, and the flat vector where it is.
     ///
     /// # Errors
     /// If the GPU memory fails.
     pub fn settle(&mut self) -> Result<&Replica, HotError> {
+        if let Some(lifted) = &mut self.lifted {
+            lifted.refresh(&mut self.replica)?;
+        }
         if let (Some(tier), Some(table)) = (&mut self.tier, self.replica.only_table_mut()) {
             tier.write_back_all(table)?;
         }
@@ -191,12 +307,16 @@ impl HotReplica {
     }
 
     /// Replaces the model by another one of the same layout and optimizer, none of whose rows is hot yet. The GPU
-    /// memory stays for its rows, also one that has failed.
-    pub fn replace(&mut self, replica: Replica) {
+    /// memory stays for its rows, also one that has failed, and for its flat vector.
+    ///
+    /// # Errors
+    /// If the memory of the flat vector fails.
+    pub fn replace(&mut self, replica: Replica) -> Result<(), HotError> {
         self.replica = replica;
         if let (Some(tier), Some(table)) = (&mut self.tier, self.replica.only_table()) {
             tier.forget(table);
         }
+        self.lifted.as_mut().map_or(Ok(()), |lifted| lifted.write(&mut self.replica))
     }
 
     /// Overwrites the parameters that `portion` has and, if `with_state`, their optimizer state, as
@@ -210,7 +330,12 @@ impl HotReplica {
         if let (Some(tier), Some(table)) = (&mut self.tier, self.replica.only_table()) {
             tier.forget(table);
         }
-        self.replica.restore(portion, with_state)
+        let set = self.replica.restore(portion, with_state)?;
+        if let Some(lifted) = &mut self.lifted {
+            let failed = |error| InvalidValue::new("memory for the flat vector", error, "writable");
+            lifted.write(&mut self.replica).map_err(failed)?;
+        }
+        Ok(set)
     }
 }
 

@@ -2,11 +2,20 @@
 //!
 //! Gradients are sums over samples, so that adding them is exact whatever the sizes of the micro-batches. All but the last
 //! stay in this process; the last one is handed on with the sums of those before it added, and may travel meanwhile as the
-//! gradient of a batch does that is computed at once.
+//! gradient of a batch does that is computed at once. Dense gradients that are on a device are added up there.
+
+use std::ops::Range;
+use std::sync::Arc;
 
 use antdt_agent::{Buffer, Gradient, GradientSink, MicroBatch, TrainError};
+use antdt_collective::runtime::flat::FlatMemory;
 use antdt_core::ParamLayout;
 use antdt_model::SparseGradient;
+
+use device::DeviceSums;
+pub(super) use device::OntoDevice;
+
+mod device;
 
 /// See the [module](self).
 #[derive(Debug)]
@@ -14,6 +23,8 @@ pub(super) struct Accumulator {
     micro: MicroBatch,
     /// Sums over the micro-batches before the one that is loaded; empty if there are none.
     dense: Vec<f32>,
+    /// The same on a device, in which `dense` is empty; made when it is first used.
+    device: Option<DeviceSums>,
     rows: SparseGradient,
     /// Samples of the batch that were computed.
     samples: u64,
@@ -21,7 +32,13 @@ pub(super) struct Accumulator {
 
 impl Accumulator {
     pub(super) fn new() -> Self {
-        Self { micro: MicroBatch::WHOLE, dense: Vec::new(), rows: SparseGradient::default(), samples: 0 }
+        Self {
+            micro: MicroBatch::WHOLE,
+            dense: Vec::new(),
+            device: None,
+            rows: SparseGradient::default(),
+            samples: 0,
+        }
     }
 
     /// A micro-batch is loaded. The first one of a batch drops what is left of the batch before.
@@ -29,6 +46,9 @@ impl Accumulator {
         self.micro = micro;
         if micro.is_first() {
             self.dense.clear();
+            if let Some(device) = &mut self.device {
+                device.clear();
+            }
             self.rows.rows.clear();
             self.rows.values.clear();
             self.samples = 0;
@@ -57,15 +77,44 @@ impl Accumulator {
         } else {
             add(&mut self.dense, &gradient.dense);
         }
-        self.rows = sum_of(layout, &self.rows, touched, &gradient.rows);
+        self.add_rows(layout, touched, &gradient.rows);
     }
 
-    /// Completes the gradient of the last micro-batch to that of the batch.
-    pub(super) fn complete(&mut self, layout: &ParamLayout, touched: &mut Vec<u64>, gradient: &mut Gradient) {
+    /// The same for rows only: the dense part went through [`on_device`](Self::on_device).
+    pub(super) fn add_rows(&mut self, layout: &ParamLayout, touched: &[u64], values: &[f32]) {
+        self.rows = sum_of(layout, &self.rows, touched, values);
+    }
+
+    /// A sink for a micro-batch that is not the last, whose dense gradient is added up on the device of `flat`. The batch has rows of
+    /// `rows_len` values.
+    pub(super) fn on_device<'a>(
+        &'a mut self,
+        layout: &'a ParamLayout,
+        flat: &Arc<dyn FlatMemory>,
+        rows_len: usize,
+    ) -> Result<OntoDevice<'a>, TrainError> {
+        let sums = match self.device.take() {
+            Some(sums) => sums,
+            None => DeviceSums::new(flat)?,
+        };
+        Ok(OntoDevice::new(self.device.insert(sums), layout, rows_len))
+    }
+
+    /// Completes the gradient of the last micro-batch, which is on the host, to that of the batch.
+    pub(super) fn complete(
+        &mut self,
+        layout: &ParamLayout,
+        touched: &mut Vec<u64>,
+        gradient: &mut Gradient,
+    ) -> Result<(), TrainError> {
+        if let Some(device) = &mut self.device {
+            device.read(&mut self.dense)?;
+        }
         if !self.dense.is_empty() {
             add(&mut gradient.dense, &self.dense);
         }
         self.complete_rows(layout, touched, &mut gradient.rows);
+        Ok(())
     }
 
     /// The same for rows only: the dense part went through [`onto`](Self::onto).
@@ -82,7 +131,7 @@ impl Accumulator {
         layout: &'a ParamLayout,
         sink: &'a mut dyn GradientSink,
     ) -> Onto<'a> {
-        Onto { sums: &mut self.dense, layout, sink }
+        Onto { sums: &mut self.dense, device: self.device.as_mut(), layout, sink }
     }
 }
 
@@ -112,16 +161,29 @@ fn sum_of(layout: &ParamLayout, sums: &SparseGradient, rows: &[u64], values: &[f
     total
 }
 
+/// Where a group lies in the flat vector; `None` if there is no such group.
+fn place_of(layout: &ParamLayout, group: usize) -> Option<Range<usize>> {
+    layout.ranges().nth(group).map(|(range, _)| range)
+}
+
 /// See [`Accumulator::onto`].
 pub(super) struct Onto<'a> {
     sums: &'a mut Vec<f32>,
+    device: Option<&'a mut DeviceSums>,
     layout: &'a ParamLayout,
     sink: &'a mut dyn GradientSink,
 }
 
 impl GradientSink for Onto<'_> {
     fn group(&mut self, group: usize, sums: Buffer<'_>) -> Result<(), TrainError> {
-        let place = self.layout.ranges().nth(group).map(|(range, _)| range);
+        let place = place_of(self.layout, group);
+        if let (Some(device), Some(place)) = (&mut self.device, &place)
+            && device.has_begun()
+            && place.len() == sums.len()
+        {
+            device.add(place, sums)?;
+            return self.sink.group(group, Buffer::Device(&device.part(place)?));
+        }
         match place.and_then(|place| self.sums.get_mut(place)) {
             // What does not fit is refused by the sink.
             Some(total) if total.len() == sums.len() => {
@@ -134,6 +196,10 @@ impl GradientSink for Onto<'_> {
 
     fn rows(&mut self, sums: Buffer<'_>) -> Result<(), TrainError> {
         self.sink.rows(sums)
+    }
+
+    fn takes_device(&self) -> bool {
+        self.sink.takes_device()
     }
 
     fn progress(&mut self) {
@@ -198,7 +264,7 @@ mod tests {
             }
             assert_eq!(sums.samples(), pieces.iter().map(|piece| piece.len() as u64).sum::<u64>());
             if !streams {
-                sums.complete(&layout, &mut rows, &mut own);
+                sums.complete(&layout, &mut rows, &mut own).unwrap();
                 return (rows, own);
             }
             let mut sink = Gradient::new(&layout);

@@ -100,6 +100,10 @@ impl GradientSink for Paced<'_> {
         self.sink.rows(sums)
     }
 
+    fn takes_device(&self) -> bool {
+        self.sink.takes_device()
+    }
+
     fn progress(&mut self) {
         self.at_work.gets_on();
         self.sink.progress();

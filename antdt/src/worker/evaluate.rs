@@ -23,7 +23,7 @@ pub(super) trait Model {
 
 impl Model for Weights {
     fn read(&mut self, rows: &[u64], dense: &mut [f32], values: &mut Vec<f32>) -> Result<(), WorkerError> {
-        dense.copy_from_slice(self.dense());
+        dense.copy_from_slice(self.dense()?);
         values.clear();
         self.gather(rows, values)
     }

@@ -10,6 +10,7 @@ mod evaluate;
 mod hot;
 mod interrupt;
 mod keep;
+mod lift;
 mod mean;
 mod push;
 mod reduce;
@@ -51,12 +52,16 @@ use hot::Heating;
 use interrupt::Interrupt;
 use keep::Keep;
 pub(crate) use keep::write as write_part;
+use lift::Lifting;
 use reduce::Ring;
 
 pub use error::WorkerError;
 pub use hot::RowMemoryFactory;
 #[cfg(feature = "cli")]
 pub(crate) use hot::keep_in;
+pub use lift::Accelerator;
+#[cfg(feature = "cli")]
+pub(crate) use lift::accelerate_with;
 
 /// Name, in the shard service, of the data set that a job trains on.
 pub const TRAIN_DATASET: &str = "train";
@@ -111,6 +116,11 @@ pub fn run(env: &NodeEnv, trainer: Box<dyn Trainer>, rule: &UpdateRule) -> Resul
                 keep: &keep,
                 resume: env.spec.resume.as_deref(),
                 heating,
+                lifting: Lifting {
+                    spec: &env.spec,
+                    holder: env.holder,
+                    reduces_there: lift::own().is_some() || fabric(env)?.library().is_some(),
+                },
             };
             let backend = backend(env)?;
             let (finished, replica) = reduce::train(&ring, backend, &source, &mut compute)?;
@@ -139,9 +149,12 @@ pub fn run(env: &NodeEnv, trainer: Box<dyn Trainer>, rule: &UpdateRule) -> Resul
     }
 }
 
-/// What forms the groups of this worker: over a library between GPUs, if the job wants one.
+/// What forms the groups of this worker: over a library between GPUs, if the job wants one, or over the program's own device.
 fn backend(env: &NodeEnv) -> Result<Box<dyn Backend>, WorkerError> {
     let fabric = fabric(env)?;
+    if let Some(own) = lift::own() {
+        return Ok((own.backend)(Box::new(TransportBackend::new(fabric))));
+    }
     #[cfg(feature = "cuda")]
     if let Some(library) = fabric.library() {
         let place = gpu::place(env.spec.processor(), env.holder.node.index)

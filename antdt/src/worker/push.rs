@@ -236,7 +236,7 @@ impl Pusher<'_, '_> {
         let stats = self.compute.gradient(Params::host(dense, rows), &mut self.gradient)?;
         let layout = self.compute.layout();
         if self.accumulator.micro().is_last() {
-            self.accumulator.complete(layout, &mut self.touched, &mut self.gradient);
+            self.accumulator.complete(layout, &mut self.touched, &mut self.gradient)?;
         } else {
             self.accumulator.add(layout, &self.touched, &self.gradient);
         }

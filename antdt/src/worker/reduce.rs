@@ -27,7 +27,9 @@ use antdt_core::{
 };
 use antdt_job::limits::next_timeout;
 use antdt_job::{Call, Peers, Reply, SyncMode};
-use antdt_model::{Given, Overlap, Replica, SparseGradient, TableShape, UpdateRule, all_reduce_counted};
+use antdt_model::{
+    Dense, Given, Overlap, Replica, SparseGradient, TableShape, UpdateRule, all_reduce_counted,
+};
 
 use super::accumulate::Accumulator;
 use super::compute::Compute;
@@ -36,6 +38,7 @@ use super::error::WorkerError;
 use super::hot::{Heating, OnDevice};
 use super::interrupt::Interrupt;
 use super::keep::Keep;
+use super::lift::{LiftedDense, Lifting};
 use super::mean;
 use super::share::Share;
 use super::spread::Spread;
@@ -65,6 +68,7 @@ pub(super) struct Ring<'a> {
     /// The checkpoint that the job goes on from.
     pub(super) resume: Option<&'a Path>,
     pub(super) heating: Heating<'a>,
+    pub(super) lifting: Lifting<'a>,
 }
 
 impl Ring<'_> {
@@ -104,8 +108,9 @@ where
     let layout = compute.layout().clone();
     let mut weights = ring.model(compute, ring.resume)?;
     ring.heating.heat(&mut weights, compute.trainer());
+    ring.lifting.lift(&mut weights, compute.trainer());
     let plan = match &weights {
-        Weights::Shared(_) => stream::plan(&layout, ring.bucket_bytes),
+        Weights::Shared(_) => stream::plan(&layout, ring.bucket_bytes, ring.lifting.is_wanted()),
         // Gradients stay in the worker.
         Weights::Own(_) => None,
     };
@@ -282,8 +287,14 @@ impl Combiner for Reducer<'_, '_> {
                 let prepared =
                     prepared.ok_or_else(|| WorkerError::Loop("no step was combined to apply".to_owned()))?;
                 let distance = match prepared.result {
+                    Combined::Sums(Sums::Device(mut memory), rows) => {
+                        self.apply_there(&mut memory, &rows, prepared.samples)?;
+                        self.buckets = memory;
+                        None
+                    }
                     Combined::Sums(dense, rows) => {
-                        let distance = self.weights.apply(&dense, &rows, prepared.samples)?;
+                        let sums = dense.host().unwrap_or_default();
+                        let distance = self.weights.apply(sums, &rows, prepared.samples)?;
                         self.sums.keep(dense);
                         distance
                     }
@@ -501,7 +512,7 @@ impl Reducer<'_, '_> {
             models.push(model);
         }
         if !self.trained {
-            self.weights.take_shared(models);
+            self.weights.take_shared(models)?;
             let seconds = began.elapsed().as_secs_f64();
             tracing::debug!(holder = %self.ring.agent.holder(), bytes, seconds, "the model is here");
         }
@@ -528,30 +539,51 @@ impl Reducer<'_, '_> {
     /// Computes the gradient of the loaded micro-batch. With a plan, that of the batch travels while the last of them is
     /// computed.
     fn compute(&mut self) -> Result<StepStats, WorkerError> {
+        let flat = self.weights.flat();
+        let lifted = flat.clone().map(LiftedDense);
         let (dense, loaded) = self.weights.parameters();
         let loaded = loaded.map(OnDevice::new);
         let rows = match &loaded {
             Some(rows) => Buffer::Device(rows),
             None => Buffer::Host(&self.values),
         };
-        let params = Params { dense: Buffer::Host(dense), rows };
+        let dense = match (dense, &lifted) {
+            (Dense::Host(dense), _) => Buffer::Host(dense),
+            (Dense::Device(_), Some(lifted)) => Buffer::Device(lifted),
+            (Dense::Device(_), None) => {
+                return Err(WorkerError::Loop("parameters without memory".to_owned()));
+            }
+        };
+        let params = Params { dense, rows };
         self.accumulator.computed(self.compute.samples());
+        if let (Some(flat), false) = (&flat, self.accumulator.micro().is_last()) {
+            let layout = self.compute.layout().clone();
+            let mut sums = self.accumulator.on_device(&layout, flat, rows.len())?;
+            let stats = self.compute.run(params, &mut sums)?;
+            let rows = sums.finish()?;
+            self.accumulator.add_rows(&layout, &self.touched, &rows);
+            return Ok(stats);
+        }
         if !self.accumulator.micro().is_last() {
             let stats = self.compute.gradient(params, &mut self.gradient)?;
             self.accumulator.add(self.compute.layout(), &self.touched, &self.gradient);
             return Ok(stats);
         }
-        // A worker that is alone has nothing to send.
-        let comm = self.comm.take_if(|comm| self.plan.is_some() && comm.group().world() > 1);
+        // A worker that is alone has nothing to send, but its gradient may be on a device.
+        let streams = |comm: &mut Comm| flat.is_some() || comm.group().world() > 1;
+        let comm = self.comm.take_if(|comm| self.plan.is_some() && streams(comm));
         let (Some(plan), Some(abort), Some(comm)) = (&self.plan, &self.abort, comm) else {
             let stats = self.compute.gradient(params, &mut self.gradient)?;
-            self.accumulator.complete(self.compute.layout(), &mut self.touched, &mut self.gradient);
+            self.accumulator.complete(self.compute.layout(), &mut self.touched, &mut self.gradient)?;
             return Ok(stats);
         };
-        let (compressors, memory) =
-            (std::mem::take(&mut self.compressors), std::mem::take(&mut self.buckets));
+        let compressors = std::mem::take(&mut self.compressors);
+        let memory = match &flat {
+            Some(flat) => stream::on_device(std::mem::take(&mut self.buckets), plan, &**flat)?,
+            None => std::mem::take(&mut self.buckets),
+        };
         let parts = ReducerParts { communicator: comm, compressors, memory };
-        let stream = GradientStream::begin(parts, plan, abort.clone(), rows.len())?;
+        let stream = GradientStream::begin(parts, plan, abort.clone(), rows.len(), flat)?;
         let stream = self.stream.insert(stream);
         let layout = self.compute.layout().clone();
         let mut sums = self.accumulator.onto(&layout, stream);
@@ -572,14 +604,14 @@ impl Reducer<'_, '_> {
             OnDevice::new(rows).read(&mut self.values)?;
         }
         let gradient = std::mem::replace(&mut self.gradient, Gradient::new(self.compute.layout()));
-        self.compute.begin_beside(self.weights.dense(), std::mem::take(&mut self.values), gradient)
+        self.compute.begin_beside(self.weights.dense()?, std::mem::take(&mut self.values), gradient)
     }
 
     /// Waits for that gradient.
     fn finish_beside(&mut self) -> Result<Reply, WorkerError> {
         let (gradient, stats, took) = self.compute.finish_beside()?;
         self.gradient = gradient;
-        self.accumulator.complete(self.compute.layout(), &mut self.touched, &mut self.gradient);
+        self.accumulator.complete(self.compute.layout(), &mut self.touched, &mut self.gradient)?;
         Ok(Reply::ComputedBeside { samples: stats.samples, loss_sum: stats.loss_sum, took })
     }
 
@@ -588,11 +620,15 @@ impl Reducer<'_, '_> {
         if let Some(stream) = self.stream.take() {
             let streamed = stream.finish(self.compute.layout(), self.step_wait())?;
             self.take_back(streamed.parts);
-            (self.gradient.dense, self.gradient.rows) = streamed.sums?;
+            let (dense, rows) = streamed.sums?;
+            let is_there = dense.is_none();
+            (self.gradient.dense, self.gradient.rows) = (dense.unwrap_or_default(), rows);
             let (touched, rows) = (&mut self.touched, &mut self.gradient.rows);
             self.accumulator.complete_rows(self.compute.layout(), touched, rows);
             let (dense, rows) = self.weights.contribution(&mut self.gradient, &mut self.touched);
-            return Ok((dense.into(), rows));
+            let sums =
+                if is_there { Sums::Device(std::mem::take(&mut self.buckets)) } else { Sums::from(dense) };
+            return Ok((sums, rows));
         }
         let (dense, rows) = match &self.weights {
             // Its own may still be computed, and is not for this step.
@@ -602,7 +638,7 @@ impl Reducer<'_, '_> {
             weights => weights.contribution(&mut self.gradient, &mut self.touched),
         };
         if let Some(sums) = self.stream_whole(&dense)? {
-            return Ok((sums.into(), rows));
+            return Ok((sums, rows));
         }
         let Self { comm, compressors, sums, .. } = self;
         let comm = comm.as_mut().ok_or_else(no_group)?;
@@ -616,19 +652,44 @@ impl Reducer<'_, '_> {
 
     /// The sums over all members of a gradient that is computed, in the buckets of the plan: the others' may travel while they compute, and
     /// compressors keep what they have not sent of each bucket. `None` if there is no plan, or no other member.
-    fn stream_whole(&mut self, dense: &[f32]) -> Result<Option<Vec<f32>>, WorkerError> {
-        let comm = self.comm.take_if(|comm| self.plan.is_some() && comm.group().world() > 1);
+    fn stream_whole(&mut self, dense: &[f32]) -> Result<Option<Sums>, WorkerError> {
+        let flat = self.weights.flat();
+        let streams = |comm: &mut Comm| flat.is_some() || comm.group().world() > 1;
+        let comm = self.comm.take_if(|comm| self.plan.is_some() && streams(comm));
         let (Some(plan), Some(abort), Some(comm)) = (&self.plan, &self.abort, comm) else { return Ok(None) };
-        let (compressors, memory) =
-            (std::mem::take(&mut self.compressors), std::mem::take(&mut self.buckets));
+        let compressors = std::mem::take(&mut self.compressors);
+        let memory = match &flat {
+            Some(flat) => stream::on_device(std::mem::take(&mut self.buckets), plan, &**flat)?,
+            None => std::mem::take(&mut self.buckets),
+        };
         let parts = ReducerParts { communicator: comm, compressors, memory };
-        let mut stream = GradientStream::begin(parts, plan, abort.clone(), 0)?;
+        let mut stream = GradientStream::begin(parts, plan, abort.clone(), 0, flat)?;
         let wait = self.step_wait();
         let layout = self.compute.layout();
         stream.all(layout, dense, &[])?;
         let streamed = stream.finish(layout, wait)?;
         self.take_back(streamed.parts);
-        Ok(Some(streamed.sums?.0))
+        let (dense, _) = streamed.sums?;
+        Ok(Some(match dense {
+            Some(dense) => dense.into(),
+            None => Sums::Device(std::mem::take(&mut self.buckets)),
+        }))
+    }
+
+    /// The sums that lie in these buckets on the device become part of the model.
+    fn apply_there(
+        &mut self,
+        memory: &mut BucketMemory,
+        rows: &SparseGradient,
+        samples: u64,
+    ) -> Result<(), WorkerError> {
+        let places = self.plan.as_ref().and_then(|plan| memory.places(plan));
+        // Every group has parameters.
+        let places: Option<Vec<u64>> = places
+            .and_then(|places| places.into_iter().map(|place| place.map(|place| place.address)).collect());
+        let places =
+            places.ok_or_else(|| WorkerError::Loop("sums are in no bucket of the plan".to_owned()))?;
+        self.weights.apply_lifted(&places, rows, samples)
     }
 
     /// Adds up what all members bring. All ranks see the same sums, so all replicas stay equal bit for bit.

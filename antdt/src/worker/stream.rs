@@ -1,21 +1,42 @@
 //! [`GradientStream`]: all-reduces the dense gradient while the backward pass still runs.
+//!
+//! Where the dense parameters lie on a device ([`lift`](super::lift)), so do the buckets: each group of a gradient that is there is copied
+//! to its bucket within the device, and the sums stay there for the step.
 
+use std::io;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use antdt_agent::{Buffer, GradientError, GradientSink, TrainError};
 use antdt_collective::CollectiveError;
 use antdt_collective::bucket::{Buckets, FIRST_BUCKET_BYTES};
-use antdt_collective::runtime::{AbortHandle, Communicator, Reducer, ReducerError, ReducerParts};
+use antdt_collective::runtime::flat::{FlatError, FlatMemory};
+use antdt_collective::runtime::{
+    AbortHandle, BucketMemory, Communicator, LayerMemory, Reducer, ReducerError, ReducerParts,
+};
 use antdt_core::ParamLayout;
 
 use super::error::WorkerError;
+use super::lift;
 
 /// The buckets in which the groups of a layout travel; `None` where they all fit into one, so that there is nothing to
-/// overlap: the gradient is then reduced by the training thread, without a hand-over.
-pub(super) fn plan(layout: &ParamLayout, bucket_bytes: usize) -> Option<Buckets> {
+/// overlap: the gradient is then reduced by the training thread, without a hand-over. If `always`, one is a plan as well.
+pub(super) fn plan(layout: &ParamLayout, bucket_bytes: usize, always: bool) -> Option<Buckets> {
     let lens: Vec<usize> = layout.groups().iter().map(|group| group.len).collect();
     let plan = Buckets::plan(&lens, bucket_bytes, FIRST_BUCKET_BYTES.min(bucket_bytes));
-    (plan.buckets().len() > 1).then_some(plan)
+    (plan.buckets().len() > 1 || always && layout.dense_len() > 0).then_some(plan)
+}
+
+/// The memory of the buckets, on the device: `memory`, if it is there.
+pub(super) fn on_device(
+    mut memory: BucketMemory,
+    plan: &Buckets,
+    flat: &dyn FlatMemory,
+) -> Result<BucketMemory, TrainError> {
+    match memory.places(plan) {
+        Some(_) => Ok(memory),
+        None => BucketMemory::on_device(plan, |len_bytes| flat.region(len_bytes)).map_err(lift::failed),
+    }
 }
 
 /// Takes the gradient of one batch. Each bucket is reduced on a thread of its own as soon as its groups are there.
@@ -24,6 +45,8 @@ pub(super) fn plan(layout: &ParamLayout, bucket_bytes: usize) -> Option<Buckets>
 #[derive(Debug)]
 pub(super) struct GradientStream<C: Communicator + 'static> {
     reducer: Reducer<C>,
+    /// Where the buckets are, if that is on a device.
+    flat: Option<Arc<dyn FlatMemory>>,
     abort: AbortHandle,
     failed: Option<ReducerError>,
     rows: Vec<f32>,
@@ -35,21 +58,56 @@ pub(super) struct Streamed<C> {
     /// The communicator, to go on with or to leave the group with, what the buckets' compressors keep, and the buckets' memory
     /// for the next step.
     pub(super) parts: ReducerParts<C>,
-    /// The dense sums over all members, and this worker's own sums of its rows; or why the group broke.
-    pub(super) sums: Result<(Vec<f32>, Vec<f32>), WorkerError>,
+    /// The dense sums over all members, unless they lie in the buckets on a device, and this worker's own sums of its rows; or why the
+    /// group broke.
+    pub(super) sums: Result<(Option<Vec<f32>>, Vec<f32>), WorkerError>,
 }
 
 impl<C: Communicator + 'static> GradientStream<C> {
     /// Begins a batch whose rows have `rows_len` values in all, with what came back from the stream before: compressors are
-    /// those of the plan's buckets, or none.
+    /// those of the plan's buckets, or none. `flat` says that the buckets are in memory of its device.
     pub(super) fn begin(
         parts: ReducerParts<C>,
         plan: &Buckets,
         abort: AbortHandle,
         rows_len: usize,
+        flat: Option<Arc<dyn FlatMemory>>,
     ) -> Result<Self, CollectiveError> {
         let reducer = Reducer::resume(parts, plan.clone(), abort.clone())?;
-        Ok(Self { reducer, abort, failed: None, rows: Vec::new(), rows_len })
+        Ok(Self { reducer, flat, abort, failed: None, rows: Vec::new(), rows_len })
+    }
+
+    /// Copies a group to its bucket on the device.
+    fn submit_there(
+        &mut self,
+        flat: &dyn FlatMemory,
+        group: usize,
+        sums: Buffer<'_>,
+    ) -> Result<Result<(), ReducerError>, TrainError> {
+        let from = match sums {
+            Buffer::Device(values) => Some(values.address()?),
+            _ => None,
+        };
+        let mut failed = None;
+        let submitted = self.reducer.submit_by(group, sums.len(), |place| {
+            let copied = match (place, from) {
+                (LayerMemory::Device(place), Some(from)) => flat.copy(from, place.address, sums.len()),
+                (LayerMemory::Device(place), None) => match sums.host() {
+                    Ok(values) => flat.put(values, place.address),
+                    Err(error) => Err(FlatError::Device(error.to_string())),
+                },
+                // A group without parameters.
+                _ if sums.is_empty() => Ok(()),
+                _ => Err(FlatError::Device("a bucket lies on the host".to_owned())),
+            };
+            copied.map_err(|error| {
+                let what = error.to_string();
+                failed = Some(error);
+                CollectiveError::Io { what, kind: io::ErrorKind::Other }
+            })
+        });
+        // This worker's own failure, of which it ends.
+        failed.map_or(Ok(submitted), |error| Err(lift::failed(error)))
     }
 
     /// Waits until all buckets are reduced. `timeout` is the limit of one collective call.
@@ -62,19 +120,22 @@ impl<C: Communicator + 'static> GradientStream<C> {
         let calls = u32::try_from(self.reducer.buckets().buckets().len()).unwrap_or(u32::MAX);
         let deadline = Instant::now()
             + timeout.saturating_mul(calls.saturating_add(1)).min(Duration::from_secs(1 << 30));
-        let mut dense = vec![0.0; layout.dense_len()];
         let outcome = match self.failed.take() {
             Some(error) => Err(error),
             None => self.reducer.finish(deadline),
         };
         let outcome = outcome.and_then(|()| {
+            if self.flat.is_some() {
+                return Ok(None);
+            }
+            let mut dense = vec![0.0; layout.dense_len()];
             for (group, (place, _)) in layout.ranges().enumerate() {
                 dense[place].copy_from_slice(self.reducer.wait(group, deadline)?);
             }
-            Ok(())
+            Ok(Some(dense))
         });
         let sums = match outcome {
-            Ok(()) => Ok((dense, std::mem::take(&mut self.rows))),
+            Ok(dense) => Ok((dense, std::mem::take(&mut self.rows))),
             Err(ReducerError::Collective(error)) => Err(error.into()),
             Err(error @ ReducerError::Bucket(_)) => Err(TrainError::Model(error.to_string()).into()),
             Err(error) => {
@@ -97,7 +158,11 @@ impl<C: Communicator + 'static> GradientStream<C> {
 
 impl<C: Communicator + 'static> GradientSink for GradientStream<C> {
     fn group(&mut self, group: usize, sums: Buffer<'_>) -> Result<(), TrainError> {
-        match self.reducer.submit(group, sums.host()?) {
+        let submitted = match self.flat.clone() {
+            Some(flat) => self.submit_there(&*flat, group, sums)?,
+            None => self.reducer.submit(group, sums.host()?),
+        };
+        match submitted {
             Ok(()) => {}
             Err(ReducerError::Bucket(error)) => return Err(TrainError::Model(error.to_string())),
             Err(error) => {
@@ -115,6 +180,10 @@ impl<C: Communicator + 'static> GradientSink for GradientStream<C> {
         }
         self.rows.extend_from_slice(sums.host()?);
         Ok(())
+    }
+
+    fn takes_device(&self) -> bool {
+        self.flat.is_some()
     }
 }
 
@@ -170,16 +239,18 @@ mod tests {
 
     #[test]
     fn a_model_that_fits_into_one_bucket_has_nothing_to_overlap() {
-        assert_eq!(plan(&layout(), 1 << 20), None);
-        assert_eq!(plan(&ParamLayout::dense(0), 0), None);
-        assert_eq!(plan(&ParamLayout::dense(1 << 20), 1 << 10), None, "one group is one bucket");
-        assert_eq!(plan(&layout(), 80).unwrap().buckets().len(), 3);
+        assert_eq!(plan(&layout(), 1 << 20, false), None);
+        assert_eq!(plan(&ParamLayout::dense(0), 0, false), None);
+        assert_eq!(plan(&ParamLayout::dense(1 << 20), 1 << 10, false), None, "one group is one bucket");
+        assert_eq!(plan(&layout(), 80, false).unwrap().buckets().len(), 3);
+        assert_eq!(plan(&layout(), 1 << 20, true).unwrap().buckets().len(), 1, "which a device has, too");
+        assert_eq!(plan(&ParamLayout::dense(0), 0, true), None);
     }
 
     #[test]
     fn members_get_the_sums_of_every_step_whatever_order_their_groups_come_in() {
         for (bucket_bytes, compress) in [(0, false), (80, false), (80, true)] {
-            let plan = plan(&layout(), bucket_bytes).unwrap();
+            let plan = plan(&layout(), bucket_bytes, false).unwrap();
             // All values travel: nothing is left out.
             let form: Compression = "topk=1".parse().unwrap();
             let (plan, layout) = (&plan, &layout());
@@ -194,14 +265,14 @@ mod tests {
                             let mut order = [4, 3, 2, 1, 0];
                             order.rotate_left(step * (1 + rank as usize) % 5);
                             let abort = abort.clone();
-                            let mut stream = GradientStream::begin(parts, plan, abort, 2).unwrap();
+                            let mut stream = GradientStream::begin(parts, plan, abort, 2, None).unwrap();
                             hand_over(&mut stream, &gradient(rank, step as u64), &order);
                             let streamed = stream.finish(layout, TIMEOUT).unwrap();
                             parts = streamed.parts;
                             let all = [0, 1, 2].map(|rank| gradient(rank, step as u64));
                             let sums: Vec<f32> =
                                 (0..layout.dense_len()).map(|i| all.iter().map(|g| g[i]).sum()).collect();
-                            assert_eq!(streamed.sums.unwrap(), (sums, vec![7.0, 8.0]), "step {step}");
+                            assert_eq!(streamed.sums.unwrap(), (Some(sums), vec![7.0, 8.0]), "step {step}");
                         }
                     });
                 }
@@ -211,12 +282,13 @@ mod tests {
 
     #[test]
     fn a_group_that_breaks_in_the_backward_pass_is_known_when_the_gradient_is_finished() {
-        let plan = plan(&layout(), 0).unwrap();
+        let plan = plan(&layout(), 0, false).unwrap();
         let (plan, layout, over) = (&plan, &layout(), &Barrier::new(2));
         thread::scope(|scope| {
             for (rank, (communicator, abort)) in (0..2).zip(members(2)) {
                 scope.spawn(move || {
-                    let mut stream = GradientStream::begin(parts(communicator), plan, abort, 2).unwrap();
+                    let mut stream =
+                        GradientStream::begin(parts(communicator), plan, abort, 2, None).unwrap();
                     if rank == 0 {
                         stream.group(4, Buffer::Host(&[1.0; 5])).unwrap();
                         over.wait();
@@ -236,12 +308,13 @@ mod tests {
 
     #[test]
     fn a_trainer_that_leaves_a_group_out_fails_by_its_own_fault_and_the_others_do_not_wait() {
-        let plan = plan(&layout(), 0).unwrap();
+        let plan = plan(&layout(), 0, false).unwrap();
         let (plan, layout) = (&plan, &layout());
         thread::scope(|scope| {
             for (rank, (communicator, abort)) in (0..2).zip(members(2)) {
                 scope.spawn(move || {
-                    let mut stream = GradientStream::begin(parts(communicator), plan, abort, 2).unwrap();
+                    let mut stream =
+                        GradientStream::begin(parts(communicator), plan, abort, 2, None).unwrap();
                     let order: &[usize] = if rank == 0 { &[4, 3, 1, 0] } else { &[4, 3, 2, 1, 0] };
                     hand_over(&mut stream, &gradient(rank, 0), order);
                     let error = stream.finish(layout, TIMEOUT).unwrap().sums.unwrap_err();

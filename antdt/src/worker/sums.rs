@@ -1,8 +1,6 @@
-//! [`Sums`]: the sums over all members of a dense gradient that travels in one piece.
+//! [`Sums`]: the sums over all members of a dense gradient.
 
-use std::ops::Deref;
-
-use antdt_collective::runtime::Communicator;
+use antdt_collective::runtime::{BucketMemory, Communicator};
 use antdt_collective::{CollectiveError, CommunicatorBuffer, Compressor, ReduceOp};
 
 /// Sums over all members.
@@ -11,6 +9,8 @@ pub(super) enum Sums {
     /// They lie in memory of the communicator.
     Own(CommunicatorBuffer<f32>),
     Heap(Vec<f32>),
+    /// They lie in buckets on a device.
+    Device(BucketMemory),
 }
 
 impl From<Vec<f32>> for Sums {
@@ -19,13 +19,13 @@ impl From<Vec<f32>> for Sums {
     }
 }
 
-impl Deref for Sums {
-    type Target = [f32];
-
-    fn deref(&self) -> &[f32] {
+impl Sums {
+    /// The sums, if they are on the host.
+    pub(super) fn host(&self) -> Option<&[f32]> {
         match self {
-            Self::Own(buffer) => buffer,
-            Self::Heap(values) => values,
+            Self::Own(buffer) => Some(buffer),
+            Self::Heap(values) => Some(values),
+            Self::Device(_) => None,
         }
     }
 }
@@ -88,8 +88,9 @@ mod tests {
                     for step in 1_u8..6 {
                         let dense = vec![f32::from(rank * step); LEN];
                         let sums = memory.reduce(&mut comm, None, dense).unwrap();
+                        let found = sums.host().unwrap();
                         assert!(
-                            sums.len() == LEN && sums.iter().all(|sum| *sum == f32::from(6 * step)),
+                            found.len() == LEN && found.iter().all(|sum| *sum == f32::from(6 * step)),
                             "step {step}"
                         );
                         memory.keep(sums);

@@ -1,20 +1,23 @@
 //! [`Weights`]: the model in a worker, either the same on all workers or one of its own.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use antdt_agent::Gradient;
+use antdt_collective::runtime::FlatMemory;
 use antdt_core::{InvalidValue, ModelPlace, Seed};
 use antdt_job::SyncMode;
 use antdt_job::mode::OuterStep;
 use antdt_model::optimizer::Momentum;
 use antdt_model::{
-    Given, HotError, HotReplica, LoadedRows, LocalReplica, Portion, Replica, SparseGradient, Trained,
+    Dense, Given, HotError, HotReplica, LoadedRows, LocalReplica, Portion, Replica, SparseGradient, Trained,
     UpdateRule,
 };
 
 use super::error::WorkerError;
 use super::hot::failed;
 use super::keep::ModelCopy;
+use super::lift;
 
 /// See the [module](self).
 pub(super) enum Weights {
@@ -47,6 +50,7 @@ pub(super) fn unfit(error: impl std::fmt::Display) -> WorkerError {
 fn lost(error: HotError) -> WorkerError {
     match error {
         error @ (HotError::Memory(_) | HotError::Lost(_)) => failed(error).into(),
+        HotError::Flat(error) => lift::failed(error).into(),
         error => unfit(error),
     }
 }
@@ -91,18 +95,26 @@ impl Weights {
     pub(super) fn replace(&mut self, other: Self) -> Result<(), WorkerError> {
         match (self, other) {
             (Self::Shared(replica), Self::Shared(other)) => {
-                replica.replace(other.into_settled().map_err(lost)?);
+                replica.replace(other.into_settled().map_err(lost)?).map_err(lost)?;
             }
             (own, other) => *own = other,
         }
         Ok(())
     }
 
-    /// The flat vector to compute with.
-    pub(super) fn dense(&self) -> &[f32] {
+    /// The flat vector, on the host.
+    pub(super) fn dense(&mut self) -> Result<&[f32], WorkerError> {
         match self {
-            Self::Shared(replica) => replica.dense(),
-            Self::Own(local) => local.model().dense(),
+            Self::Shared(replica) => replica.dense().map_err(lost),
+            Self::Own(local) => Ok(local.model().dense()),
+        }
+    }
+
+    /// The memory in which the flat vector lies, if it is on a device: gradients stay there.
+    pub(super) fn flat(&self) -> Option<Arc<dyn FlatMemory>> {
+        match self {
+            Self::Shared(replica) => replica.flat().cloned(),
+            Self::Own(_) => None,
         }
     }
 
@@ -114,11 +126,11 @@ impl Weights {
         }
     }
 
-    /// The flat vector to compute with, and the rows of the batch that was loaded, if they are on a device.
-    pub(super) fn parameters(&mut self) -> (&[f32], Option<LoadedRows<'_>>) {
+    /// The flat vector to compute with, where it lies, and the rows of the batch that was loaded, if they are on a device.
+    pub(super) fn parameters(&mut self) -> (Dense<'_>, Option<LoadedRows<'_>>) {
         match self {
             Self::Shared(replica) => replica.parameters(),
-            Self::Own(local) => (local.model().dense(), None),
+            Self::Own(local) => (Dense::Host(local.model().dense()), None),
         }
     }
 
@@ -154,13 +166,14 @@ impl Weights {
     }
 
     /// Takes over what another worker shared.
-    pub(super) fn take_shared(&mut self, models: Vec<Replica>) {
+    pub(super) fn take_shared(&mut self, models: Vec<Replica>) -> Result<(), WorkerError> {
         let mut models = models.into_iter();
         match (self, models.next()) {
             (_, None) => {}
-            (Self::Shared(replica), Some(model)) => replica.replace(model),
+            (Self::Shared(replica), Some(model)) => replica.replace(model).map_err(lost)?,
             (Self::Own(local), Some(model)) => *local = LocalReplica::of_shared(model, models.next()),
         }
+        Ok(())
     }
 
     /// A step of this worker alone, with the gradient of the rows that its batch touched.
@@ -228,6 +241,21 @@ impl Weights {
                 (std::mem::take(&mut gradient.dense), rows)
             }
             Self::Own(local) => local.drift(),
+        }
+    }
+
+    /// The same where the sums of the dense groups lie on the device, at these addresses.
+    pub(super) fn apply_lifted(
+        &mut self,
+        dense: &[u64],
+        rows: &SparseGradient,
+        samples: u64,
+    ) -> Result<(), WorkerError> {
+        match self {
+            Self::Shared(replica) => replica.apply_lifted(dense, rows, samples).map_err(lost),
+            Self::Own(_) => {
+                Err(WorkerError::Loop("sums on a device for a model of a worker's own".to_owned()))
+            }
         }
     }
 

@@ -1,0 +1,207 @@
+//! The model beside one on the host, over the kernels that are built for this machine.
+
+use antdt_collective::runtime::flat::FlatShape;
+use antdt_collective::runtime::flat::testing::{EmulatedGpu, EmulatedTensor};
+use antdt_collective::runtime::rows::testing::HostKernels;
+use antdt_core::{ParamGroup, ParamLayout, Seed, TableSpec};
+
+use super::*;
+use crate::gradient::SparseGradient;
+use crate::optimizer::{Optimizer, REGISTRY, Update};
+use crate::rule::UpdateRule;
+use crate::runtime::hot::{Dense, HotReplica};
+
+const ROWS: u64 = 12;
+const DIM: usize = 3;
+
+fn kernels() -> Option<HostKernels> {
+    HostKernels::build().map_err(|why| println!("skipped, not here: {why}")).ok()
+}
+
+/// Groups of all kinds.
+fn layout() -> ParamLayout {
+    let groups = vec![
+        ParamGroup::trainable("w", 40),
+        ParamGroup::trainable("bias", 3).without_decay(),
+        ParamGroup::state("mean", 7),
+        ParamGroup::trainable("v", 150),
+    ];
+    ParamLayout::new(groups, vec![TableSpec::new("table", ROWS, DIM, 0.5)]).unwrap()
+}
+
+fn rule(name: &str, settings: &[(&str, &str)]) -> UpdateRule {
+    let settings = settings.iter().map(|(key, text)| ((*key).to_owned(), (*text).to_owned())).collect();
+    let optimizer = REGISTRY.build(name, &settings).unwrap();
+    UpdateRule { rate: 0.1, decay: 0.003, full_batch: Some(20), ..UpdateRule::new(optimizer) }
+}
+
+fn replica(rule: &UpdateRule) -> Replica {
+    let layout = layout();
+    let dense = (0..layout.dense_len()).map(|at| 0.25 - at as f32 / 64.0).collect();
+    Replica::new(&layout, rule, Seed(9), dense).unwrap()
+}
+
+/// Sums of all sizes, some 0, some beyond what floats hold.
+fn sums(seed: u64, len: usize) -> Vec<f32> {
+    let mut rng = Seed(seed).rng();
+    let mut number = || match rng.below(14) {
+        0 => 0.0,
+        1 => 1e-41,
+        2 => 1e30,
+        3 => -1e-38,
+        _ => rng.normal() as f32 * 16.0,
+    };
+    (0..len).map(|_| number()).collect()
+}
+
+/// A step on both, with the same sums, which lie on the GPU for the one.
+fn step(gpu: &EmulatedGpu, lifted: &mut HotReplica, plain: &mut Replica, seed: u64, samples: u64) {
+    let layout = layout();
+    let dense = sums(seed, layout.dense_len());
+    let touched: Vec<u64> = (0..ROWS).filter(|row| (row + seed).is_multiple_of(3)).collect();
+    let rows = SparseGradient { values: sums(seed + 1, touched.len() * DIM), rows: touched };
+    // Each group apart, as they lie in buckets.
+    let tensors: Vec<_> = layout
+        .ranges()
+        .map(|(place, _)| {
+            let tensor = gpu.tensor(place.len()).unwrap();
+            tensor.compute(&dense[place]).unwrap();
+            tensor
+        })
+        .collect();
+    let addresses: Vec<u64> = tensors.iter().map(EmulatedTensor::address).collect();
+    lifted.apply_lifted(&addresses, &rows, samples).unwrap();
+    plain.apply(&dense, &rows, samples).unwrap();
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
+}
+
+#[test]
+fn a_model_whose_flat_vector_is_on_a_gpu_has_the_bits_of_one_on_the_host() {
+    let Some(kernels) = kernels() else { return };
+    for (name, settings) in [
+        ("sgd", &[][..]),
+        ("momentum", &[("nesterov", "true")]),
+        ("adagrad", &[]),
+        ("adam", &[]),
+        ("adamw", &[]),
+    ] {
+        let gpu = EmulatedGpu::start(&kernels, true).unwrap();
+        let rule = rule(name, settings);
+        let (mut plain, mut lifted) = (replica(&rule), HotReplica::from(replica(&rule)));
+        lifted.lift(gpu.flat(lifted.flat_shape().unwrap()).unwrap()).unwrap();
+        let mut kept = None;
+        for number in 0..24_u64 {
+            // A last batch is small, and one without samples changes nothing.
+            step(&gpu, &mut lifted, &mut plain, number, [32, 20, 7, 0][number as usize % 4]);
+            if let 2 = number % 5 {
+                assert_eq!(bits(lifted.dense().unwrap()), bits(plain.dense()), "{name}, step {number}");
+            }
+            if number == 7 {
+                assert!(
+                    lifted.settle().unwrap().export() == plain.export(),
+                    "{name}: what is settled differs"
+                );
+                kept = Some((plain.portion(), plain.trained(), plain.clone()));
+            }
+            if number == 12 {
+                let (portion, trained, at) = kept.clone().unwrap();
+                lifted.restore(&portion, true).unwrap();
+                lifted.set_trained(trained);
+                plain = at;
+            }
+            if number == 17 {
+                let (_, _, at) = kept.clone().unwrap();
+                lifted.replace(at.clone()).unwrap();
+                plain = at;
+            }
+            lifted.set_rate_share(1.0 + number as f32 / 8.0);
+            plain.set_rate_share(1.0 + number as f32 / 8.0);
+        }
+        let mut ours = Vec::new();
+        lifted.gather(&[0, 3, 5], &mut ours).unwrap();
+        let mut theirs = Vec::new();
+        plain.gather(&[0, 3, 5], &mut theirs).unwrap();
+        assert_eq!(bits(&ours), bits(&theirs), "{name}");
+        assert!(lifted.into_settled().unwrap().export() == plain.export(), "{name}: the end differs");
+        assert_eq!(gpu.gradients_copied(), 0, "{name}");
+    }
+}
+
+#[test]
+fn rows_that_are_hot_and_a_flat_vector_that_is_lifted_take_one_step() {
+    let Some(kernels) = kernels() else { return };
+    let gpu = EmulatedGpu::start(&kernels, true).unwrap();
+    let rule = rule("adam", &[]);
+    let (mut plain, mut lifted) = (replica(&rule), HotReplica::from(replica(&rule)));
+    lifted.lift(gpu.flat(lifted.flat_shape().unwrap()).unwrap()).unwrap();
+    lifted.heat(kernels.rows(lifted.shape().unwrap(), 5).unwrap()).unwrap();
+    for number in 0..6 {
+        let mut batch = Vec::new();
+        lifted.load(&[1, 2, 7], &mut batch).unwrap();
+        let (dense, rows) = lifted.parameters();
+        assert!(matches!(dense, Dense::Device(_)) && rows.is_some() && batch.is_empty());
+        step(&gpu, &mut lifted, &mut plain, number, 32);
+    }
+    assert!(lifted.settle().unwrap().export() == plain.export());
+}
+
+/// Steps that no kernel takes.
+#[derive(Debug)]
+struct Own;
+
+impl Optimizer for Own {
+    fn name(&self) -> &'static str {
+        "own"
+    }
+
+    fn settings(&self) -> std::collections::BTreeMap<String, String> {
+        std::collections::BTreeMap::new()
+    }
+
+    fn defaults(&self) -> crate::optimizer::Defaults {
+        crate::optimizer::Defaults { rate: 0.1, decay: 0.0 }
+    }
+
+    fn state_per_value(&self) -> usize {
+        0
+    }
+
+    fn begin(&self, _: UpdateStep) -> Update<'_> {
+        Box::new(|_, _, _| {})
+    }
+}
+
+#[test]
+fn a_flat_vector_that_must_stay_on_the_host_says_why() {
+    let Some(kernels) = kernels() else { return };
+    let gpu = EmulatedGpu::start(&kernels, true).unwrap();
+    let sgd = rule("sgd", &[]);
+    let said = |replica: Replica| HotReplica::from(replica).flat_shape().unwrap_err().to_string();
+    let clipped = said(replica(&UpdateRule { clip_norm: Some(1.0), ..sgd.clone() }));
+    assert!(clipped.contains("clip norm = 1: must be unset"), "{clipped}");
+    let own = said(replica(&UpdateRule::new(Box::new(Own))));
+    assert!(own.contains("optimizer = own: must be one with a kernel"), "{own}");
+    let empty = said(Replica::new(&ParamLayout::dense(0), &sgd, Seed(1), Vec::new()).unwrap());
+    assert!(empty.contains("dense parameters of the model = 0"), "{empty}");
+
+    let mut model = HotReplica::from(replica(&sgd));
+    let wrong = model.lift(gpu.flat(FlatShape { len: 3, state_per_value: 0 }).unwrap());
+    assert!(wrong.unwrap_err().to_string().contains("shape of the vector"));
+    let none = SparseGradient::default();
+    assert!(matches!(model.apply_lifted(&[], &none, 1), Err(HotError::Flat(FlatError::None(_)))));
+    let shape = model.flat_shape().unwrap();
+    model.lift(gpu.flat(shape).unwrap()).unwrap();
+    assert!(model.lift(gpu.flat(shape).unwrap()).unwrap_err().to_string().contains("a second one"));
+    // Sums must come from where the vector is, for all groups.
+    let dense = vec![0.0; layout().dense_len()];
+    assert!(matches!(model.apply(&dense, &none, 1), Err(HotError::Flat(FlatError::None(_)))));
+    let groups = layout().groups().len();
+    for sums in [vec![], vec![0; groups - 1], vec![0; groups + 1]] {
+        let refused = model.apply_lifted(&sums, &none, 1);
+        assert!(matches!(refused, Err(HotError::Flat(FlatError::Length { .. }))), "{sums:?}: {refused:?}");
+    }
+    assert!(model.settle().unwrap().export() == replica(&sgd).export(), "nothing has changed");
+}
