@@ -107,6 +107,9 @@ pub fn case(seed: u64) -> Case {
         }
         let masters = chaos(Vec::new(), busy * 3 / 2).draw_masters(&mut chance);
         faults.extend(masters.left().copied());
+        if setup.checkpoint_every.is_some() {
+            faults.extend(changes_of_servers(seed, setup.servers, busy * 3 / 2));
+        }
         faults.sort_by_key(|(at, _)| *at);
     }
     let policy = ["none", "nd", Restless::NAME][index(rng, 3)];
@@ -186,6 +189,15 @@ fn faults(
         faults.sort_by_key(|(at, _)| *at);
     }
     faults
+}
+
+/// Changes of the number of servers in `lasting`, in a job that has some and takes checkpoints: one in two has none.
+fn changes_of_servers(seed: u64, servers: u32, lasting: Duration) -> Vec<(JobTime, Fault)> {
+    let mut chance = Seed(seed).derive("servers").rng();
+    if servers == 0 || chance.below(2) == 0 {
+        return Vec::new();
+    }
+    chaos(Vec::new(), lasting).draw_servers(&mut chance).left().copied().collect()
 }
 
 /// Faults that hit these nodes in `lasting`.

@@ -186,6 +186,9 @@ pub enum Fault {
     /// that many further effects. Has no effect in a job that does not [go back](crate::Setup::goes_back),
     /// because no successor could continue it.
     RestartMaster(Duration, Option<u32>),
+    /// The user asks for this number of parameter servers. Has no effect while there is no master, and none in a
+    /// job that takes no checkpoints or does not [go back](crate::Setup::goes_back): the master refuses it.
+    ScaleServers(u32),
     /// All processes of the job end at once, as in a power cut, after this many further events of the
     /// simulation. That ends the simulation; what is left is the newest complete checkpoint
     /// ([`SimulatedJob::kept`](crate::SimulatedJob::kept)), from which [`World::resumed`](crate::World::resumed)
@@ -204,7 +207,11 @@ impl Fault {
             | Self::Pause(node, _)
             | Self::Cut(node, _)
             | Self::Duplicate(node, _) => Some(node),
-            Self::PauseMaster(_) | Self::RestartLedger | Self::RestartMaster(..) | Self::CrashAll(_) => None,
+            Self::PauseMaster(_)
+            | Self::RestartLedger
+            | Self::RestartMaster(..)
+            | Self::ScaleServers(_)
+            | Self::CrashAll(_) => None,
         }
     }
 

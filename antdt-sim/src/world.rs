@@ -788,6 +788,7 @@ impl<O: Observer> World<O> {
             }
             Fault::RestartMaster(lasting, None) => self.end_master(lasting),
             Fault::RestartMaster(lasting, Some(effects)) => self.doom_master(effects, lasting),
+            Fault::ScaleServers(servers) => self.news(HeadEvent::ScaleServers { servers }),
             Fault::CrashAll(events) => self.doomed = Some(events),
         }
         self.note_calm();

@@ -12,7 +12,7 @@ use antdt_job::SyncMode;
 use antdt_job::head::CheckpointEvery;
 
 use super::rough::Rough;
-use super::{Case, CaseError, below, case, faults, index};
+use super::{Case, CaseError, below, case, changes_of_servers, faults, index};
 use crate::happening::{Happening, Observer};
 use crate::invariant::Invariant;
 use crate::invariant::committed_once::{Committed, CommittedOnce};
@@ -95,8 +95,11 @@ pub fn crashed(seed: u64) -> Crashed {
         let policy = ["none", "nd"][index(rng, 2)];
         lives.push(Case { setup, policy, rough, faults });
     }
-    for life in &mut lives {
+    for (number, life) in (0..).zip(&mut lives) {
         let Setup { workers, servers, .. } = life.setup;
+        let busy = life.rough.duration(&life.setup);
+        life.faults.extend(changes_of_servers(seed ^ (number + 1) << 32, servers, busy));
+        life.faults.sort_by_key(|(at, _)| *at);
         let calm = rng.below(2) == 0;
         life.faults.retain(|(_, fault)| match fault {
             _ if calm => false,

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use antdt_core::{Holder, JobTime};
+use antdt_job::HeadEffect;
 
 use crate::Violation;
 use crate::happening::{Happening, Observer};
@@ -33,6 +34,8 @@ pub enum FaultKind {
     RestartLedger,
     /// Another master takes over; see [`Fault::RestartMaster`].
     RestartMaster,
+    /// The number of servers changes; see [`Fault::ScaleServers`].
+    ScaleServers,
     /// A message is lost.
     Lost,
     /// A message arrives before an earlier one of the same node.
@@ -41,7 +44,7 @@ pub enum FaultKind {
 
 impl FaultKind {
     /// All kinds of faults.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Crash,
         Self::Exit,
         Self::Preempt,
@@ -52,6 +55,7 @@ impl FaultKind {
         Self::Duplicate,
         Self::RestartLedger,
         Self::RestartMaster,
+        Self::ScaleServers,
         Self::Lost,
         Self::Overtaken,
     ];
@@ -71,6 +75,7 @@ impl FaultKind {
             Fault::Cut(..) => Self::Cut,
             Fault::RestartLedger => Self::RestartLedger,
             Fault::RestartMaster(..) => Self::RestartMaster,
+            Fault::ScaleServers(_) => Self::ScaleServers,
         })
     }
 }
@@ -89,6 +94,7 @@ impl fmt::Display for FaultKind {
             Self::Cut => "cut",
             Self::RestartLedger => "restart of the service",
             Self::RestartMaster => "restart of the master",
+            Self::ScaleServers => "change of the servers",
             Self::Lost => "lost message",
         })
     }
@@ -171,8 +177,9 @@ impl Observer for Seen {
             Happening::Died(holder) => drop(self.alive.remove(holder)),
             Happening::Lost(_) => drop(self.kinds.insert(FaultKind::Lost)),
             Happening::Overtaken(_) => drop(self.kinds.insert(FaultKind::Overtaken)),
-            // It may end later, or not at all.
-            Happening::Fault(Fault::RestartMaster(..)) => {}
+            // It may happen later, or not at all.
+            Happening::Fault(Fault::RestartMaster(..) | Fault::ScaleServers(_)) => {}
+            Happening::Effect(HeadEffect::Servers(_)) => drop(self.kinds.insert(FaultKind::ScaleServers)),
             Happening::MasterEnded(_) => drop(self.kinds.insert(FaultKind::RestartMaster)),
             Happening::Fault(fault) => {
                 // One that finds nobody is none.
@@ -206,7 +213,7 @@ mod tests {
         let mut tally = Tally::of(&seen, &Ok(()));
         assert_eq!((tally.with(FaultKind::Crash), tally.with(FaultKind::RestartLedger)), (0, 1));
         assert!(tally.missing(&[JobEnding::Completed]).contains(&"crash".to_owned()));
-        assert_eq!(tally.missing(&JobEnding::ALL).len(), 11 + 4);
+        assert_eq!(tally.missing(&JobEnding::ALL).len(), 12 + 4);
 
         let mut hit = Seen::default();
         for what in [Happening::Born(worker), crash] {
@@ -215,7 +222,7 @@ mod tests {
         tally
             .add(&Tally::of(&hit, &Err("all workers were lost at once, and the model with them".to_owned())));
         assert_eq!((tally.with(FaultKind::Crash), tally.ended(JobEnding::ModelLost)), (1, 1));
-        assert_eq!(tally.missing(&JobEnding::ALL).len(), 10 + 3);
+        assert_eq!(tally.missing(&JobEnding::ALL).len(), 11 + 3);
         assert!(
             tally.to_string().starts_with("2 worlds; ended: completed 1, the model lost 1; with: crash 1,")
         );

@@ -33,7 +33,7 @@ fn cases_are_of_every_kind() {
         .flat_map(|case| &case.faults)
         .map(|(_, fault)| format!("{fault:?}").split('(').next().unwrap_or_default().to_owned())
         .collect();
-    assert_eq!(kinds.len(), 10, "{kinds:?}");
+    assert_eq!(kinds.len(), 11, "{kinds:?}");
     assert!(cases.iter().any(|case| case.faults.is_empty()));
     assert!(cases.iter().all(|case| case.setup.validate().is_ok()));
 }

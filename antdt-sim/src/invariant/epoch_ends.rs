@@ -178,8 +178,12 @@ impl EpochEnds {
                 self.harms.values_mut().for_each(|harm| harm.silent = true);
             }
             // Everyone finds the service again, and what is said twice counts once. The master may end later.
-            // Of the end of all processes the master cannot hear.
-            Fault::RestartLedger | Fault::Duplicate(..) | Fault::RestartMaster(..) | Fault::CrashAll(_) => {}
+            // Of the end of all processes the master cannot hear. Servers that hand over end by an order.
+            Fault::RestartLedger
+            | Fault::Duplicate(..)
+            | Fault::RestartMaster(..)
+            | Fault::ScaleServers(_)
+            | Fault::CrashAll(_) => {}
         }
     }
 

@@ -216,6 +216,7 @@ enum FaultKind {
     PauseMaster,
     RestartLedger,
     RestartMaster,
+    ScaleServers,
 }
 
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -228,6 +229,7 @@ struct FaultSpec {
     #[serde(rename = "for")]
     length: Option<Span>,
     code: Option<i32>,
+    servers: Option<u32>,
 }
 
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -239,6 +241,7 @@ struct RateSpec {
     #[serde(rename = "for")]
     length: Option<Span>,
     code: Option<i32>,
+    servers: Option<u32>,
     until: Option<Span>,
 }
 
@@ -517,7 +520,7 @@ impl FaultKind {
             Self::Exit => (true, false, true),
             Self::Preempt | Self::Hang | Self::Pause | Self::Cut | Self::Duplicate => (true, true, false),
             Self::PauseMaster | Self::RestartMaster => (false, true, false),
-            Self::RestartLedger => (false, false, false),
+            Self::RestartLedger | Self::ScaleServers => (false, false, false),
         }
     }
 
@@ -528,9 +531,12 @@ impl FaultKind {
         nodes: &[NodeId],
         length: Option<Span>,
         code: Option<i32>,
+        servers: Option<u32>,
     ) -> Result<Vec<Fault>, InvalidValue> {
         let (needs_node, needs_length, needs_code) = self.needs();
+        let servers = servers.filter(|servers| *servers > 0);
         let parts = [
+            ("servers", self == Self::ScaleServers, servers.is_some(), "a number of servers, from 1"),
             ("node", needs_node, !nodes.is_empty(), "a node, such as \"worker-1\", or a host"),
             ("for", needs_length, length.is_some(), "a time, such as \"5s\""),
             ("code", needs_code, code.is_some(), "an exit code, such as 1"),
@@ -550,11 +556,11 @@ impl FaultKind {
         let (length, code) = (length.unwrap_or_default().0, code.unwrap_or_default());
         // Without nodes it is the same for any.
         let nodes = if needs_node { nodes } else { &[NodeId::worker(0)] };
-        Ok(nodes.iter().map(|node| self.fault(*node, length, code)).collect())
+        Ok(nodes.iter().map(|node| self.fault(*node, length, code, servers.unwrap_or_default())).collect())
     }
 
     /// The fault, with those of these parts that it needs.
-    const fn fault(self, node: NodeId, length: Duration, code: i32) -> Fault {
+    const fn fault(self, node: NodeId, length: Duration, code: i32, servers: u32) -> Fault {
         match self {
             Self::Crash => Fault::Crash(node),
             Self::Exit => Fault::Exit(node, code),
@@ -566,6 +572,7 @@ impl FaultKind {
             Self::PauseMaster => Fault::PauseMaster(length),
             Self::RestartLedger => Fault::RestartLedger,
             Self::RestartMaster => Fault::RestartMaster(length, None),
+            Self::ScaleServers => Fault::ScaleServers(servers),
         }
     }
 
@@ -575,6 +582,13 @@ impl FaultKind {
             let remedy =
                 "left out, or job.goes-back = true: nobody can go on with another job when its master ends";
             return Err(InvalidValue::new(field, "restart-master", remedy));
+        }
+        if self == Self::ScaleServers
+            && (job.servers == 0 || !job.goes_back || job.checkpoint_every.is_none())
+        {
+            let remedy = "left out, or a job with servers, job.goes-back = true and job.checkpoint-every: servers hand \
+                          their parameters over through a checkpoint";
+            return Err(InvalidValue::new(field, "scale-servers", remedy));
         }
         Ok(())
     }
@@ -600,7 +614,9 @@ impl ChaosSpec {
         }
         kinds.iter().try_for_each(|kind| kind.check("chaos.kinds", job))?;
         chaos.draw_with(rng, |rng, node, length, code| {
-            kinds[rng.below(kinds.len() as u64) as usize].fault(node, length, code)
+            let kind = kinds[rng.below(kinds.len() as u64) as usize];
+            let servers = if kind == FaultKind::ScaleServers { 1 + rng.below(4) as u32 } else { 0 };
+            kind.fault(node, length, code, servers)
         })
     }
 }
@@ -633,7 +649,7 @@ impl FaultSpec {
         }
         self.kind.check("fault.kind", job)?;
         let at = JobTime::from_duration(self.at.0);
-        let faults = self.kind.faults("fault", &nodes, self.length, self.code)?;
+        let faults = self.kind.faults("fault", &nodes, self.length, self.code, self.servers)?;
         Ok(faults.into_iter().map(|fault| (at, fault)).collect())
     }
 }
@@ -643,7 +659,7 @@ impl RateSpec {
         self.kind.check("rate.kind", job)?;
         let (of_nodes, ..) = self.kind.needs();
         let nodes = if of_nodes { nodes } else { &[] };
-        let faults = self.kind.faults("rate", nodes, self.length, self.code)?;
+        let faults = self.kind.faults("rate", nodes, self.length, self.code, self.servers)?;
         let count = u32::try_from(faults.len()).unwrap_or(u32::MAX).max(1);
         let until = self.until.map_or(JobTime::NEVER, |until| JobTime::from_duration(until.0));
         within("rate", Poisson::new([Rate { faults, every: self.every.0 / count }], until))

@@ -222,11 +222,13 @@ fn a_scenario_says_which_kinds_of_faults_are_drawn() {
         "pause-master",
         "restart-ledger",
         "restart-master",
+        "scale-servers",
     ];
     let drawn = |kinds: &str| {
         let chaos =
             format!("[chaos]\nfaults-max = 200\nkinds = [{kinds}]\nuntil = \"1m\"\nlongest = \"5s\"\n");
-        let text = PLAIN.replace("[job]", "[job]\ngoes-back = true") + &chaos;
+        let job = "[job]\ngoes-back = true\nservers = 1\nsync = \"ps-bsp\"\ncheckpoint-every = \"5steps\"";
+        let text = PLAIN.replace("[job]", job) + &chaos;
         let (setup, _, mut models) = parse(&text).unwrap().build(Seed(1)).unwrap();
         assert!(setup.goes_back);
         let kinds: BTreeSet<String> = faults(&mut models)
@@ -326,6 +328,11 @@ fn what_cannot_be_is_refused_by_its_field_and_with_the_remedy() {
             with("[[fault]]\nat = \"1s\"\nkind = \"restart-master\"\nfor = \"1s\""),
             "fault.kind = restart-master: must be left out, or job.goes-back = true",
         ),
+        (
+            with("[[fault]]\nat = \"1s\"\nkind = \"scale-servers\"\nservers = 2"),
+            "fault.kind = scale-servers: must be left out, or a job with servers",
+        ),
+        (with("[[fault]]\nat = \"1s\"\nkind = \"restart-ledger\"\nservers = 2"), "fault.servers = (given)"),
         (
             with("[[rate]]\nevery = \"1s\"\nkind = \"restart-master\"\nfor = \"1s\""),
             "rate.kind = restart-master",

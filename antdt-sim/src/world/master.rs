@@ -127,7 +127,8 @@ impl<O: Observer> World<O> {
         }
     }
 
-    /// The launcher's news of a process reaches the master; without a master, the next one learns of the end, not of its reason.
+    /// The launcher's news of a process reaches the master, or what the user asks; without a master, the next one learns of the
+    /// end, not of its reason, and the user is told that there is none.
     pub(super) fn news(&mut self, event: HeadEvent) {
         if self.master_paused(&event) {
             return;

@@ -219,6 +219,46 @@ fn a_server_that_ends_takes_a_job_back_that_can_go_back() {
 }
 
 #[test]
+fn servers_hand_over_to_as_many_as_are_asked_for_and_nothing_is_trained_again() {
+    let at = |millis: u64| JobTime::from_duration(Duration::from_millis(millis));
+    for sync in ["ps-bsp", "ps-asp", "ps-ssp=1", "ps-backup=1"] {
+        let changes = [(9_000, 4), (12_000, 4), (15_000, 1)];
+        let faults = changes.map(|(time, servers)| (at(time), Fault::ScaleServers(servers))).to_vec();
+        let ended = |checkpoint_every, faults: Vec<(JobTime, Fault)>| {
+            let (sync, servers, samples) = (sync.parse().unwrap(), 2, 10_240);
+            let setup =
+                Setup { sync, servers, samples, goes_back: true, checkpoint_every, ..Setup::default() };
+            let checkers = Checkers::new(invariant::all(&setup).unwrap());
+            let policy = REGISTRY.by_name("none").unwrap();
+            let world = World::watched(setup, policy, models(1.0, faults), checkers).unwrap();
+            let ended = world.run(at(1_000_000));
+            let (outcome, mut checkers) = ended.unwrap_or_else(|(violation, _)| panic!("{violation}"));
+            checkers.finish().unwrap();
+            assert_eq!((&outcome.result, outcome.counts.acked), (&Ok(()), 10_240), "{:#?}", outcome.events);
+            outcome
+        };
+        let often = Some(CheckpointEvery::Steps(1_000));
+        let scaled = ended(often, faults.clone());
+        // Two, then four, then one; and the workers that there were.
+        assert_eq!(lives(&scaled), (4, 2 + 4 + 1), "{sync}: {:#?}", scaled.events);
+        let back = scaled.events.iter().filter(|event| event.text.starts_with("went back to checkpoint "));
+        let undone: Vec<&str> = back.map(|event| &*event.text).collect();
+        assert_eq!(undone.len(), 2, "{sync}: {undone:?}");
+        assert!(undone.iter().all(|text| text.ends_with(": 0 samples are trained again")), "{undone:?}");
+        // Without a master nobody is asked; the next one has as many as the last one had.
+        let away = vec![
+            (at(9_000), Fault::ScaleServers(3)),
+            (at(12_000), Fault::RestartMaster(Duration::from_secs(2), None)),
+        ];
+        let away = [away, vec![(at(13_000), Fault::ScaleServers(1))]].concat();
+        let (workers, servers) = lives(&ended(often, away));
+        assert_eq!((workers, servers), (4, 2 + 3 + 3), "{sync}");
+        // A job that takes no checkpoints refuses it.
+        assert_eq!(lives(&ended(None, faults)), (4, 2), "{sync}");
+    }
+}
+
+#[test]
 fn who_hangs_is_ended_and_who_is_taken_back_is_followed_once_its_process_has_ended() {
     let at = |seconds: u64| JobTime::from_duration(Duration::from_secs(seconds));
     let (node, life) = (NodeId::worker(1), Holder::new(NodeId::worker(1), antdt_core::Incarnation(0)));

@@ -31,8 +31,8 @@ impl Chaos {
 
     /// Returns a list of faults whose number, times, kinds and nodes are drawn from `rng`. One in four
     /// happens at the same time as the one before, because double failures are where recoveries go wrong.
-    /// Kinds that were added later are drawn by [`draw_later`](Self::draw_later) and
-    /// [`draw_masters`](Self::draw_masters).
+    /// Kinds that were added later are drawn by [`draw_later`](Self::draw_later),
+    /// [`draw_masters`](Self::draw_masters) and [`draw_servers`](Self::draw_servers).
     ///
     /// # Errors
     /// If there are no nodes or no exit codes.
@@ -111,6 +111,13 @@ impl Chaos {
         Listed::new((0..count).map(end).collect::<Vec<_>>())
     }
 
+    /// Returns one to three changes of the number of servers, each to at most four.
+    pub fn draw_servers(&self, rng: &mut DetRng) -> Listed {
+        let count = 1 + rng.below(3);
+        let change = |_| (JobTime(rng.below(self.until.0)), Fault::ScaleServers(1 + rng.below(4) as u32));
+        Listed::new((0..count).map(change).collect::<Vec<_>>())
+    }
+
     fn length(&self, rng: &mut DetRng) -> Duration {
         scaled(self.longest, 10_f64.powf(-3.0 * rng.unit()))
     }
@@ -144,7 +151,8 @@ mod tests {
             together += list.windows(2).filter(|pair| pair[0].0 == pair[1].0).count();
             let later = chaos().draw_later(&mut Seed(seed).rng()).unwrap();
             let masters = chaos().draw_masters(&mut Seed(seed).rng());
-            let others = later.left().chain(masters.left()).copied();
+            let servers = chaos().draw_servers(&mut Seed(seed).rng());
+            let others = later.left().chain(masters.left()).chain(servers.left()).copied();
             for (at, fault) in list.into_iter().chain(others) {
                 assert!(at < JobTime(1_000_000));
                 let (kind, length) = match fault {
@@ -158,6 +166,10 @@ mod tests {
                     Fault::Hang(_, length) => (7, Some(length)),
                     Fault::Duplicate(_, length) => (8, Some(length)),
                     Fault::RestartMaster(length, _) => (9, Some(length)),
+                    Fault::ScaleServers(servers) => {
+                        assert!((1..=4).contains(&servers));
+                        (10, None)
+                    }
                     Fault::CrashAll(_) => unreachable!("it ends the world"),
                 };
                 kinds.insert(kind);
@@ -165,7 +177,7 @@ mod tests {
                 assert!(length.is_none_or(|length| bounds.contains(&length)), "{length:?}");
             }
         }
-        assert_eq!((kinds.len(), most), (10, 8));
+        assert_eq!((kinds.len(), most), (11, 8));
         assert!(together > 200, "{together}");
     }
 
