@@ -1,12 +1,16 @@
-//! Masters that elect through etcd: one that is killed, one that stands still, and one that etcd does not hear.
+//! Masters that elect through etcd: one that is killed, one that stands still, one that etcd does not hear, and one that alone is cut
+//! off from it.
 //!
 //! What was trained is counted apart from the ledger, by the model of `examples/counting.rs`. Without an `etcd` in the path the
 //! tests say that they are skipped.
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a failure here is the test's")]
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use antdt::checkpoint::Folder;
@@ -40,7 +44,7 @@ impl Process {
         let status = wait_for("the end of a process", || self.0.try_wait().unwrap());
         let mut said = String::new();
         let mut pipe = self.0.stderr.take().unwrap();
-        std::io::Read::read_to_string(&mut pipe, &mut said).unwrap();
+        pipe.read_to_string(&mut said).unwrap();
         (status.success(), said)
     }
 }
@@ -108,7 +112,7 @@ fn job(folder: &Path, etcd: &str, mode: &[&str]) -> Process {
 fn standby(folder: &Path) -> Process {
     let mut next = program(&["master", "--standby", folder.join("report").to_str().unwrap()]);
     let mut said = [0_u8; 11];
-    std::io::Read::read_exact(next.0.stderr.as_mut().unwrap(), &mut said).unwrap();
+    next.0.stderr.as_mut().unwrap().read_exact(&mut said).unwrap();
     assert_eq!(&said, b"waiting for");
     next
 }
@@ -206,6 +210,72 @@ fn a_master_that_etcd_does_not_hear_ends_by_itself_and_another_one_follows_once_
     etcd.signal("-CONT");
     wait_for("the next master", || master(folder).filter(|(number, ..)| *number == 2));
     is_exact(folder, next);
+}
+
+/// A way to etcd through this process.
+struct Way {
+    address: String,
+    /// Nothing gets through any more over as many of its first connections.
+    cut: Arc<AtomicUsize>,
+    taken: Arc<AtomicUsize>,
+}
+
+impl Way {
+    fn to(etcd: &str) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let [cut, taken] = [(); 2].map(|()| Arc::new(AtomicUsize::new(0)));
+        let (etcd, of) = (etcd.to_owned(), (Arc::clone(&cut), Arc::clone(&taken)));
+        std::thread::spawn(move || {
+            for near in listener.incoming().map_while(Result::ok) {
+                let number = of.1.fetch_add(1, Ordering::SeqCst);
+                let Ok(far) = TcpStream::connect(&etcd) else { continue };
+                for (from, to) in [(&near, &far), (&far, &near)] {
+                    let (from, to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
+                    let cut = Arc::clone(&of.0);
+                    std::thread::spawn(move || carry(from, to, || number < cut.load(Ordering::SeqCst)));
+                }
+            }
+        });
+        Self { address, cut, taken }
+    }
+
+    /// Those who are connected hear nothing of etcd any more, and it not of them; those who come later do.
+    fn cut(&self) {
+        self.cut.store(self.taken.load(Ordering::SeqCst), Ordering::SeqCst);
+    }
+}
+
+/// Carries bytes one way, and drops them once the way is cut.
+fn carry(mut from: TcpStream, mut to: TcpStream, is_cut: impl Fn() -> bool) {
+    let mut bytes = [0; 4096];
+    while let Ok(len @ 1..) = from.read(&mut bytes) {
+        if !is_cut() && to.write_all(&bytes[..len]).is_err() {
+            break;
+        }
+    }
+    if !is_cut() {
+        // The other way has ended already, or ends by this.
+        let _ = to.shutdown(Shutdown::Both);
+    }
+}
+
+#[test]
+fn a_master_that_alone_is_cut_off_from_etcd_ends_by_itself_and_another_one_goes_on() {
+    for mode in MODES {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path();
+        let Some((_etcd, address)) = etcd(folder) else { return };
+        let way = Way::to(&address);
+        let first = job(folder, &way.address, mode);
+        wait_for("a checkpoint", || has_checkpoint(folder));
+        let next = standby(folder);
+        way.cut();
+        let (good, said) = first.end();
+        assert!(!good && said.contains("could not renew its lead"), "{said}");
+        wait_for("the next master", || master(folder).filter(|(number, ..)| *number == 2));
+        is_exact(folder, next);
+    }
 }
 
 #[test]
