@@ -20,6 +20,7 @@ pub mod capability;
 pub mod node;
 pub mod report;
 pub mod view;
+pub mod weights;
 
 pub mod action;
 pub mod group;
@@ -52,3 +53,4 @@ pub use time::JobTime;
 pub use view::{
     BatchView, ClusterView, NodeView, Pace, PaceEstimate, Progress, SchedulerView, StepView, StragglerKind,
 };
+pub use weights::ServerWeights;

@@ -3,7 +3,7 @@
 
 use antdt_collective::runtime::transport::REGISTRY;
 use antdt_collective::{AbortHandle, JobToken};
-use antdt_core::{Holder, Incarnation, Iteration, NodeId, ParamLayout, Seed, TableSpec};
+use antdt_core::{Holder, Incarnation, Iteration, NodeId, ParamLayout, Seed, ServerWeights, TableSpec};
 use antdt_model::{CommitToken, Replica, SparseGradient, Staleness, UpdateRule};
 use antdt_model::{PartitionConfig, PsClient, PsClientConfig, PsServer, PsServerConfig};
 
@@ -14,8 +14,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let job = JobToken::new("the job's secret");
     let serve = |server| -> Result<PsServer, Box<dyn std::error::Error>> {
         let (servers, staleness) = (2, Staleness::Synchronous);
-        let (layout, rule) = (layout.clone(), rule.clone());
-        let partition = PartitionConfig { layout, rule, seed, server, servers, staleness };
+        let (layout, rule, weights) = (layout.clone(), rule.clone(), ServerWeights::default());
+        let partition = PartitionConfig { layout, rule, seed, server, servers, weights, staleness };
         let config = PsServerConfig::new(partition, job);
         Ok(PsServer::bind(([127, 0, 0, 1], 0).into(), config, REGISTRY.by_name("auto")?)?)
     };

@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use antdt_collective::runtime::transport::REGISTRY;
 use antdt_collective::{AbortHandle, JobToken};
-use antdt_core::{Holder, Incarnation, Iteration, NodeId, ParamLayout, Seed, TableSpec};
+use antdt_core::{Holder, Incarnation, Iteration, NodeId, ParamLayout, Seed, ServerWeights, TableSpec};
 use antdt_model::{
     PartitionConfig, PsClient, PsClientConfig, PsServer, PsServerConfig, Staleness, UpdateRule,
 };
@@ -48,6 +48,7 @@ fn serve(transport: &str, server: u32, load: usize) -> Fallible<()> {
         seed: Seed(1),
         server,
         servers: SERVERS,
+        weights: ServerWeights::default(),
         staleness: Staleness::Unbounded { scale: 1.0 },
     };
     let config = PsServerConfig::new(partition, job());

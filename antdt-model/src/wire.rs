@@ -10,7 +10,7 @@
 use std::borrow::Cow;
 
 use antdt_collective::JobToken;
-use antdt_core::{CheckpointId, Holder, Iteration, ParamLayout};
+use antdt_core::{CheckpointId, Holder, Iteration, ParamLayout, ServerWeights};
 use serde::{Deserialize, Serialize};
 
 use crate::rule::Trained;
@@ -54,7 +54,7 @@ pub struct MessageHeader {
 impl MessageHeader {
     /// Length of a header, in bytes.
     pub const LEN: usize = 24;
-    const MAGIC: [u8; 8] = *b"ADTP\x03\0\0\0";
+    const MAGIC: [u8; 8] = *b"ADTP\x04\0\0\0";
 
     /// Writes the header of the message in `message[LEN..]` into its first bytes, which were kept free.
     fn seal(message: &mut [u8]) {
@@ -185,8 +185,8 @@ pub enum PsRefusal {
 /// Reply of a server to a worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum PsReply<'a> {
-    /// Answer to a hello: the worker is accepted.
-    Welcome,
+    /// Answer to a hello: the worker is accepted. It has to know how much of the model each server holds.
+    Welcome(ServerWeights),
     /// Answer to initial values.
     Init(InitOutcome),
     /// Answer to a pull: the requested values, as bytes of `f32`.
@@ -348,7 +348,8 @@ mod tests {
             assert_eq!(PsRequest::decode(payload), Ok(request));
         }
         let replies = [
-            PsReply::Welcome,
+            PsReply::Welcome(ServerWeights::default()),
+            PsReply::Welcome(ServerWeights::new(&[64, 21]).unwrap()),
             PsReply::Init(InitOutcome::AlreadyInitialised),
             PsReply::Pulled { dense: &[1, 2, 3, 4], rows: &[] },
             PsReply::Pushed(PushOutcome::Duplicate),

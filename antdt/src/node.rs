@@ -7,7 +7,7 @@ use std::time::Duration;
 use antdt_agent::Notice;
 use antdt_agent::runtime::AgentConfig;
 use antdt_collective::JobToken;
-use antdt_core::{DeviceClass, Holder, Incarnation, InvalidValue, NodeId, NodeInfo, Role};
+use antdt_core::{DeviceClass, Holder, Incarnation, InvalidValue, NodeId, NodeInfo, Role, ServerWeights};
 
 use antdt_job::limits::CALL_TIMEOUT;
 use antdt_model::UpdateRule;
@@ -42,6 +42,8 @@ pub struct NodeEnv {
     pub host: Option<String>,
     /// Path of the shared memory of the emulated network; `None` if the job has none.
     pub network: Option<PathBuf>,
+    /// Weights of the parameter servers: how much of the model each holds.
+    pub weights: ServerWeights,
     /// Settings of the job.
     pub spec: JobSpec,
 }
@@ -74,6 +76,9 @@ impl NodeEnv {
     /// Name of the environment variable with the path of the emulated network's shared memory; set only if
     /// the job has an emulated network.
     pub const NETWORK: &'static str = "ANTDT_NETWORK";
+    /// Name of the environment variable with the weights of the parameter servers, with a comma between them;
+    /// not set if all hold the same.
+    pub const WEIGHTS: &'static str = "ANTDT_SERVER_WEIGHTS";
     /// Name of the environment variable with the settings of the job, as JSON.
     pub const SPEC: &'static str = "ANTDT_JOB_SPEC";
 
@@ -114,6 +119,12 @@ impl NodeEnv {
             job_start: Duration::from_nanos(number(Self::JOB_START)?),
             host: get(Self::HOST).filter(|name| !name.is_empty()),
             network: get(Self::NETWORK).map(PathBuf::from),
+            weights: match get(Self::WEIGHTS) {
+                Some(text) => {
+                    text.parse().map_err(|error| InvalidValue { field: Self::WEIGHTS.to_owned(), ..error })?
+                }
+                None => ServerWeights::default(),
+            },
             spec,
         })
     }
@@ -147,6 +158,7 @@ impl NodeEnv {
         .chain(self.advertise.clone().map(|host| (Self::ADVERTISE.to_owned(), host)))
         .chain(self.host.clone().map(|host| (Self::HOST.to_owned(), host)))
         .chain(self.network.iter().map(|path| (Self::NETWORK.to_owned(), path.display().to_string())))
+        .chain(self.weights.uneven().map(|_| (Self::WEIGHTS.to_owned(), self.weights.to_string())))
         .collect()
     }
 
@@ -251,6 +263,7 @@ mod tests {
             job_start: Duration::from_nanos(1_700_000_000_123_456_789),
             host: Some("rack-3".to_owned()),
             network: Some("/proc/7/fd/8".into()),
+            weights: "64,21".parse().unwrap(),
             spec: JobSpec { workers: 4, ..JobSpec::default() },
         }
     }
@@ -264,7 +277,7 @@ mod tests {
     #[test]
     fn a_missing_or_malformed_variable_is_named() {
         let variables: BTreeMap<String, String> = env().variables().into_iter().collect();
-        let optional = [NodeEnv::ADVERTISE, NodeEnv::HOST, NodeEnv::NETWORK];
+        let optional = [NodeEnv::ADVERTISE, NodeEnv::HOST, NodeEnv::NETWORK, NodeEnv::WEIGHTS];
         for name in variables.keys().filter(|name| !optional.contains(&name.as_str())) {
             let error = NodeEnv::read(|n| (n != name).then(|| variables[n].clone())).unwrap_err();
             assert!(error.to_string().contains(name.as_str()), "{error}");
@@ -273,6 +286,11 @@ mod tests {
             Some(if n == NodeEnv::NODE { "boss".to_owned() } else { variables[n].clone() })
         });
         assert!(error.unwrap_err().to_string().contains("worker-N"));
+        let error = NodeEnv::read(|n| {
+            Some(if n == NodeEnv::WEIGHTS { "1,0".to_owned() } else { variables[n].clone() })
+        });
+        let text = error.unwrap_err().to_string();
+        assert_eq!(text, "ANTDT_SERVER_WEIGHTS = 0: must be 1 to 64 for each server");
     }
 
     #[test]

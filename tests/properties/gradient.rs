@@ -6,7 +6,9 @@ use antdt_collective::ReduceOp;
 use antdt_collective::schedule::{
     Algorithm, Direct, DoubleTree, HalvingDoubling, RecursiveDoubling, Ring, Schedule, interpret,
 };
-use antdt_core::{Generation, Holder, Incarnation, Iteration, NodeId, ParamLayout, Rank, Seed};
+use antdt_core::{
+    Generation, Holder, Incarnation, Iteration, NodeId, ParamLayout, Rank, Seed, ServerWeights,
+};
 use antdt_model::{
     CommitToken, Partition, PartitionConfig, Push, Replica, SparseGradient, Staleness, UpdateRule,
 };
@@ -98,6 +100,7 @@ proptest! {
                 seed: Seed(1),
                 server: 0,
                 servers: 1,
+                weights: ServerWeights::default(),
                 staleness: Staleness::Synchronous,
             }).unwrap();
             server.init_dense(vec![0.5; LEN]).unwrap();

@@ -6,7 +6,7 @@ use antdt_agent::Batch;
 use antdt_controller::StepCoordinator;
 use antdt_core::{
     DetRng, Generation, Holder, Incarnation, Iteration, NodeId, ParamLayout, PlanVersion, Readiness, Seed,
-    StepCommit,
+    ServerWeights, StepCommit,
 };
 use antdt_model::{CommitToken, Partition, PartitionConfig, Push, Staleness, UpdateRule};
 use antdt_shard::{DatasetSpec, Epochs, ShardLedger, Shuffle};
@@ -52,6 +52,7 @@ impl ServerWorld {
                 seed: Seed(seed),
                 server,
                 servers: 2,
+                weights: ServerWeights::default(),
                 staleness: Staleness::Synchronous,
             })
             .expect("a valid partition");

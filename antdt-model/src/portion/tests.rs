@@ -1,6 +1,8 @@
 use std::collections::BTreeMap;
 
-use antdt_core::{Holder, Incarnation, Iteration, NodeId, ParamGroup, ParamLayout, Seed, TableSpec};
+use antdt_core::{
+    Holder, Incarnation, Iteration, NodeId, ParamGroup, ParamLayout, Seed, ServerWeights, TableSpec,
+};
 use proptest::prelude::*;
 
 use super::Portion;
@@ -24,7 +26,8 @@ fn rule(optimizer: &str) -> UpdateRule {
     UpdateRule::new(REGISTRY.by_name(optimizer).unwrap())
 }
 
-fn partitions(optimizer: &str, servers: u32) -> Vec<Partition> {
+fn partitions(optimizer: &str, weights: &[u32]) -> Vec<Partition> {
+    let servers = weights.len() as u32;
     let staleness = Staleness::Unbounded { scale: 0.25 };
     let config = |server| PartitionConfig {
         layout: layout(),
@@ -32,6 +35,7 @@ fn partitions(optimizer: &str, servers: u32) -> Vec<Partition> {
         seed: Seed(3),
         server,
         servers,
+        weights: ServerWeights::new(weights).unwrap(),
         staleness,
     };
     (0..servers).map(|server| Partition::new(&config(server)).unwrap()).collect()
@@ -86,10 +90,14 @@ fn push_for(partition: &Partition, map: &PartitionMap, server: u32, rows: &[u64]
     }
 }
 
-/// A model that some gradients have changed, on this many servers.
-fn trained(optimizer: &str, servers: u32, gradients: &[(Vec<u64>, Vec<f32>)]) -> Vec<Partition> {
-    let map = PartitionMap::new(servers, 8).unwrap();
-    let mut all = partitions(optimizer, servers);
+fn map(weights: &[u32]) -> PartitionMap {
+    PartitionMap::weighted(weights.len() as u32, 8, &ServerWeights::new(weights).unwrap()).unwrap()
+}
+
+/// A model that some gradients have changed, on servers of these weights.
+fn trained(optimizer: &str, weights: &[u32], gradients: &[(Vec<u64>, Vec<f32>)]) -> Vec<Partition> {
+    let map = map(weights);
+    let mut all = partitions(optimizer, weights);
     for (server, partition) in (0..).zip(&mut all) {
         partition.init_dense(vec![0.5; map.dense(server).len()]).unwrap();
         for (step, (rows, sums)) in (0..).zip(gradients) {
@@ -105,18 +113,25 @@ fn gradients() -> impl Strategy<Value = Vec<(Vec<u64>, Vec<f32>)>> {
     prop::collection::vec((rows, prop::collection::vec(-1.0_f32..1.0, 8)), 1..5)
 }
 
+/// Servers of equal weight, and of any.
+fn weights() -> impl Strategy<Value = Vec<u32>> {
+    prop_oneof![
+        (1_usize..5).prop_map(|servers| vec![1; servers]),
+        prop::collection::vec(1..=ServerWeights::MOST, 1..5),
+    ]
+}
+
 proptest! {
     #[test]
     fn any_split_is_restored_into_any_other_and_trains_on_alike(
         gradients in gradients(),
         more in gradients(),
-        (from, to) in (1_u32..5, 1_u32..5),
+        (from, to) in (weights(), weights()),
         optimizer in prop::sample::select(&OPTIMIZERS[..]),
     ) {
-        let before = trained(optimizer, from, &gradients);
+        let before = trained(optimizer, &from, &gradients);
         let portions: Vec<Portion> = before.iter().map(|part| part.portion().unwrap()).collect();
-        let mut after = partitions(optimizer, to);
-        let map = PartitionMap::new(to, 8).unwrap();
+        let mut after = partitions(optimizer, &to);
         for partition in &mut after {
             let set: usize = portions.iter().map(|portion| partition.restore(portion, true).unwrap()).sum();
             prop_assert_eq!(set, partition.dense_len());
@@ -126,7 +141,7 @@ proptest! {
         prop_assert_eq!(read(&after), merged(&portions));
         // The optimizer's state came along: both go on alike.
         let mut both = [before, after];
-        for (parts, map) in both.iter_mut().zip([PartitionMap::new(from, 8).unwrap(), map]) {
+        for (parts, map) in both.iter_mut().zip([map(&from), map(&to)]) {
             for (server, part) in (0..).zip(parts.iter_mut()) {
                 for (step, (rows, sums)) in (100..).zip(&more) {
                     let push = push_for(part, &map, server, rows, sums);
@@ -141,7 +156,7 @@ proptest! {
 #[test]
 fn a_replica_takes_over_what_servers_had_and_leaves_the_optimizer_behind_if_told_to() {
     let gradients = vec![(vec![1, 4, 12], vec![0.5; 8])];
-    let servers = trained("adam", 3, &gradients);
+    let servers = trained("adam", &[1, 1, 1], &gradients);
     let portions: Vec<Portion> = servers.iter().map(|part| part.portion().unwrap()).collect();
     let restored = |with_state| {
         let mut replica = Replica::new(&layout(), &rule("adam"), Seed(3), vec![0.0; 8]).unwrap();
@@ -161,7 +176,7 @@ fn a_replica_takes_over_what_servers_had_and_leaves_the_optimizer_behind_if_told
 
 #[test]
 fn what_does_not_fit_is_refused_and_changes_nothing() {
-    let whole = merged(&[trained("adam", 1, &[(vec![1, 12], vec![0.5; 8])])[0].portion().unwrap()]);
+    let whole = merged(&[trained("adam", &[1], &[(vec![1, 12], vec![0.5; 8])])[0].portion().unwrap()]);
     type Spoil = (&'static str, fn(&mut Portion));
     let broken: [Spoil; 7] = [
         ("within a flat vector of 8", |portion| portion.dense_from = 1),

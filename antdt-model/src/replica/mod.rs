@@ -92,7 +92,7 @@ impl Replica {
             ));
         }
         let optimizer = &*rule.optimizer;
-        let tables = Tables::new(layout, optimizer, seed, 0, 1)?;
+        let tables = Tables::new(layout, optimizer, seed)?;
         let dense = DenseParams::new(optimizer, layout, 0..layout.dense_len(), dense);
         Ok(Self { rule: rule.clone(), share: 1.0, trained: Trained::default(), dense, tables })
     }
@@ -429,7 +429,7 @@ impl Replica {
             let bytes: &mut [u8] = bytemuck::cast_slice_mut(state);
             bytes.copy_from_slice(take(bytes.len())?);
         }
-        let mut tables = Tables::new(layout, &*rule.optimizer, seed, 0, 1)
+        let mut tables = Tables::new(layout, &*rule.optimizer, seed)
             .map_err(|_| damaged("its tables do not fit in memory"))?;
         let mut before = None;
         for _ in 0..head.stored {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use antdt_collective::runtime::{ChannelError, Fabric};
 use antdt_collective::{AbortHandle, CollectiveError, JobToken};
-use antdt_core::{CheckpointId, Holder, InvalidValue, Iteration, ParamLayout};
+use antdt_core::{CheckpointId, Holder, InvalidValue, Iteration, ParamLayout, ServerWeights};
 
 use super::stream::{MessageStream, StreamError};
 use crate::wire::{PsHello, PsRefusal, PsReply, PsRequest, WireError};
@@ -120,11 +120,11 @@ pub struct PsClient {
 
 impl PsClient {
     /// Connects to the servers, given in order of their index, which [serve](super::PsServer) over the same
-    /// fabric.
+    /// fabric. The servers say how much of the model each of them holds.
     ///
     /// # Errors
-    /// If there is no server, a server cannot be reached, or a server refuses this worker because its job or
-    /// layout differs.
+    /// If there is no server, a server cannot be reached, a server refuses this worker because its job or
+    /// layout differs, or the servers do not agree on their weights.
     pub fn connect(
         addresses: &[SocketAddr],
         config: PsClientConfig,
@@ -151,7 +151,15 @@ impl PsClient {
             let PsClientConfig { holder, job, layout, .. } = &client.config;
             PsRequest::Hello(PsHello::new(*job, *holder, server, count, layout)).encode(message);
         }
-        client.ask(|_, reply| matches!(reply, PsReply::Welcome).then_some(()))?;
+        let mut all: Option<ServerWeights> = None;
+        client.ask(|_, reply| {
+            let PsReply::Welcome(weights) = reply else { return None };
+            // Servers that differ were started for different jobs, or one of them has yet to end.
+            let agree = weights.fits(count) && all.as_ref().is_none_or(|all| all == weights);
+            all = Some(weights.clone());
+            agree.then_some(())
+        })?;
+        client.map = PartitionMap::weighted(count, client.map.dense_len(), &all.unwrap_or_default())?;
         Ok(client)
     }
 
@@ -201,7 +209,7 @@ impl PsClient {
         }
         row_values.clear();
         row_values.resize(self.config.layout.rows_len(rows), 0.0);
-        let (map, layout) = (self.map, self.config.layout.clone());
+        let (map, layout) = (self.map.clone(), self.config.layout.clone());
         self.ask(|server, reply| {
             let PsReply::Pulled { dense: dense_bytes, rows: row_bytes } = reply else { return None };
             let into: &mut [u8] = bytemuck::cast_slice_mut(&mut dense[map.dense(server)]);

@@ -359,7 +359,7 @@ impl Connection<'_> {
     ) -> Result<PsReply<'b>, Refused> {
         let Some(holder) = self.holder else {
             self.holder = Some(self.greet(&request)?);
-            return Ok(PsReply::Welcome);
+            return Ok(PsReply::Welcome(self.shared.config.partition.weights.clone()));
         };
         let asked = Instant::now();
         let mut partition = self.shared.lock();

@@ -7,7 +7,8 @@ use std::time::Duration;
 use antdt_collective::runtime::transport::REGISTRY;
 use antdt_collective::{AbortHandle, JobToken};
 use antdt_core::{
-    CheckpointId, Holder, Incarnation, Iteration, NodeId, ParamGroup, ParamLayout, Seed, TableSpec,
+    CheckpointId, Holder, Incarnation, Iteration, NodeId, ParamGroup, ParamLayout, Seed, ServerWeights,
+    TableSpec,
 };
 
 use super::server::PsServerError;
@@ -38,8 +39,13 @@ fn layout() -> ParamLayout {
 }
 
 fn config(server: u32, servers: u32, staleness: Staleness) -> PsServerConfig {
+    weighted(server, servers, &ServerWeights::default(), staleness)
+}
+
+fn weighted(server: u32, servers: u32, weights: &ServerWeights, staleness: Staleness) -> PsServerConfig {
+    let (layout, weights) = (layout(), weights.clone());
     let partition =
-        PartitionConfig { layout: layout(), rule: adagrad(), seed: Seed(3), server, servers, staleness };
+        PartitionConfig { layout, rule: adagrad(), seed: Seed(3), server, servers, weights, staleness };
     PsServerConfig::new(partition, JobToken::new("job"))
 }
 
@@ -61,8 +67,17 @@ fn connect(
 }
 
 fn start(transport: &str, servers: u32, staleness: Staleness) -> (Vec<PsServer>, Vec<SocketAddr>) {
+    start_weighted(transport, servers, &ServerWeights::default(), staleness)
+}
+
+fn start_weighted(
+    transport: &str,
+    servers: u32,
+    weights: &ServerWeights,
+    staleness: Staleness,
+) -> (Vec<PsServer>, Vec<SocketAddr>) {
     let running: Vec<PsServer> = (0..servers)
-        .map(|server| bind(transport, any_port(), config(server, servers, staleness)).unwrap())
+        .map(|server| bind(transport, any_port(), weighted(server, servers, weights, staleness)).unwrap())
         .collect();
     let addresses = running.iter().map(PsServer::local_address).collect();
     (running, addresses)
@@ -170,10 +185,11 @@ fn servers_copy_the_step_that_is_committed_and_others_go_on_from_the_copies(tran
     }
     assert!(copies.iter().all(|copy| copy.checkpoint == CheckpointId(7)) && servers[0].take_copy().is_none());
 
-    let (others, addresses) = start(transport, 3, Staleness::Synchronous);
+    let weights = ServerWeights::new(&[2, 1, 5]).unwrap();
+    let (others, addresses) = start_weighted(transport, 3, &weights, Staleness::Synchronous);
     for (server, index) in others.iter().zip(0..) {
         let set: usize = copies.iter().map(|copy| server.restore(&copy.portion, true).unwrap()).sum();
-        assert_eq!(set, PartitionMap::new(3, DENSE).unwrap().dense(index).len());
+        assert_eq!(set, PartitionMap::weighted(3, DENSE, &weights).unwrap().dense(index).len());
         server.set_trained(Trained { steps: 1, samples: 4 });
     }
     let mut other = client(transport, &addresses, holder(0, 0));
@@ -188,7 +204,14 @@ const WORKERS: u32 = 3;
 const STEPS: u64 = 6;
 
 fn workers_in_step_get_the_model_that_one_worker_with_the_whole_batch_would_bit_for_bit(transport: &str) {
-    let (servers, addresses) = start(transport, 3, Staleness::Synchronous);
+    // However the model is divided among the servers.
+    for weights in ["equal", "64,21,64"] {
+        workers_in_step_get_the_model_of_one_worker(transport, &weights.parse().unwrap());
+    }
+}
+
+fn workers_in_step_get_the_model_of_one_worker(transport: &str, weights: &ServerWeights) {
+    let (servers, addresses) = start_weighted(transport, 3, weights, Staleness::Synchronous);
     let (meet, samples) = (Barrier::new(WORKERS as usize), std::sync::Mutex::new(vec![0; STEPS as usize]));
     let models: Vec<(Vec<f32>, Vec<f32>)> = thread::scope(|scope| {
         let work = |worker: u32| {
@@ -352,6 +375,22 @@ fn bytes_that_make_no_sense_end_their_connection_and_no_other() {
     let (mut dense, mut values) = (vec![0.0; DENSE], Vec::new());
     good.pull(None, &[1], &mut dense, &mut values).unwrap();
     assert_eq!(dense, initial());
+}
+
+#[test]
+fn servers_that_divide_the_model_differently_serve_nobody_together() {
+    let weights = |text: &str| text.parse::<ServerWeights>().unwrap();
+    let each = [weights("1,2"), weights("2,1")];
+    let servers: Vec<PsServer> = (0..)
+        .zip(&each)
+        .map(|(server, each)| {
+            bind("tcp", any_port(), weighted(server, 2, each, Staleness::Synchronous)).unwrap()
+        })
+        .collect();
+    let addresses: Vec<SocketAddr> = servers.iter().map(PsServer::local_address).collect();
+    let config = PsClientConfig::new(holder(0, 0), JobToken::new("job"), layout());
+    let error = connect("tcp", &addresses, config, &AbortHandle::new().unwrap()).unwrap_err();
+    assert!(matches!(error, PsError::Protocol { server: 1, .. }), "{error}");
 }
 
 fn a_server_takes_no_more_connections_than_it_was_told(transport: &str) {

@@ -17,7 +17,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use antdt_core::{Holder, Incarnation, InvalidValue, Iteration, NodeId, ParamLayout, Seed};
+use antdt_core::{Holder, Incarnation, InvalidValue, Iteration, NodeId, ParamLayout, Seed, ServerWeights};
 use serde::{Deserialize, Serialize};
 
 use crate::dense::{Change, DenseParams};
@@ -59,6 +59,8 @@ pub struct PartitionConfig {
     pub server: u32,
     /// Number of servers.
     pub servers: u32,
+    /// Weights of the servers; the same on all servers.
+    pub weights: ServerWeights,
     /// When a push takes effect.
     pub staleness: Staleness,
 }
@@ -247,12 +249,12 @@ impl Partition {
     /// Returns a part without values: [`init_dense`](Self::init_dense) sets them.
     ///
     /// # Errors
-    /// If the layout, the rule, the scale or the server's number is invalid; or if the rule clips gradients
+    /// If the layout, the rule, the scale, the server's number or the weights are invalid; or if the rule clips gradients
     /// in synchronous training on several servers, of which none has the whole gradient.
     pub fn new(config: &PartitionConfig) -> Result<Self, InvalidValue> {
-        let PartitionConfig { layout, rule, seed, server, servers, staleness } = config;
+        let PartitionConfig { layout, rule, seed, server, servers, weights, staleness } = config;
         rule.validate()?;
-        let map = PartitionMap::new(*servers, layout.dense_len())?;
+        let map = PartitionMap::weighted(*servers, layout.dense_len(), weights)?;
         if server >= servers {
             return Err(InvalidValue::new("server", server, format!("below {servers}")));
         }
@@ -269,7 +271,7 @@ impl Partition {
                 }
             }
         }
-        let tables = Tables::new(layout, &*rule.optimizer, *seed, *server, *servers)?;
+        let tables = Tables::partition(layout, &*rule.optimizer, *seed, *server, map.clone())?;
         Ok(Self {
             map,
             server: *server,

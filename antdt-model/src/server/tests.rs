@@ -15,7 +15,15 @@ fn layout() -> ParamLayout {
 }
 
 fn config(server: u32, servers: u32, staleness: Staleness) -> PartitionConfig {
-    PartitionConfig { layout: layout(), rule: adagrad(), seed: Seed(3), server, servers, staleness }
+    PartitionConfig {
+        layout: layout(),
+        rule: adagrad(),
+        seed: Seed(3),
+        server,
+        servers,
+        weights: ServerWeights::default(),
+        staleness,
+    }
 }
 
 /// Adam with everything that goes by how far the model is trained.

@@ -1,7 +1,7 @@
 //! A table of embedding rows of which a batch touches few; one partition of it, or all.
 //!
-//! Rows are spread over partitions by `row % partitions`: batches touch neighbouring rows of one column of the data
-//! together, and so spread over all. A row's first value is a pure function of (seed, row), so that it is computed
+//! Rows are spread over partitions by `row % partitions`, or by their weights ([`PartitionMap`](crate::PartitionMap)): batches touch
+//! neighbouring rows of one column of the data together, and so spread over all. A row's first value is a pure function of (seed, row), so that it is computed
 //! when it is read and stored only once a gradient has changed it; pages that no gradient has touched cost no memory.
 //! Reading 13 000 rows of 16 is one pass of indexed copies: no hashing, no allocation.
 //!
@@ -11,6 +11,7 @@
 use antdt_core::{InvalidValue, Seed, TableSpec};
 
 use crate::optimizer::{Optimizer, Update};
+use crate::partition::OwnRows;
 
 /// Reason why rows of a table cannot be read or changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -59,9 +60,8 @@ pub enum TableError {
 pub struct SparseTable {
     spec: TableSpec,
     seed: Seed,
-    partition: u32,
-    partitions: u32,
-    // Row `local * partitions + partition` lies at `local * dim`; zeros until `stored` says otherwise.
+    rows: OwnRows,
+    // The partition's row of number `local` lies at `local * dim`; zeros until `stored` says otherwise.
     values: Aligned,
     // What the optimizer keeps of that row lies at `local * dim * state_per_value`: the first numbers of all its values, then
     // the second ones.
@@ -88,11 +88,24 @@ impl SparseTable {
         partition: u32,
         partitions: u32,
     ) -> Result<Self, InvalidValue> {
-        spec.validate()?;
         if partition >= partitions {
             return Err(InvalidValue::new("table.partition", partition, format!("below {partitions}")));
         }
-        let local_rows = spec.rows.saturating_sub(u64::from(partition)).div_ceil(u64::from(partitions));
+        Self::of_rows(spec, optimizer, seed, OwnRows::Every { partition, partitions })
+    }
+
+    /// The same for any rows of the table.
+    ///
+    /// # Errors
+    /// If the table's settings are invalid, or the address space of this process is too small for it.
+    pub(crate) fn of_rows(
+        spec: TableSpec,
+        optimizer: &dyn Optimizer,
+        seed: Seed,
+        rows: OwnRows,
+    ) -> Result<Self, InvalidValue> {
+        spec.validate()?;
+        let local_rows = rows.count(spec.rows);
         let too_big = || {
             InvalidValue::new(
                 "table.rows",
@@ -110,8 +123,7 @@ impl SparseTable {
         Ok(Self {
             spec,
             seed,
-            partition,
-            partitions,
+            rows,
             values: Aligned::zeros(len),
             state: Aligned::zeros(state_len),
             state_per_value,
@@ -209,9 +221,9 @@ impl SparseTable {
             if let Some(before) = before.filter(|before| before >= row) {
                 return Err(TableError::Order { row: *row, before });
             }
-            let owner = self.owner(*row);
-            if owner != self.partition {
-                return Err(TableError::Elsewhere { row: *row, owner, partition: self.partition });
+            let (owner, partition) = (self.rows.owner(*row), self.rows.partition());
+            if owner != partition {
+                return Err(TableError::Elsewhere { row: *row, owner, partition });
             }
             before = Some(*row);
         }
@@ -230,8 +242,11 @@ impl SparseTable {
         self.stored.iter().enumerate().flat_map(move |(word, bits)| {
             (0..64).filter(move |bit| bits >> bit & 1 == 1).map(move |bit| {
                 let local = word * 64 + bit;
-                let row = local as u64 * u64::from(self.partitions) + u64::from(self.partition);
-                (row, &self.values[local * dim..][..dim], &self.state[local * state_dim..][..state_dim])
+                (
+                    self.rows.row(local),
+                    &self.values[local * dim..][..dim],
+                    &self.state[local * state_dim..][..state_dim],
+                )
             })
         })
     }
@@ -259,25 +274,8 @@ impl SparseTable {
     }
 
     #[inline]
-    #[allow(clippy::cast_possible_truncation, reason = "checked rows are below the table's length in memory")]
     fn local(&self, row: u64) -> usize {
-        // Divisions are the dearest instructions of a look-up: none for a whole table, a 32-bit one (half the price
-        // of a 64-bit one) for nearly all others.
-        match (self.partitions, u32::try_from(row)) {
-            (1, _) => row as usize,
-            (partitions, Ok(row)) => (row / partitions) as usize,
-            (partitions, Err(_)) => (row / u64::from(partitions)) as usize,
-        }
-    }
-
-    #[inline]
-    #[allow(clippy::cast_possible_truncation, reason = "below the number of partitions")]
-    fn owner(&self, row: u64) -> u32 {
-        match (self.partitions, u32::try_from(row)) {
-            (1, _) => 0,
-            (partitions, Ok(row)) => row % partitions,
-            (partitions, Err(_)) => (row % u64::from(partitions)) as u32,
-        }
+        self.rows.number(row)
     }
 
     fn is_stored(&self, local: usize) -> bool {

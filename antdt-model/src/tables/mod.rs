@@ -1,8 +1,8 @@
 //! [`Tables`]: all tables of a model, or one server's part of each, behind one numbering of rows.
 //!
 //! Rows are the layout's joint rows, ascending, and their values stand one after another, so that a caller need not know
-//! which table a row lies in. A joint row belongs to partition `row % partitions`, whatever its table: batches touch
-//! neighbouring rows, and so spread over all partitions.
+//! which table a row lies in. A joint row belongs to the partition that [`PartitionMap::owner`] says, whatever its table: batches
+//! touch neighbouring rows, and so spread over all partitions.
 
 use std::ops::Range;
 
@@ -10,6 +10,7 @@ use antdt_core::{InvalidValue, ParamLayout, Seed};
 
 use crate::gradient::SparseGradient;
 use crate::optimizer::{Optimizer, Update};
+use crate::partition::PartitionMap;
 use crate::table::{SparseTable, TableError, initial};
 
 /// See the [module](self).
@@ -17,35 +18,44 @@ use crate::table::{SparseTable, TableError, initial};
 pub(crate) struct Tables {
     layout: ParamLayout,
     tables: Vec<SparseTable>,
+    map: PartitionMap,
     partition: u32,
-    partitions: u32,
 }
 
 impl Tables {
-    /// Partition `partition` of `partitions` of the layout's tables, with room for what `optimizer` keeps. The first table's
-    /// rows start as `seed` says, those of the others by seeds derived from it.
+    /// All of the layout's tables, with room for what `optimizer` keeps. The first table's rows start as `seed` says, those of the
+    /// others by seeds derived from it.
     ///
     /// # Errors
-    /// If a table does not fit into memory, or `partition` is not below `partitions`.
+    /// If a table does not fit into memory.
     pub(crate) fn new(
         layout: &ParamLayout,
         optimizer: &dyn Optimizer,
         seed: Seed,
-        partition: u32,
-        partitions: u32,
     ) -> Result<Self, InvalidValue> {
-        if partition >= partitions {
-            return Err(InvalidValue::new("table.partition", partition, format!("below {partitions}")));
+        Self::partition(layout, optimizer, seed, 0, PartitionMap::new(1, 0)?)
+    }
+
+    /// The same for the rows of one partition of `map`.
+    ///
+    /// # Errors
+    /// If a table does not fit into memory, or there is no such partition.
+    pub(crate) fn partition(
+        layout: &ParamLayout,
+        optimizer: &dyn Optimizer,
+        seed: Seed,
+        partition: u32,
+        map: PartitionMap,
+    ) -> Result<Self, InvalidValue> {
+        if partition >= map.servers() {
+            return Err(InvalidValue::new("table.partition", partition, format!("below {}", map.servers())));
         }
         let table = |(number, spec): (usize, &antdt_core::TableSpec)| {
-            // Row `r` of this table is the joint row `first + r`, so `r % partitions` lags behind by `first`.
-            let lag = layout.first_row(number) % u64::from(partitions);
-            let own = (u64::from(partition) + u64::from(partitions) - lag) % u64::from(partitions);
-            let own = u32::try_from(own).expect("below the number of partitions");
-            SparseTable::new(spec.clone(), optimizer, table_seed(seed, number), own, partitions)
+            let rows = map.own_rows(partition, layout.first_row(number));
+            SparseTable::of_rows(spec.clone(), optimizer, table_seed(seed, number), rows)
         };
         let tables = layout.tables().iter().enumerate().map(table).collect::<Result<_, _>>()?;
-        Ok(Self { layout: layout.clone(), tables, partition, partitions })
+        Ok(Self { layout: layout.clone(), tables, map, partition })
     }
 
     /// Shape of the whole model.
@@ -163,8 +173,7 @@ impl Tables {
             if let Some(before) = before.filter(|before| before >= row) {
                 return Err(TableError::Order { row: *row, before });
             }
-            let owner =
-                u32::try_from(row % u64::from(self.partitions)).expect("below the number of partitions");
+            let owner = self.map.owner(*row);
             if owner != self.partition {
                 return Err(TableError::Elsewhere { row: *row, owner, partition: self.partition });
             }
@@ -199,7 +208,7 @@ impl Tables {
 
     /// Whether a joint row is this partition's.
     pub(crate) fn holds(&self, row: u64) -> bool {
-        row % u64::from(self.partitions) == u64::from(self.partition)
+        self.map.owner(row) == self.partition
     }
 
     /// Overwrites a row and what the optimizer keeps for it. The row was checked; the slices have its length.

@@ -17,7 +17,8 @@ fn layout(numbers: &[usize]) -> ParamLayout {
 
 fn tables(numbers: &[usize], optimizer: &str, seed: Seed, partition: u32, partitions: u32) -> Tables {
     let optimizer = REGISTRY.by_name(optimizer).unwrap();
-    Tables::new(&layout(numbers), &*optimizer, seed, partition, partitions).unwrap()
+    let map = PartitionMap::new(partitions, 0).unwrap();
+    Tables::partition(&layout(numbers), &*optimizer, seed, partition, map).unwrap()
 }
 
 fn update(tables: &mut Tables, optimizer: &str, rows: &[u64], sums: &[f32]) -> Result<(), TableError> {
@@ -99,8 +100,7 @@ fn wrong_rows_of_two_tables_are_refused_whole_and_by_their_joint_number() {
         assert_eq!(update(&mut tables, "sgd", rows, &vec![1.0; sums]), Err(error));
     }
     assert_eq!(values(&tables, &[1, 7, 17]), before);
-    let none =
-        Tables::new(&ParamLayout::dense(3), &*REGISTRY.by_name("sgd").unwrap(), Seed(1), 0, 1).unwrap();
+    let none = Tables::new(&ParamLayout::dense(3), &*REGISTRY.by_name("sgd").unwrap(), Seed(1)).unwrap();
     assert_eq!(none.gather(&[0], &mut Vec::new()), Err(TableError::OutOfRange { row: 0, rows: 0 }));
 }
 

@@ -30,7 +30,7 @@ use antdt_controller::{Launcher, LauncherEvent, OutputStream};
 use antdt_core::registry::BuildError;
 use antdt_core::{
     CheckpointId, Counts, Epoch, Exit, Holder, Incarnation, InvalidValue, JobTime, NodeId, NodeStatus,
-    ParamLayout, Role, Seed,
+    ParamLayout, Role, Seed, ServerWeights,
 };
 use antdt_job::head::CheckpointSchedule;
 use antdt_job::{Head, HeadAnswer, HeadConfig, HeadEvent, SyncMode};
@@ -932,6 +932,7 @@ async fn template(
             job_start,
             host: None,
             network: None,
+            weights: ServerWeights::default(),
             spec: spec.clone(),
         },
         lines,

@@ -34,6 +34,7 @@ pub fn run(env: &NodeEnv, layout: &ParamLayout, rule: &UpdateRule) -> Result<(),
         seed: Seed(env.spec.seed).derive("model"),
         server: env.holder.node.index,
         servers: env.spec.servers,
+        weights: env.weights.clone(),
         staleness,
     };
     let config = PsServerConfig::new(partition, env.job_token());
