@@ -89,6 +89,8 @@ struct Shared {
     connections: AtomicUsize,
     shutdown: AbortHandle,
     fabric: Box<dyn Fabric>,
+    /// Factor by which requests take longer than they need, as the bits of a float.
+    slowdown: AtomicU64,
     /// Copies that were not taken out, oldest first: the last one of a job may come while one before it is still here.
     copies: Mutex<VecDeque<ServerCopy>>,
 }
@@ -103,6 +105,18 @@ pub struct ServerCopy {
 }
 
 impl Shared {
+    /// Takes longer over a request than it needed, as an emulated slow server does.
+    fn slow_down(&self, needed: Duration) {
+        let factor = f64::from_bits(self.slowdown.load(Ordering::Relaxed));
+        if factor > 1.0 {
+            let longer = Duration::try_from_secs_f64(needed.as_secs_f64() * (factor - 1.0));
+            // Not for so long that its workers give it up.
+            let longer = longer.unwrap_or(Duration::MAX).min(self.config.message_timeout / 2);
+            // An abort ends it, and the connection with the next wait.
+            let _ = self.shutdown.wait_until(Instant::now() + longer);
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Partition> {
         self.partition.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -151,6 +165,7 @@ impl PsServer {
             connections: AtomicUsize::new(0),
             shutdown: AbortHandle::new()?,
             fabric,
+            slowdown: AtomicU64::new(1.0_f64.to_bits()),
             copies: Mutex::new(VecDeque::new()),
         });
         let for_thread = shared.clone();
@@ -196,6 +211,12 @@ impl PsServer {
     /// Removes and returns the oldest copy that a worker asked for; `None` if there is none left.
     pub fn take_copy(&self) -> Option<ServerCopy> {
         self.shared.copies.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
+    }
+
+    /// Makes every request from now on take `factor` times as long as it needs, to see what a job does about a slow
+    /// server; 1, or less, is normal.
+    pub fn set_slowdown(&self, factor: f64) {
+        self.shared.slowdown.store(factor.to_bits(), Ordering::Relaxed);
     }
 
     /// Returns the server's counters so far.
@@ -342,6 +363,7 @@ impl Connection<'_> {
             add(&counters.pulls, u64::from(matches!(answered, Ok(PsReply::Pulled { .. }))));
             add(&counters.pushes, u64::from(matches!(answered, Ok(PsReply::Pushed(_)))));
             add(&counters.bytes, (bytes + reply.len()) as u64);
+            self.shared.slow_down(began.elapsed().saturating_sub(waited));
             let busy = began.elapsed().saturating_sub(waited);
             add(&counters.service_ns, u64::try_from(busy.as_nanos()).unwrap_or(u64::MAX));
             stream.send(&reply, Instant::now() + config.message_timeout)?;

@@ -111,7 +111,7 @@ fn command_line_beats_environment_beats_file_beats_default() {
     ];
     let spec = run_with(&format!("run --job {} --nproc-per-node 4", file.display()), &env);
     assert_eq!((spec.epochs, spec.seed, spec.workers, spec.global_batch_size), (2, 3, 4, 256));
-    assert_eq!(spec.stragglers.iter().map(|s| s.worker).collect::<Vec<_>>(), [1, 2]);
+    assert_eq!(spec.stragglers.iter().map(|s| s.node.index).collect::<Vec<_>>(), [1, 2]);
     let with_env_file = [("ANTDT_JOB", file.to_str().unwrap())];
     assert_eq!(run_with("run", &with_env_file).seed, 2);
 }

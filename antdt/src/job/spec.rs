@@ -17,7 +17,7 @@ use antdt_controller::policy::{self, Policy};
 use antdt_core::port::ACKS_MAX;
 use antdt_core::registry::BuildError;
 use antdt_core::text::{format_duration, nearest};
-use antdt_core::{Barrier, InvalidValue, Stall};
+use antdt_core::{Barrier, InvalidValue, NodeId, Stall};
 use antdt_job::head::CheckpointEvery;
 use antdt_job::mode::{self, SyncMode};
 use antdt_model::{RateSchedule, UpdateRule, optimizer};
@@ -129,7 +129,7 @@ settings! {
     /// into a quarter of the GPU's memory) or off. Not yet tried on a GPU. Only for --sync allreduce; where none can lie there, all lie in the
     /// host's memory, and one warning of each worker says why.
     hot_rows: HotRowsSpec = HotRowsSpec::Off, "hot-rows", "ROWS";
-    /// An emulated straggler: worker=N,slow=FACTOR, then any of from=10s, to=60s and restart=keeps or restart=cures.
+    /// An emulated straggler: worker=N,slow=FACTOR or server=N,slow=FACTOR, then any of from=10s, to=60s and restart=keeps or restart=cures.
     stragglers: Vec<StragglerSpec> = Vec::new(), "straggler", "SPEC";
     /// Emulated links between workers, and between workers and servers, whose processes all run on this machine:
     /// bandwidth=20MB/s of each host's network card, then any of latency=1ms, per-host=WORKERS that share a card,
@@ -559,7 +559,7 @@ impl JobSpec {
             }
         }
         for straggler in &self.stragglers {
-            straggler.validate(self.workers)?;
+            straggler.validate(self.workers, self.servers)?;
         }
         if let Some(network) = &self.emulate_network {
             if ["nccl", "cuda-ipc"].contains(&&*self.transport) {
@@ -828,15 +828,15 @@ impl JobSpec {
         self.device(worker).and_then(|device| device.speed).or(self.emulate_speed)
     }
 
-    /// Returns the factor by which an emulated straggler's computation takes longer at a time of the job; 1
-    /// is normal speed.
+    /// Returns the factor by which the work of an emulated straggler takes longer at a time of the job; 1 is
+    /// normal speed.
     ///
-    /// `restarts` is the number of earlier incarnations of the worker; `at` is the time since the job's
-    /// start. Several entries for one worker multiply.
-    pub fn slowdown(&self, worker: u32, restarts: u32, at: Duration) -> f64 {
+    /// `restarts` is the number of earlier incarnations of the node; `at` is the time since the job's
+    /// start. Several entries for one node multiply.
+    pub fn slowdown(&self, node: NodeId, restarts: u32, at: Duration) -> f64 {
         self.stragglers
             .iter()
-            .filter(|straggler| straggler.worker == worker)
+            .filter(|straggler| straggler.node == node)
             .map(|straggler| straggler.factor(restarts, at))
             .product()
     }

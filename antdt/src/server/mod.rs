@@ -1,7 +1,7 @@
 //! A parameter server's process: holds one partition of the parameters.
 
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use antdt_agent::{Meter, Part, Reported, SessionState};
 use antdt_checkpoint::Folder;
@@ -55,6 +55,9 @@ pub fn run(env: &NodeEnv, layout: &ParamLayout, rule: &UpdateRule) -> Result<(),
     let mut step = 0;
     let mut before = server.stats();
     loop {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let (node, restarts) = (env.holder.node, env.holder.incarnation.0);
+        server.set_slowdown(env.spec.slowdown(node, restarts, now.saturating_sub(env.job_start)));
         // Waits for the next beat, or for the end of the session.
         let _ = stopped.recv_timeout(BEAT);
         let lost = agent.session().take_lost();

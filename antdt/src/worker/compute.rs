@@ -42,7 +42,7 @@ impl Pacing {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let at = now.saturating_sub(self.job_start);
         let worker = self.holder.node.index;
-        let slowdown = self.spec.slowdown(worker, self.holder.incarnation.0, at);
+        let slowdown = self.spec.slowdown(self.holder.node, self.holder.incarnation.0, at);
         let fixed = self.spec.device(worker).map_or(0.0, |device| device.fixed.as_secs_f64());
         #[allow(clippy::cast_precision_loss, reason = "a batch is far smaller than 2^53")]
         let seconds = match self.spec.speed(worker) {

@@ -286,6 +286,10 @@ fn a_straggler_must_be_a_worker_of_the_job() {
         e("worker=9,slow=4"),
         "--straggler worker = 9: must be 0 to 3: there are 4 workers (--nproc-per-node)"
     );
+    assert_eq!(
+        e("server=0,slow=4"),
+        "--straggler server = 0: must be left out: there are no servers (--servers)"
+    );
     assert!(e("worker=1,slow=0.5").starts_with("--straggler slow = 0.5: must be at least 1"));
     assert!(e("worker=1,slow=NaN").starts_with("--straggler slow = NaN: must be at least 1"));
     assert_eq!(e("worker=1,slow=2,from=60s,to=10s"), "--straggler from = 1m: must be before to=10s");
@@ -294,8 +298,9 @@ fn a_straggler_must_be_a_worker_of_the_job() {
 #[test]
 fn a_misspelt_straggler_is_refused_with_its_form() {
     let e = |text: &str| text.parse::<StragglerSpec>().unwrap_err().to_string();
-    assert!(e("worker=1").contains("worker=N,slow=FACTOR"));
-    assert!(e("1").contains("worker=N,slow=FACTOR"));
+    assert!(e("worker=1").contains("worker=N or server=N, then slow=FACTOR"));
+    assert!(e("1").contains("worker=N or server=N, then slow=FACTOR"));
+    assert!(e("worker=1,server=1,slow=4").contains("worker=N or server=N"), "one node each");
     assert!(e("worker=1,slow=4,form=3s").contains("did you mean `from`?"));
     assert!(e("worker=x,slow=4").starts_with("--straggler worker = x: must be the index of a worker"));
     assert!(e("worker=1,slow=4,restart=maybe").ends_with("must be keeps or cures"));
@@ -309,12 +314,13 @@ fn a_misspelt_straggler_is_refused_with_its_form() {
 fn a_straggler_is_slow_in_its_time_only_and_a_restart_may_cure_it() {
     let mut spec = valid();
     spec.set("straggler", "worker=1,slow=4,from=10s,to=60s,restart=cures").unwrap();
-    let at = |restarts, s| spec.slowdown(1, restarts, Duration::from_secs(s));
+    let at = |restarts, s| spec.slowdown(NodeId::worker(1), restarts, Duration::from_secs(s));
     assert_eq!((at(0, 9), at(0, 10), at(0, 59), at(0, 60)), (1.0, 4.0, 4.0, 1.0));
     assert_eq!(at(1, 20), 1.0);
-    assert_eq!(spec.slowdown(0, 0, Duration::from_secs(20)), 1.0);
+    assert_eq!(spec.slowdown(NodeId::worker(0), 0, Duration::from_secs(20)), 1.0);
+    assert_eq!(spec.slowdown(NodeId::server(1), 0, Duration::from_secs(20)), 1.0);
     spec.set("straggler", "worker=1,slow=2").unwrap();
-    assert_eq!(spec.slowdown(1, 1, Duration::from_secs(20)), 2.0);
+    assert_eq!(spec.slowdown(NodeId::worker(1), 1, Duration::from_secs(20)), 2.0);
 }
 
 #[test]
