@@ -22,10 +22,11 @@ use std::time::Duration;
 
 use antdt_core::{
     ActionId, ActionOutcome, Capabilities, ClusterView, Forecast, Holder, JobTime, Machine,
-    MembershipVersion, NodeAction, NodeId, NodeMap, NodeView, Plan, PlanVersion, Reason, StepView,
+    MembershipVersion, NodeAction, NodeActionKind, NodeId, NodeMap, NodeView, Plan, PlanVersion, Reason,
+    StepView,
 };
 
-use crate::action::{self, Action, ActionValues, AdjustBs, KillRestart};
+use crate::action::{self, Action, ActionValues, AdjustBs};
 use crate::apportion::{ApportionError, apportion_evenly};
 use crate::budget::{BudgetConfig, RestartBudget};
 use crate::policy::{Decision, Policy, ProposedAction, Seat, Split, split_by};
@@ -91,13 +92,13 @@ pub enum Decided {
     /// A plan of this version was published; the text is the name of the first [action] of the registry that
     /// the plan carries out.
     Plan(PlanVersion, &'static str),
-    /// A restart of this incarnation was ordered.
-    Restart(ActionId, Holder),
+    /// An action on this incarnation was ordered; the text is the action's name.
+    Node(ActionId, Holder, &'static str),
     /// In a dry run: a plan would have been published; the text is the dry-run name of the first action that
     /// it would carry out.
     WouldPlan(&'static str),
-    /// In a dry run: a restart of this incarnation would have been ordered.
-    WouldRestart(Holder),
+    /// In a dry run: an action on this incarnation would have been ordered; the text is the action's dry-run name.
+    WouldNode(Holder, &'static str),
 }
 
 /// One entry of the log of decisions: what was decided, when, by which policy, and why.
@@ -119,17 +120,18 @@ impl DecisionRecord {
         match self.decided {
             Decided::Nothing => "NONE",
             Decided::Refused => "REFUSED",
-            Decided::Plan(_, action) | Decided::WouldPlan(action) => action,
-            Decided::Restart(..) => KillRestart::NAME,
-            Decided::WouldRestart(_) => KillRestart.dry_name(),
+            Decided::Plan(_, action)
+            | Decided::WouldPlan(action)
+            | Decided::Node(_, _, action)
+            | Decided::WouldNode(_, action) => action,
         }
     }
 
-    /// Returns the incarnation that a restart concerns; `None` for every other decision.
+    /// Returns the incarnation that an action on a node concerns; `None` for every other decision.
     pub const fn target(&self) -> Option<Holder> {
         match self.decided {
             Decided::Nothing | Decided::Refused | Decided::Plan(..) | Decided::WouldPlan(_) => None,
-            Decided::Restart(_, holder) | Decided::WouldRestart(holder) => Some(holder),
+            Decided::Node(_, holder, _) | Decided::WouldNode(holder, _) => Some(holder),
         }
     }
 
@@ -148,7 +150,7 @@ pub enum DispatchEffect {
     Publish(Plan),
     /// Stop sending the plan of this version.
     Withdraw(PlanVersion),
-    /// Restart the node as the action says.
+    /// Begin this action on a node.
     Start(NodeAction),
     /// Append this entry to the log of decisions.
     Record(DecisionRecord),
@@ -301,7 +303,8 @@ impl Dispatcher {
                 let id = self.next_action;
                 self.next_action = id.next();
                 self.budget.started(now, id, proposed.target);
-                self.record(now, Decided::Restart(id, proposed.target), vec![proposed.reason.clone()]);
+                let decided = Decided::Node(id, proposed.target, proposed.kind.name());
+                self.record(now, decided, vec![proposed.reason.clone()]);
                 let action =
                     NodeAction { id, target: proposed.target, kind: proposed.kind, reason: proposed.reason };
                 self.effects.push_back(DispatchEffect::Start(action));
@@ -325,8 +328,9 @@ impl Dispatcher {
     fn say(&mut self, now: JobTime, decision: Decision) {
         let mut undone: Vec<(Decided, Vec<Reason>)> = Vec::new();
         if !decision.node_actions.is_empty() && !self.says_where(&decision) {
-            let restart = |it: ProposedAction| (Decided::WouldRestart(it.target), vec![it.reason]);
-            undone.extend(decision.node_actions.into_iter().map(restart));
+            let would =
+                |it: ProposedAction| (Decided::WouldNode(it.target, dry_name(&it.kind)), vec![it.reason]);
+            undone.extend(decision.node_actions.into_iter().map(would));
         } else if let Some(split) = self.wanted(&decision) {
             let would = first_action(&decision).dry_name();
             let mut reasons = decision.reasons;
@@ -560,6 +564,11 @@ impl Dispatcher {
 /// The first action that a decision with a plan asks for.
 fn first_action(decision: &Decision) -> &'static dyn Action {
     action::REGISTRY.entries().into_iter().find(|action| action.is_asked(decision)).unwrap_or(&AdjustBs)
+}
+
+/// The dry-run name of an action on a node.
+fn dry_name(kind: &NodeActionKind) -> &'static str {
+    action::REGISTRY.find(kind.name()).map_or_else(|_| kind.name(), |action| action.dry_name())
 }
 
 /// How the workers take their steps under a plan, beside their batches; what is not named stays as it is.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::id::{ActionId, Holder, MembershipVersion, NodeId, PlanVersion};
+use crate::weights::ServerWeights;
 
 /// A versioned global action: the batch size of every worker, and how the workers take their steps. All workers switch to it at one iteration, or
 /// none does.
@@ -117,7 +118,7 @@ pub struct NodeAction {
 }
 
 /// Kind of an action on a node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NodeActionKind {
     /// Drain, fence and stop the node, then start it again.
@@ -126,6 +127,11 @@ pub enum NodeActionKind {
         /// Time that the node has to finish its batch before it is killed.
         drain: Duration,
     },
+    /// Divide the parameters among the servers by other weights, because the node, a server, is slow.
+    Repartition {
+        /// Weights of the servers from then on.
+        weights: ServerWeights,
+    },
 }
 
 impl NodeActionKind {
@@ -133,6 +139,7 @@ impl NodeActionKind {
     pub const fn name(&self) -> &'static str {
         match self {
             Self::KillRestart { .. } => "KILL_RESTART",
+            Self::Repartition { .. } => "REPARTITION",
         }
     }
 }
@@ -195,6 +202,26 @@ pub enum Reason {
         /// Time per sample of the node divided by the median of its peers, in percent.
         slowness_percent: u32,
     },
+    /// The parameters are divided among the servers by other weights, because a server is slow, or is slow no more.
+    Repartition {
+        /// Server that is slow, or was.
+        node: NodeId,
+        /// Time per byte of the server divided by the median of its peers, in percent.
+        slowness_percent: u32,
+        /// New share of the server of the parameters, in percent.
+        share_percent: u32,
+        /// Share before, in percent.
+        before_percent: u32,
+        /// Predicted gain in percent of the time that a step waits for servers.
+        gain_percent: u32,
+    },
+    /// Other weights of the servers would cost more than they gain.
+    RepartitionNotWorthIt {
+        /// Server that is slow, or was.
+        node: NodeId,
+        /// Time that the job would still have to run for other weights to pay.
+        break_even: Duration,
+    },
     /// A restart would cost more than it gains.
     RestartNotWorthIt {
         /// Node that is slow.
@@ -236,6 +263,8 @@ impl Reason {
         match self {
             Self::Rebalance { slowest: node, .. }
             | Self::PersistentStraggler { node, .. }
+            | Self::Repartition { node, .. }
+            | Self::RepartitionNotWorthIt { node, .. }
             | Self::RestartNotWorthIt { node, .. }
             | Self::BudgetExhausted { node }
             | Self::RestartDidNotHelp { node }
@@ -288,6 +317,20 @@ impl fmt::Display for Reason {
             Self::PersistentStraggler { node, slowness_percent } => {
                 let ratio = f64::from(*slowness_percent) / 100.0;
                 write!(f, "{node} took {ratio:.2}x its peers' time per sample through the long window")
+            }
+            Self::Repartition { node, slowness_percent, share_percent, before_percent, gain_percent } => {
+                let ratio = f64::from(*slowness_percent) / 100.0;
+                write!(
+                    f,
+                    "{node} takes {ratio:.2}x its peers' time per byte; with {share_percent} % of the parameters instead of {before_percent} %, workers are expected to wait {gain_percent} % less for servers"
+                )
+            }
+            Self::RepartitionNotWorthIt { node, break_even } => {
+                write!(
+                    f,
+                    "another share of the parameters for {node} pays only with more than {:.0} s to go",
+                    break_even.as_secs_f64()
+                )
             }
             Self::RestartNotWorthIt { node, break_even } => {
                 write!(
@@ -355,7 +398,7 @@ pub enum ActionOutcome {
         /// Measured median step time under the plan.
         step: Duration,
     },
-    /// The node was restarted and has registered.
+    /// The node was restarted and has registered, by itself or with all servers.
     Restarted {
         /// Id of the action.
         id: ActionId,
@@ -364,7 +407,7 @@ pub enum ActionOutcome {
         /// Time from the decision to the registration of the new incarnation.
         took: Duration,
     },
-    /// The node could not be brought back.
+    /// The node could not be brought back, or the servers did not hand over.
     RestartFailed {
         /// Id of the action.
         id: ActionId,

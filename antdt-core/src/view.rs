@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::capability::Capabilities;
 use crate::id::{Incarnation, MembershipVersion, NodeId, PlanVersion};
 use crate::node::{DeviceClass, NodeStatus};
+use crate::weights::ServerWeights;
 
 /// Kind of a straggler, by how long it has been slow and why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -200,6 +201,8 @@ pub struct ClusterView {
     pub workers: Vec<NodeView>,
     /// Parameter servers, by id.
     pub servers: Vec<NodeView>,
+    /// Weights of the servers: how much of the model each holds.
+    pub server_weights: ServerWeights,
     /// Whether servers can be restarted: they hand their parameters over to their next lives through a
     /// checkpoint, for which all workers wait.
     pub hands_over: bool,

@@ -14,8 +14,8 @@ use antdt_controller::{
 };
 use antdt_core::{
     ActionOutcome, BatchReport, CheckpointId, Contribution, Counts, Exit, Holder, Incarnation, InvalidValue,
-    JobTime, Joined, LinkReport, Machine, Metrics, ModelDistance, NodeId, NodeInfo, NodeLoad, NodeStatus,
-    Plan, PlanVersion, Readiness, Role, RollbackId, Stall, Standing, StepCommit,
+    JobTime, Joined, LinkReport, Machine, Metrics, ModelDistance, NodeActionKind, NodeId, NodeInfo, NodeLoad,
+    NodeStatus, Plan, PlanVersion, Readiness, Role, RollbackId, ServerWeights, Stall, Standing, StepCommit,
 };
 use antdt_monitor::MonitorConfig;
 
@@ -329,6 +329,9 @@ pub enum HeadEffect {
     /// The job has this number of servers from now on: those that are launched later share the parameters
     /// among so many. Emitted while none is up.
     Servers(u32),
+    /// The servers have these weights from now on: those that are launched later divide the parameters by
+    /// them. Emitted while none is up. Until the first such effect all servers have the same weight.
+    Weights(ServerWeights),
     /// Answer a worker that has paused for a checkpoint.
     Rested {
         /// Worker and incarnation that has paused.
@@ -723,6 +726,7 @@ impl Head {
             for next in self.core.resize_servers(handover.servers()) {
                 self.core.rollbacks.launch_later(next, Duration::ZERO);
             }
+            self.core.reweigh_servers(handover.weights());
         }
         // Whoever stands still goes on when no server is left that would take a push.
         for Rested { holder, checkpoint, keep } in told {
@@ -1236,12 +1240,14 @@ impl Head {
         while let Some(action) = self.core.actions.pop_front() {
             let node = action.target.node;
             self.core.changes += 1;
-            if node.role == Role::Server {
-                self.restart_server(now, &action);
-                continue;
+            match &action.kind {
+                NodeActionKind::Repartition { weights } => self.repartition(now, &action, weights),
+                _ if node.role == Role::Server => self.restart_server(now, &action),
+                _ => {
+                    self.sagas.insert(node, RestartSaga::begin(now, &action, RestartConfig::default()));
+                    self.saga_effects(now, node);
+                }
             }
-            self.sagas.insert(node, RestartSaga::begin(now, &action, RestartConfig::default()));
-            self.saga_effects(now, node);
         }
     }
 

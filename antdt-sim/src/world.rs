@@ -17,7 +17,7 @@ use antdt_controller::{Policy, action};
 use antdt_core::{
     AckPoint, Barrier, BatchReport, CheckpointId, Contribution, DetRng, Exit, Generation, Holder,
     InvalidValue, Iteration, JobTime, Joined, Machine, MembershipVersion, Metrics, NodeId, NodeInfo, Phase,
-    PlanVersion, Role, RollbackId, Stall,
+    PlanVersion, Role, RollbackId, ServerWeights, Stall,
 };
 use antdt_job::head::CheckpointSchedule;
 use antdt_job::limits::{CALL_TIMEOUT, MASTER_TIMEOUT, PARK_MAX};
@@ -212,6 +212,8 @@ pub struct World<O = Blind> {
     kept: Vec<Held>,
     /// Where workers run.
     places: Places,
+    /// How much of the parameters each server holds.
+    weights: ServerWeights,
     lives: Vec<Life>,
     /// The newest life of each node.
     current: BTreeMap<NodeId, LifeId>,
@@ -330,6 +332,7 @@ impl<O: Observer> World<O> {
             recovery: log.is_some().then_some(recovery),
             journal: Journal::new(&setup),
             places: Places::new(setup.workers, setup.workers_per_host),
+            weights: ServerWeights::default(),
             setup,
             models,
             observer,
@@ -568,6 +571,7 @@ impl<O: Observer> World<O> {
             }
             HeadEffect::RollBack(rollback) => self.roll_back(rollback),
             HeadEffect::Servers(servers) => self.setup.servers = servers,
+            HeadEffect::Weights(weights) => self.weights = weights,
             HeadEffect::Record(record) => {
                 if let Some(successor) = self.successor.as_deref_mut() {
                     successor.record = *record;
@@ -1417,7 +1421,7 @@ impl<O: Observer> World<O> {
     fn transfer(&mut self, id: LifeId, work: Work) {
         let push = matches!(work, Work::Push);
         let servers = self.setup.servers.max(1);
-        let bytes = self.setup.gradient_bytes / u64::from(servers) + MESSAGE_BYTES;
+        let shares: Vec<f64> = (0..servers).map(|server| self.weights.share(server, servers)).collect();
         let life = &mut self.lives[id.0 as usize];
         life.transfer = life.call;
         let life = &self.lives[id.0 as usize];
@@ -1431,6 +1435,12 @@ impl<O: Observer> World<O> {
         let (mut last, mut lost) = (self.now, false);
         for index in 0..servers {
             let server = NodeId::server(index);
+            // What a server has to serve is in proportion to what it holds.
+            let share = shares[index as usize];
+            let bytes = match self.weights.is_equal() {
+                true => self.setup.gradient_bytes / u64::from(servers),
+                false => (self.setup.gradient_bytes as f64 * share) as u64,
+            } + MESSAGE_BYTES;
             let (there, back) = if push { (bytes, MESSAGE_BYTES) } else { (MESSAGE_BYTES, bytes) };
             let (me, it) = (Site::Node(node), Site::Node(server));
             let network = &mut self.models.network;
@@ -1451,6 +1461,10 @@ impl<O: Observer> World<O> {
             let served = &mut self.lives[server.0 as usize];
             let begin = arrived.max(served.busy_until);
             let time = self.models.compute.time(begin, served.holder, samples.max(1), &mut served.rng);
+            let time = match self.weights.is_equal() {
+                true => time,
+                false => time.mul_f64(share * f64::from(servers)),
+            };
             served.busy_until = begin + time;
             served.served.0 += bytes;
             served.served.1 += time;

@@ -66,6 +66,7 @@ comes_out_as_it_says!(
     cured_by_restart,
     slow_server,
     slow_server_cured,
+    slow_server_share,
     crash_and_rejoin,
     zombie,
     partition,

@@ -28,6 +28,7 @@ pub mod exclude_host;
 pub mod kill_restart;
 pub mod local_steps;
 pub mod registry;
+pub mod repartition;
 
 pub use adjust_bs::AdjustBs;
 pub use backup_workers::BackupWorkers;
@@ -35,6 +36,7 @@ pub use exclude_host::ExcludeHost;
 pub use kill_restart::KillRestart;
 pub use local_steps::AdjustLocalSteps;
 pub use registry::REGISTRY;
+pub use repartition::Repartition;
 
 /// Values of the actions in a decision or plan, as texts by the action's name.
 pub type ActionValues = BTreeMap<String, String>;

@@ -2,7 +2,9 @@
 
 use antdt_core::registry::Registry;
 
-use super::{Action, adjust_bs, adjust_lr, backup_workers, exclude_host, kill_restart, local_steps};
+use super::{
+    Action, adjust_bs, adjust_lr, backup_workers, exclude_host, kill_restart, local_steps, repartition,
+};
 
 /// Registry of all actions, in the order in which the dispatcher checks them. A plan that several actions
 /// change is reported under the first of them.
@@ -15,6 +17,7 @@ const SHIPPED: &[&'static dyn Action] = &[
     &local_steps::AdjustLocalSteps,
     &adjust_lr::AdjustLr,
     &exclude_host::ExcludeHost,
+    &repartition::Repartition,
     &kill_restart::KillRestart,
 ];
 
@@ -33,6 +36,9 @@ mod tests {
         let target = Holder::new(NodeId::worker(1), Incarnation(0));
         let kind = NodeActionKind::KillRestart { drain: Duration::ZERO };
         let restart = ProposedAction { target, kind, reason: Reason::Balanced };
+        let target = Holder::new(NodeId::server(1), Incarnation(0));
+        let kind = NodeActionKind::Repartition { weights: "2,1".parse().unwrap() };
+        let repartition = ProposedAction { target, kind, reason: Reason::Balanced };
         let value = |name: &str, value: &str| [(name.to_owned(), value.to_owned())].into_iter().collect();
         let sizes = [(NodeId::worker(0), 4)].into_iter().collect();
         let none = Decision::default;
@@ -42,6 +48,7 @@ mod tests {
             Decision { local_steps: Some(2), ..none() },
             Decision { actions: value("ADJUST_LR", "linear"), ..none() },
             Decision { actions: value("EXCLUDE_HOST", "a"), ..none() },
+            Decision { node_actions: vec![repartition], ..none() },
             Decision { node_actions: vec![restart], ..none() },
         ];
         assert_eq!(asked.len(), SHIPPED.len());

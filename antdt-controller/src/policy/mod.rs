@@ -28,6 +28,7 @@ pub mod non_dedicated;
 pub mod none;
 pub mod predictive;
 pub mod registry;
+mod server_load;
 
 pub use backup_workers::{BackupWorkers, BackupWorkersConfig};
 pub use composed::{Composed, build};
@@ -78,8 +79,8 @@ pub struct Decision {
     /// Effect on the step time that the policy expects of the new batch sizes. The dispatcher compares it
     /// with the steps that follow, and tells the policy; `None` if the policy expects nothing in particular.
     pub forecast: Option<Forecast>,
-    /// Actions on single nodes. They change the membership, so the dispatcher drops batch sizes that were
-    /// decided in the same tick.
+    /// Actions on single nodes, or for their sake. They change the membership or stop the training, so the dispatcher drops batch
+    /// sizes that were decided in the same tick.
     pub node_actions: Vec<ProposedAction>,
     /// Reasons for which the batch sizes change, or for which nothing is done.
     pub reasons: Vec<Reason>,

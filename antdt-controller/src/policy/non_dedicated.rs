@@ -5,7 +5,8 @@
 //! | worker slow for a while | new batch sizes, if the step gets shorter by 5 % | nothing: shards go where speed is |
 //! | worker slow all the time, a restart pays | restart | restart |
 //! | worker slow all the time, a restart does not pay | new batch sizes | nothing |
-//! | server slow all the time, a restart pays | restart of all servers | nothing: how long workers wait for it is not known |
+//! | server slow all the time, other shares pay | other shares of the parameters | nothing: how long workers wait for it is not known |
+//! | the same, a restart saves more | restart of all servers | nothing |
 //!
 //! # When a restart pays
 //!
@@ -21,10 +22,12 @@
 //!
 //! The comparison is with a job that is already balanced as well as it can be. A factor can be put on top.
 //!
-//! A restart of a server stops all workers for `D + R + 2 W`, where a checkpoint takes `W` to be written, and is taken to need as long
-//! to be read. At best it saves the part of a step in which the slowest worker does not compute, times `1 - 1/r` of a server that
-//! takes `r` times as long for a byte as the others: what is left of the job must exceed
-//! `(D + R + 2 W) / (overhead / step * (1 - 1/r))`.
+//! A hand-over of the servers stops all workers for `D + R + 2 W`, where a checkpoint takes `W` to be written, and is taken to need as
+//! long to be read. It saves a part of `overhead / step`, the part of a step in which the slowest worker does not compute. With the
+//! slowest server at `L` times the time of a healthy one with an equal share of the parameters, and at `T` times with the best shares,
+//! other shares save the part `1 - T/L` and a restart the part `restart-cures * (1 - 1/L)`. Of both that which saves more is taken;
+//! what is left of the job must exceed
+//! `(D + R + 2 W) / (overhead / step * saved)`.
 //!
 //! # When to look again
 //!
@@ -50,9 +53,10 @@ use std::time::Duration;
 
 use antdt_core::{
     ActionOutcome, Barrier, ClusterView, DeviceClass, Forecast, Holder, Incarnation, InvalidValue, JobTime,
-    NodeActionKind, NodeId, NodeStatus, NodeView, Pace, PaceEstimate, Reason, StragglerKind,
+    NodeActionKind, NodeId, NodeStatus, NodeView, Pace, PaceEstimate, Reason, ServerWeights, StragglerKind,
 };
 
+use super::server_load::ServerLoad;
 use super::{Decision, Policy, ProposedAction, Seat, Split, percent, split_by};
 use crate::action;
 use crate::apportion::{ApportionError, Share, apportion};
@@ -84,6 +88,9 @@ pub struct NonDedicatedConfig {
     pub drain: Duration,
     /// Fraction of the former slowness ratio below which a restart counts as a cure. Default 0.8.
     pub cured_below: f64,
+    /// Chance that the restart of a slow server cures it, 0 to 1, as long as this job has tried none. Default 0.5: nothing is known.
+    /// Other shares of the parameters surely help, and go first where they save as much as a restart with this chance.
+    pub restart_cures: f64,
 }
 
 impl Default for NonDedicatedConfig {
@@ -96,6 +103,7 @@ impl Default for NonDedicatedConfig {
             reform_pause: Duration::from_secs(1),
             drain: Duration::from_secs(30),
             cured_below: 0.8,
+            restart_cures: 0.5,
         }
     }
 }
@@ -113,6 +121,13 @@ const MENDED_PERCENT: u32 = 1;
 /// Least share of a promise that counts, however badly earlier ones were kept. 0.1: a gain of half of the step time is
 /// tried again all the same.
 const TRUST_MIN: f64 = 0.1;
+
+/// Least part of the time of the slowest server that other shares must save. 0.15: a ratio may be off by 8 % without another hand-over,
+/// which would stop all workers for what the next one takes back; a 3x slow server of four that recovers gets its share back.
+const EVENED_MIN: f64 = 0.15;
+
+/// Time of the slowest server, in units of a healthy one with an equal share, from which on it holds workers up: 1.3, that of a label.
+const HOLDS_UP: f64 = 1.3;
 
 /// Slowness up to which a worker counts as like its peers when a plan says why it is made, in percent.
 const ALIKE_PERCENT: u32 = 105;
@@ -170,6 +185,7 @@ impl NonDedicated {
             reform_pause: settings.duration("reform-pause", d.reform_pause)?,
             drain: settings.duration("drain", d.drain)?,
             cured_below: settings.value("cured-below", d.cured_below, "above 0 and at most 1")?,
+            restart_cures: settings.value("restart-cures", d.restart_cures, "0 to 1")?,
         };
         if !(1..=100).contains(&config.known_min_percent) {
             let expected = "1 to 100 percent of the workers";
@@ -186,6 +202,10 @@ impl NonDedicated {
         if !(config.cured_below > 0.0 && config.cured_below <= 1.0) {
             let expected = "above 0 and at most 1: the part of its slowness that a cured node has left";
             return Err(settings.refuse("cured-below", config.cured_below, expected));
+        }
+        if !(config.restart_cures >= 0.0 && config.restart_cures <= 1.0) {
+            let expected = "0 to 1: the chance that the restart of a slow server cures it";
+            return Err(settings.refuse("restart-cures", config.restart_cures, expected));
         }
         Ok(Self::new(config))
     }
@@ -224,6 +244,11 @@ impl NonDedicated {
                 "cured-below",
                 c.cured_below,
                 "part of its slowness that a restarted node may keep and count as cured",
+            ),
+            Setting::new(
+                "restart-cures",
+                c.restart_cures,
+                "chance that the restart of a slow server cures it, before the job has tried one",
             ),
         ]
     }
@@ -300,37 +325,109 @@ impl NonDedicated {
         actions
     }
 
-    /// The restart of the slowest server, if it pays. Why it does not, and that a server is slow for a while, goes to `reasons`.
-    fn server_restart(
+    /// What is done about the slowest server: other shares of the parameters, or its restart, if that pays. Why it does not, and that
+    /// a server is slow for a while, goes to `reasons`. Shares follow a server that is slow no more, too.
+    pub(super) fn server_action(
         &mut self,
         now: JobTime,
         view: &ClusterView,
         budget: &RestartBudget,
         reasons: &mut Vec<Reason>,
     ) -> Option<ProposedAction> {
-        let ratio = |node: &NodeView| node.slowness_ratio.unwrap_or(1.0);
+        let load = ServerLoad::of(view)?;
         let slow = view.servers.iter().filter(|node| node.pace.is_straggler());
         // Equal ones by id, whatever their order in the view.
-        let slowest = |a: &&NodeView, b: &&NodeView| ratio(a).total_cmp(&ratio(b)).then(b.id.cmp(&a.id));
-        let server = slow.max_by(slowest)?;
+        let slowest =
+            |a: &&NodeView, b: &&NodeView| slowness_of(a).total_cmp(&slowness_of(b)).then(b.id.cmp(&a.id));
+        let evened = 1.0 - load.with(&load.best()) / load.now();
+        let recovered = || load.recovered(view, SURE_BATCHES).filter(|_| evened >= EVENED_MIN);
+        let server = slow.max_by(slowest).or_else(recovered)?;
+        match self.for_server(now, view, &load, server, budget) {
+            Ok(action) => {
+                if server.pace.is_straggler() {
+                    // Other shares start it again, too: what they do not cure, a restart does not either.
+                    let strike =
+                        Strike { incarnation: server.incarnation, slowness_ratio: slowness_of(server) };
+                    self.strikes.insert(server.id, strike);
+                }
+                Some(action)
+            }
+            Err(reason) => {
+                reasons.push(reason);
+                None
+            }
+        }
+    }
+
+    fn for_server(
+        &self,
+        now: JobTime,
+        view: &ClusterView,
+        load: &ServerLoad,
+        server: &NodeView,
+        budget: &RestartBudget,
+    ) -> Result<ProposedAction, Reason> {
+        let (id, target) = (server.id, Holder::new(server.id, server.incarnation));
+        let outage = Outage::of(view, server, self.config.reform_pause)?;
+        let (before, weights) = (load.now(), load.best());
+        let evened = 1.0 - load.with(&weights) / before;
+        let cures = if self.restart_did_not_help(server) { 0.0 } else { self.config.restart_cures };
+        let cured = cures * (1.0 - 1.0 / before.max(1.0));
         let workers = view.live_workers().count();
-        let restart = server_break_even(view, server, self.config.reform_pause)
-            .and_then(|break_even| self.may_restart(now, view, server, break_even, budget, workers));
-        if let Err(reason) = restart {
-            reasons.push(reason);
-            return None;
+        let slowness_percent = percent(slowness_of(server));
+        let (kind, reason) = if evened >= EVENED_MIN && evened >= cured {
+            let break_even = outage.break_even(evened);
+            self.may_repartition(now, view, server, break_even, budget, workers)?;
+            let share = |weights: &ServerWeights| {
+                percent(weights.share(id.index, u32::try_from(view.servers.len()).unwrap_or(u32::MAX)))
+            };
+            let reason = Reason::Repartition {
+                node: id,
+                slowness_percent,
+                share_percent: share(&weights),
+                before_percent: share(&view.server_weights),
+                gain_percent: percent(evened),
+            };
+            (NodeActionKind::Repartition { weights }, reason)
+        } else if before < HOLDS_UP {
+            return Err(Reason::Other(format!(
+                "{id} is slow; its share of the parameters is as small as it should be"
+            )));
+        } else {
+            let break_even = outage.break_even(cured);
+            self.may_restart(now, view, server, break_even, budget, workers)?;
+            let kind = NodeActionKind::KillRestart { drain: self.config.drain };
+            (kind, Reason::PersistentStraggler { node: id, slowness_percent })
+        };
+        match budget.room(now, workers) {
+            0 => Err(Reason::TooSoon),
+            _ => Ok(ProposedAction { target, kind, reason }),
         }
-        let (node, slowness_ratio) = (server.id, ratio(server));
-        if budget.room(now, workers) == 0 {
-            reasons.push(Reason::TooSoon);
-            return None;
+    }
+
+    fn may_repartition(
+        &self,
+        now: JobTime,
+        view: &ClusterView,
+        server: &NodeView,
+        break_even: Duration,
+        budget: &RestartBudget,
+        workers: usize,
+    ) -> Result<(), Reason> {
+        if view.scheduler.busy {
+            let why = format!("{} keeps its share of the parameters: nodes are hard to get now", server.id);
+            return Err(Reason::Other(why));
         }
-        self.strikes.insert(node, Strike { incarnation: server.incarnation, slowness_ratio });
-        Some(ProposedAction {
-            target: Holder::new(node, server.incarnation),
-            kind: NodeActionKind::KillRestart { drain: self.config.drain },
-            reason: Reason::PersistentStraggler { node, slowness_percent: percent(slowness_ratio) },
-        })
+        if !self.is_worth(view, break_even) {
+            return Err(Reason::RepartitionNotWorthIt { node: server.id, break_even });
+        }
+        budget.allows(now, server.id, workers).map_err(|refusal| refusal.reason(server.id))
+    }
+
+    /// Whether the job goes on for so long that an action pays.
+    fn is_worth(&self, view: &ClusterView, break_even: Duration) -> bool {
+        let pays = |left: Duration| left.as_secs_f64() > break_even.as_secs_f64() * self.config.safety_factor;
+        view.progress.remaining().is_some_and(pays)
     }
 
     fn may_restart(
@@ -351,11 +448,7 @@ impl NonDedicated {
         if view.scheduler.busy {
             return Err(Reason::Other(format!("{} is not restarted: nodes are hard to get now", node.id)));
         }
-        let worth = view
-            .progress
-            .remaining()
-            .is_some_and(|left| left.as_secs_f64() > break_even.as_secs_f64() * self.config.safety_factor);
-        if !worth {
+        if !self.is_worth(view, break_even) {
             return Err(Reason::RestartNotWorthIt { node: node.id, break_even });
         }
         budget.allows(now, node.id, workers).map_err(|refusal| refusal.reason(node.id))
@@ -522,29 +615,51 @@ fn speed(node: &NodeView) -> Option<f64> {
     (!time.is_zero()).then(|| 1.0 / time.as_secs_f64())
 }
 
-/// How long the job must go on for a restart of this slow server to pay.
-///
-/// # Errors
-/// Why none is thought of.
-fn server_break_even(view: &ClusterView, server: &NodeView, pause: Duration) -> Result<Duration, Reason> {
-    let id = server.id;
-    let not = |why: &str| Err(Reason::Other(format!("{id} is slow; {why}")));
-    if !view.hands_over {
-        return not("the job takes no checkpoints, through which it could hand its parameters over");
+/// Time per sample or byte of a node over that of its peers.
+fn slowness_of(node: &NodeView) -> f64 {
+    node.slowness_ratio.unwrap_or(1.0)
+}
+
+/// What it costs a job that all its servers hand their parameters over.
+struct Outage {
+    /// How long all workers stand still, in seconds.
+    stops: f64,
+    /// Part of a step in which they wait for servers, at most.
+    waits: f64,
+}
+
+impl Outage {
+    /// The outage for the sake of this server.
+    ///
+    /// # Errors
+    /// Why none is thought of.
+    fn of(view: &ClusterView, server: &NodeView, pause: Duration) -> Result<Self, Reason> {
+        let id = server.id;
+        let is = if server.pace.is_straggler() { "is slow" } else { "is slow no more" };
+        let not = |why: &str| Err(Reason::Other(format!("{id} {is}; {why}")));
+        if !view.hands_over {
+            return not("the job takes no checkpoints, through which it could hand its parameters over");
+        }
+        let passes = server.pace.is_straggler() && server.pace != Pace::Straggler(StragglerKind::Persistent);
+        if server.status != NodeStatus::Running || passes {
+            return not("nothing is done while that may pass");
+        }
+        let Some(step) = view.step.filter(|step| !step.time.is_zero()) else {
+            return not("how long workers wait for it is not known in this sync mode");
+        };
+        let Some(checkpoint) = view.checkpoint_time else {
+            return not("how long the job would stand still is not known before its first checkpoint");
+        };
+        let waits = step.overhead.as_secs_f64() / step.time.as_secs_f64();
+        // Reading a checkpoint is taken to need as long as writing it.
+        let stops = view.scheduler.start_delay + pause + checkpoint * 2;
+        Ok(Self { stops: stops.as_secs_f64(), waits })
     }
-    if server.status != NodeStatus::Running || server.pace != Pace::Straggler(StragglerKind::Persistent) {
-        return not("it is not restarted while that may pass");
+
+    /// How long the job must go on for the outage to pay, if it saves this part of the time that workers wait for servers.
+    fn break_even(&self, saves: f64) -> Duration {
+        Duration::try_from_secs_f64(self.stops / (self.waits * saves)).unwrap_or(Duration::MAX)
     }
-    let Some(step) = view.step.filter(|step| !step.time.is_zero()) else {
-        return not("how long workers wait for it is not known in this sync mode");
-    };
-    let Some(checkpoint) = view.checkpoint_time else {
-        return not("how long the job would stand still is not known before its first checkpoint");
-    };
-    let waits = step.overhead.as_secs_f64() / step.time.as_secs_f64();
-    let saves = waits * (1.0 - 1.0 / server.slowness_ratio.unwrap_or(1.0).max(1.0));
-    let stops = view.scheduler.start_delay + pause + checkpoint * 2;
-    Ok(Duration::try_from_secs_f64(stops.as_secs_f64() / saves).unwrap_or(Duration::MAX))
 }
 
 impl Policy for NonDedicated {
@@ -553,7 +668,7 @@ impl Policy for NonDedicated {
     }
 
     fn actions(&self) -> Vec<&'static str> {
-        vec![action::AdjustBs::NAME, action::KillRestart::NAME]
+        vec![action::AdjustBs::NAME, action::Repartition::NAME, action::KillRestart::NAME]
     }
 
     fn decide(&mut self, now: JobTime, view: &ClusterView, budget: &RestartBudget) -> Decision {
@@ -569,8 +684,8 @@ impl Policy for NonDedicated {
         let mut decision = Decision::default();
         decision.node_actions = self.restarts(now, view, &live, budget, &mut decision.reasons);
         if decision.node_actions.is_empty() {
-            let restart = self.server_restart(now, view, budget, &mut decision.reasons);
-            decision.node_actions.extend(restart);
+            let of_server = self.server_action(now, view, budget, &mut decision.reasons);
+            decision.node_actions.extend(of_server);
         }
         if !decision.node_actions.is_empty() {
             return decision;

@@ -10,6 +10,7 @@
 //! | new batch sizes | if a step gets shorter by 5 % | if they save time before the slowness is over: by 5 % of a step, or from 1 % on by more than their error |
 //! | a worker that is slow for a moment | as any other | let pass once slownesses of the job were seen to end before a plan is in force |
 //! | small differences | nothing, as far as noise may explain them | followed once they are known: the error of a median falls with its batches |
+//! | slow server | other shares or a restart, beyond break-even | the same |
 //! | restart | after a whole long window | also before, when what it saves outweighs it; not any more once restarts of this job did not cure and it does not |
 //!
 //! The policy measures in the job itself how long slownesses last, how long a plan takes until it is in
@@ -341,7 +342,12 @@ impl Policy for Predictive {
     }
 
     fn actions(&self) -> Vec<&'static str> {
-        vec![action::AdjustBs::NAME, action::BackupWorkers::NAME, action::KillRestart::NAME]
+        vec![
+            action::AdjustBs::NAME,
+            action::BackupWorkers::NAME,
+            action::Repartition::NAME,
+            action::KillRestart::NAME,
+        ]
     }
 
     fn decide(&mut self, now: JobTime, view: &ClusterView, budget: &RestartBudget) -> Decision {
@@ -368,6 +374,9 @@ impl Policy for Predictive {
             let lives = node_actions.iter().map(|action| (action.target.node, action.target.incarnation));
             self.restarted.extend(lives);
             return Decision { node_actions, reasons, ..Decision::default() };
+        }
+        if let Some(action) = self.base.server_action(now, view, budget, &mut reasons) {
+            return Decision { node_actions: vec![action], reasons, ..Decision::default() };
         }
         if view.mode.sums_to_global_batch() {
             match self.plan(now, view, &live, &times) {

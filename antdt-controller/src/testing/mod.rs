@@ -36,7 +36,7 @@ use std::time::Duration;
 use antdt_core::{
     ActionOutcome, BatchView, Capabilities, ClusterView, DetRng, DeviceClass, Incarnation, JobTime,
     MembershipVersion, NodeId, NodeStatus, NodeView, Pace, PaceEstimate, PlanVersion, Progress,
-    SchedulerView, Seed, StepView, StragglerKind,
+    SchedulerView, Seed, ServerWeights, StepView, StragglerKind,
 };
 
 use crate::action::{Action, Asked};
@@ -200,8 +200,8 @@ pub fn random_view(rng: &mut DetRng, tick: u64) -> ClusterView {
     let noisy = rng.below(4) == 0;
     let workers: Vec<NodeView> =
         (0..number(rng, 9)).map(|index| random_node(rng, NodeId::worker(index), noisy)).collect();
-    let servers = if mode.needs_servers() { number(rng, 3) } else { 0 };
-    let servers = (0..servers).map(|index| random_node(rng, NodeId::server(index), noisy)).collect();
+    let servers_count = if mode.needs_servers() { number(rng, 5) } else { 0 };
+    let servers = (0..servers_count).map(|index| random_node(rng, NodeId::server(index), noisy)).collect();
     let in_use: u32 =
         workers.iter().filter(|node| node.status == NodeStatus::Running).map(|node| node.batch_size).sum();
     ClusterView {
@@ -232,9 +232,18 @@ pub fn random_view(rng: &mut DetRng, tick: u64) -> ClusterView {
             start_delay: Duration::from_millis(rng.below(200_000)),
             busy: rng.below(4) == 0,
         },
+        server_weights: random_weights(rng, servers_count),
         hands_over: mode.needs_servers() && rng.below(2) == 0,
         checkpoint_time: (rng.below(2) == 0).then(|| Duration::from_millis(rng.below(10_000))),
     }
+}
+
+/// Equal weights of servers, or any.
+fn random_weights(rng: &mut DetRng, servers: u32) -> ServerWeights {
+    let mut weight = || 1 + number(rng, ServerWeights::MOST);
+    let any: Vec<u32> = (0..servers).map(|_| weight()).collect();
+    let weights = if weight() % 2 == 0 { Vec::new() } else { any };
+    ServerWeights::new(&weights).expect("weights from 1 on")
 }
 
 /// Names of the hosts of random jobs.
@@ -364,6 +373,7 @@ pub fn quiet_view(mode: Capabilities, sample_times_us: &[u64]) -> ClusterView {
             })
             .collect(),
         servers: Vec::new(),
+        server_weights: ServerWeights::default(),
         hands_over: mode.needs_servers(),
         checkpoint_time: mode.needs_servers().then_some(Duration::from_secs(2)),
         step: None,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use antdt_core::{
     ActionId, ActionOutcome, BatchView, Capabilities, ClusterView, DeviceClass, Holder, Incarnation, JobTime,
     Machine, MembershipVersion, NodeAction, NodeId, NodeStatus, NodeView, Pace, PaceEstimate, Plan,
-    PlanVersion, Progress, SchedulerView, StragglerKind,
+    PlanVersion, Progress, SchedulerView, ServerWeights, StragglerKind,
 };
 
 use super::history::{History, Job, Line, Step, WORKERS_MAX};
@@ -418,6 +418,7 @@ where
             servers: Vec::new(),
             hands_over: false,
             checkpoint_time: None,
+            server_weights: ServerWeights::default(),
             step: None,
             progress: Progress { committed: 1_000, expected: 100_000_000, samples_per_second: 1_000.0 },
             scheduler: SchedulerView { start_delay: Duration::from_secs(10), busy: self.busy },
@@ -535,7 +536,7 @@ fn drained<M: Machine<Effect = DispatchEffect>>(machine: &mut M) -> Vec<Dispatch
 fn in_order(effects: &[DispatchEffect]) -> Vec<String> {
     let text = |effect: &DispatchEffect| match effect {
         DispatchEffect::Start(action) => format!("restart {} for {:?}", action.target, action.reason),
-        DispatchEffect::Record(record) if matches!(record.decided, crate::Decided::Restart(..)) => {
+        DispatchEffect::Record(record) if matches!(record.decided, crate::Decided::Node(..)) => {
             format!("recorded {:?}", record.reasons)
         }
         DispatchEffect::Publish(_)

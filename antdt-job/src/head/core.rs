@@ -11,7 +11,8 @@ use antdt_controller::{
 use antdt_core::{
     Capabilities, ClusterView, Contribution, Counts, Holder, Incarnation, InvalidValue, JobTime, Joined,
     Machine, MembershipVersion, NodeAction, NodeId, NodeInfo, NodeMap, NodeStatus, NodeView, Pace,
-    PaceEstimate, Plan, PlanVersion, Progress, Role, RollbackId, SchedulerView, Stall, StepCommit,
+    PaceEstimate, Plan, PlanVersion, Progress, Role, RollbackId, SchedulerView, ServerWeights, Stall,
+    StepCommit,
 };
 use antdt_monitor::{LinkChange, LinkVerdict, MonitorEffect, StragglerDetector};
 
@@ -100,6 +101,8 @@ pub struct HeadCore {
     pub(super) finished: usize,
     /// Addresses of the servers by index; empty until all are known.
     pub(super) servers: Arc<[String]>,
+    /// How much of the parameters each server holds.
+    pub(super) weights: ServerWeights,
     pub(super) membership: Membership,
     pub(super) detector: StragglerDetector,
     pub(super) dispatcher: Dispatcher,
@@ -152,6 +155,7 @@ impl HeadCore {
             workers: config.workers as usize,
             finished: 0,
             servers: Arc::default(),
+            weights: ServerWeights::default(),
             membership: Membership::new(workers),
             detector: StragglerDetector::new(config.monitor.clone())?,
             dispatcher: Dispatcher::new(dispatcher_config, config.policy.clone()),
@@ -703,10 +707,10 @@ impl HeadCore {
         let target = record.target().map_or_else(|| "all".to_owned(), |holder| holder.node.to_string());
         match record.decided {
             Decided::Plan(..)
-            | Decided::Restart(..)
+            | Decided::Node(..)
             | Decided::Refused
             | Decided::WouldPlan(_)
-            | Decided::WouldRestart(_) => {
+            | Decided::WouldNode(..) => {
                 self.action(record.at, record.kind(), target, record.reason());
             }
             // Why nothing was done is worth knowing, but is no action.
@@ -749,6 +753,7 @@ impl HeadCore {
             workers: of_role(Role::Worker, self.workers),
             servers: of_role(Role::Server, self.config.servers as usize),
             checkpoint_time: self.checkpoint_time,
+            server_weights: self.weights.clone(),
             hands_over: mode.needs_servers()
                 && self.config.checkpoints.is_some()
                 && self.config.can_roll_back,

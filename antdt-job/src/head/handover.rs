@@ -1,5 +1,5 @@
-//! The parameter servers of a running job hand their parameters over to others, all at once: to more of them, to fewer, or to as many
-//! when one of them has to go.
+//! The parameter servers of a running job hand their parameters over to others, all at once: to more of them, to fewer, to as many
+//! when one of them has to go, or to as many that divide the parameters by other weights.
 //!
 //! The parts of a checkpoint can be read into any number of servers, so the job goes over through one. It takes the checkpoint and
 //! stands still from the moment of the copies until the checkpoint is complete; then it goes back to it as after the death of a
@@ -8,10 +8,14 @@
 //! If the checkpoint is not taken, the servers stay and the training goes on. If a server dies before the checkpoint is complete,
 //! all servers start again anyway, from the checkpoint before, and there are as many of them as the job is to have.
 //!
+//! Weights hold until the next change: the servers have equal ones again when their number changes, when a slow one is started again,
+//! which may cure it, and under the next master. They keep theirs when a server dies or is taken back by its platform.
+//!
 //! Source: our design.
 
 use antdt_core::{
     ActionId, ActionOutcome, CheckpointId, Holder, JobTime, NodeAction, NodeId, NodeStatus, Role,
+    ServerWeights,
 };
 
 use super::core::{HeadCore, Node, Phase};
@@ -28,7 +32,7 @@ enum Stage {
     Taken,
 }
 
-/// The restart of a slow server that the policy asked for: it ends with the hand-over.
+/// What the policy asked for the sake of a slow server, its restart or other weights: it ends with the hand-over.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ServerRestart {
     id: ActionId,
@@ -41,6 +45,8 @@ pub(super) struct ServerRestart {
 pub(super) struct Handover {
     /// Number of servers that the job is to have.
     servers: u32,
+    /// Their weights.
+    weights: ServerWeights,
     /// The reason, for the user.
     why: String,
     stage: Stage,
@@ -49,6 +55,10 @@ pub(super) struct Handover {
 impl Handover {
     pub(super) const fn servers(&self) -> u32 {
         self.servers
+    }
+
+    pub(super) const fn weights(&self) -> &ServerWeights {
+        &self.weights
     }
 
     /// Whether the servers start from a checkpoint that was taken for them.
@@ -67,21 +77,22 @@ impl Head {
         if before != servers {
             let why = format!("from {before} to {servers} servers, as the user wants");
             self.core.action(now, "SCALE", "servers".to_owned(), why.clone());
-            self.handover = Some(Handover { servers, why, stage: Stage::Wanted });
+            let weights = ServerWeights::default();
+            self.handover = Some(Handover { servers, weights, why, stage: Stage::Wanted });
             self.begin_handover(now);
         }
         HeadAnswer::Scaled { before }
     }
 
-    /// Has all servers hand over to as many others, for this reason. Returns whether they do, now or as soon as they can: a hand-over that is
-    /// under way is as good.
-    pub(super) fn replace_servers(&mut self, now: JobTime, why: String) -> bool {
+    /// Has all servers hand over to as many others of these weights, for this reason. Returns whether they do, now or as soon as they can:
+    /// a hand-over that is under way is as good.
+    pub(super) fn replace_servers(&mut self, now: JobTime, weights: ServerWeights, why: String) -> bool {
         if self.handover.is_none() {
             let servers = self.core.config.servers;
             if self.why_no_handover(servers).is_some() {
                 return false;
             }
-            self.handover = Some(Handover { servers, why, stage: Stage::Wanted });
+            self.handover = Some(Handover { servers, weights, why, stage: Stage::Wanted });
             self.begin_handover(now);
         }
         true
@@ -92,8 +103,23 @@ impl Head {
         let NodeAction { id, target: Holder { node, .. }, reason, .. } = action;
         let why = format!("{node} is started again: {reason}");
         self.server_restarts.push(ServerRestart { id: *id, node: *node, since: now });
-        if !self.replace_servers(now, why) {
+        // A restart may cure it.
+        if !self.replace_servers(now, ServerWeights::default(), why) {
             self.servers_stayed(now, "its servers cannot hand over now");
+        }
+    }
+
+    /// Divides the parameters among the servers by other weights.
+    pub(super) fn repartition(&mut self, now: JobTime, action: &NodeAction, weights: &ServerWeights) {
+        let NodeAction { id, target: Holder { node, .. }, reason, .. } = action;
+        let why = format!("weights of the servers change from {} to {weights}: {reason}", self.core.weights);
+        // One that is under way is not as good: it is for other weights.
+        let is_free = self.handover.is_none() && weights.fits(self.core.config.servers);
+        self.server_restarts.push(ServerRestart { id: *id, node: *node, since: now });
+        if !is_free || !self.replace_servers(now, weights.clone(), why) {
+            self.server_restarts.retain(|other| other.id != *id);
+            let why = "its servers cannot hand over now".to_owned();
+            self.restart_ended(now, *node, &ActionOutcome::RestartFailed { id: *id, why });
         }
     }
 
@@ -207,6 +233,14 @@ impl HeadCore {
             self.effects.push_back(HeadEffect::Servers(servers));
         }
         new
+    }
+
+    /// The servers have these weights from now on, while none of them lives.
+    pub(super) fn reweigh_servers(&mut self, weights: &ServerWeights) {
+        if self.weights != *weights {
+            self.weights = weights.clone();
+            self.effects.push_back(HeadEffect::Weights(weights.clone()));
+        }
     }
 
     /// Servers that the job has.

@@ -32,8 +32,9 @@ impl Head {
         let text = format!("{holder} is told to leave by its platform");
         self.core.event(now, Some(holder.node), "preempted", text);
         let has_model = self.core.alone_has_model(holder);
-        let hands_over = holder.node.role == Role::Server
-            && self.replace_servers(now, format!("{} goes, as its platform says", holder.node));
+        let (weights, why) =
+            (self.core.weights.clone(), format!("{} goes, as its platform says", holder.node));
+        let hands_over = holder.node.role == Role::Server && self.replace_servers(now, weights, why);
         if !hands_over && (holder.node.role == Role::Server || has_model) {
             self.begin_checkpoint(now, true);
         }

@@ -2,8 +2,8 @@ use antdt_controller::budget::RestartBudget;
 use antdt_controller::policy::{Decision, FromFn, ProposedAction, Unmanaged};
 
 use antdt_core::{
-    Ack, ClusterView, DeviceClass, Generation, LeaseId, MembershipVersion, Metric, NodeActionKind, Reason,
-    Stall, StepResult, Work,
+    Ack, ActionId, ClusterView, DeviceClass, Generation, LeaseId, MembershipVersion, Metric, NodeAction,
+    NodeActionKind, Reason, Stall, StepResult, Work,
 };
 
 use super::core::REGISTER_LIMIT;
@@ -119,6 +119,7 @@ impl World {
             HeadEffect::Undone(holder) => format!("undone {holder}"),
             HeadEffect::RollBack(rollback) => format!("roll back {rollback}"),
             HeadEffect::Servers(servers) => format!("{servers} servers"),
+            HeadEffect::Weights(weights) => format!("weights {weights}"),
             HeadEffect::Rested { holder, checkpoint, keep } => {
                 format!("{holder} {} {checkpoint}", if keep { "keeps" } else { "goes on after" })
             }
@@ -1890,6 +1891,122 @@ fn a_slow_server_is_started_again_with_all_others_and_the_policy_hears_of_it() {
         assert!(of_kind(&world, "RESTART").is_empty());
         assert!(world.head.core.dispatcher.budget().room(world.now, 2) > 0, "it is over");
     }
+}
+
+/// Wants server 1 to have a third of the parameters, once.
+fn wants_a_smaller_share(_: JobTime, view: &ClusterView, budget: &RestartBudget) -> Decision {
+    let target = Holder::new(NodeId::server(1), view.servers[1].incarnation);
+    let reason = Reason::PersistentStraggler { node: target.node, slowness_percent: 200 };
+    let kind = NodeActionKind::Repartition { weights: "2,1".parse().unwrap() };
+    let action = ProposedAction { target, kind, reason: reason.clone() };
+    let node_actions = if budget.spent(target.node).0 == 0 { vec![action] } else { Vec::new() };
+    Decision { node_actions, reasons: vec![reason], ..Decision::default() }
+}
+
+/// A job whose two servers are to hand over to others, of which server 1 has a third of the parameters; and the checkpoint for it.
+fn that_repartitions() -> (World, CheckpointId) {
+    let schedule = CheckpointSchedule { every: CheckpointEvery::End, first: CheckpointId(1), epochs: 1 };
+    let policy = Box::new(FromFn("shares", wants_a_smaller_share));
+    let mut world = World::with("ps-bsp", 2, 2, policy, Some(schedule));
+    world.head.core.config.can_roll_back = true;
+    let mut world = world.running();
+    for holder in [worker(0, 0), worker(1, 0)] {
+        world.steps(holder, 0);
+    }
+    for _ in 0..3 {
+        world.tell(HeadEvent::Tick(Some(Counts { total: 100, todo: 90, acked: 10, ..Counts::default() })));
+    }
+    let asked = |note: &Note| matches!(note, Note::Action { kind: "REPARTITION", target, .. } if target == "server-1");
+    assert!(world.notes.iter().any(asked), "{:?}", world.notes);
+    let checkpoint = copied(&mut world);
+    world.orders();
+    (world, checkpoint)
+}
+
+/// Such a job once its servers have these weights.
+fn with_weights() -> World {
+    let (mut world, checkpoint) = that_repartitions();
+    world.tell(HeadEvent::Kept { checkpoint, outcome: Ok("here".to_owned()) });
+    let orders = world.orders();
+    let of = |wanted: &str| orders.iter().position(|order| order == wanted);
+    assert!(of("kill server-1#0").is_some() && of("kill server-1#0") < of("weights 2,1"), "{orders:?}");
+    assert!(of("weights 2,1") < of("roll back 1"), "{orders:?}");
+    assert!(!orders.iter().any(|order| order.starts_with("kill worker")), "{orders:?}");
+    world.tell(rolled_back(1, Some("checkpoints/1")));
+    assert_eq!(world.orders(), ["launch server-0#1", "launch server-1#1"]);
+    world.register(life_of_server(0, 1));
+    world.register(life_of_server(1, 1));
+    let heard = |note: &&Note| matches!(note, Note::Event { kind: "restart", text, .. } if text.starts_with("Restarted"));
+    assert_eq!(world.notes.iter().filter(heard).count(), 1, "the policy hears of it");
+    assert_eq!(world.head.core.view(world.now, 1.0).server_weights.to_string(), "2,1");
+    world.joins_again(worker(0, 0));
+    world.joins_again(worker(1, 0));
+    world.orders();
+    world
+}
+
+#[test]
+fn servers_hand_over_to_servers_of_other_weights_and_keep_them_when_one_dies() {
+    let mut world = with_weights();
+    world.tell(HeadEvent::Exited(life_of_server(0, 1), Exit::Killed { signal: 9 }, Vec::new()));
+    let orders = world.orders();
+    assert!(orders.contains(&"roll back 2".to_owned()), "{orders:?}");
+    assert!(!orders.iter().any(|order| order.starts_with("weights")), "{orders:?}");
+    assert_eq!(world.head.core.weights.to_string(), "2,1");
+}
+
+#[test]
+fn weights_are_equal_again_after_a_restart_and_a_change_of_number_and_under_another_master() {
+    let action = NodeAction {
+        id: ActionId(7),
+        target: life_of_server(1, 1),
+        kind: NodeActionKind::KillRestart { drain: Duration::ZERO },
+        reason: Reason::Balanced,
+    };
+    for restarts in [true, false] {
+        let mut world = with_weights();
+        if restarts {
+            world.head.restart_server(world.now, &action);
+        } else {
+            world.tell(HeadEvent::ScaleServers { servers: 3 });
+        }
+        assert!(world.head.handover.is_some());
+        // It outlives whatever sets the job back before.
+        world.tell(HeadEvent::Exited(life_of_server(0, 1), Exit::Killed { signal: 9 }, Vec::new()));
+        assert!(world.orders().contains(&"weights equal".to_owned()), "{restarts}");
+    }
+    let world = with_weights();
+    let next = Head::resume(World::new("ps-bsp", 2, 2).head.core.config, &world.head.record()).unwrap();
+    assert!(next.core.weights.is_equal());
+}
+
+#[test]
+fn weights_stay_if_the_checkpoint_for_others_is_not_taken() {
+    let (mut world, checkpoint) = that_repartitions();
+    world.tell(HeadEvent::Kept { checkpoint, outcome: Err("the disk is full".to_owned()) });
+    let failed = |note: &Note| matches!(note, Note::Event { kind: "restart", text, .. } if text.contains("disk is full"));
+    assert!(world.notes.iter().any(failed), "{:?}", world.notes);
+    assert!(world.head.core.weights.is_equal() && world.head.handover.is_none());
+}
+
+#[test]
+fn weights_for_another_number_of_servers_and_a_hand_over_under_way_leave_them_as_they_are() {
+    let mut world = that_hands_over("ps-bsp", 2, 2);
+    let action = |weights: &str| NodeAction {
+        id: ActionId(1),
+        target: life_of_server(1, 0),
+        kind: NodeActionKind::Repartition { weights: weights.parse().unwrap() },
+        reason: Reason::Balanced,
+    };
+    world.tell(HeadEvent::ScaleServers { servers: 3 });
+    for weights in ["2,1", "2,1,1"] {
+        world.head.repartition(world.now, &action(weights), &weights.parse().unwrap());
+        assert!(world.head.server_restarts.is_empty());
+    }
+    assert!(world.head.core.weights.is_equal());
+    let handover =
+        world.head.handover.as_ref().map(|handover| (handover.servers(), handover.weights().clone()));
+    assert_eq!(handover, Some((3, ServerWeights::default())));
 }
 
 #[test]

@@ -678,10 +678,10 @@ impl<'a> Trial<'a> {
                     self.die(holder, 0);
                     self.news.push(holder);
                 }
-                HeadEffect::Servers(_) => {
+                HeadEffect::Servers(_) | HeadEffect::Weights(_) => {
                     let none = self.servers.is_empty();
                     self.holds(Invariant::NumbersGrow, none, || {
-                        "the number of servers changes while some are up".to_owned()
+                        "the number of servers or their weights change while some are up".to_owned()
                     })?;
                 }
                 HeadEffect::Kill(_) | HeadEffect::Order(_) | HeadEffect::Note { .. } => {}

@@ -5,13 +5,15 @@ use std::time::Duration;
 
 use antdt_controller::policy::ProposedAction;
 use antdt_controller::{Decision, Policy, RestartBudget};
-use antdt_core::{ClusterView, DetRng, Holder, JobTime, NodeActionKind, NodeView, Reason, Seed};
+use antdt_core::{
+    ClusterView, DetRng, Holder, JobTime, NodeActionKind, NodeStatus, NodeView, Reason, Seed, ServerWeights,
+};
 
-/// A policy that, at random times, restarts a random worker, moves samples between two workers, or changes
-/// the number of backup workers, within the limits that a policy has. Under it a job must keep all
+/// A policy that, at random times, restarts a random worker, moves samples between two workers, changes
+/// the number of backup workers, or divides the parameters among the servers by random weights, within the limits that a policy has. Under it a job must keep all
 /// invariants.
 #[derive(Debug, Clone)]
-pub struct Restless(DetRng, DetRng);
+pub struct Restless(DetRng, DetRng, DetRng);
 
 impl Restless {
     /// Name of the policy in reports.
@@ -19,12 +21,39 @@ impl Restless {
 
     /// Returns the policy whose random decisions are a function of the seed.
     pub fn new(seed: Seed) -> Self {
-        Self(seed.derive("restless").rng(), seed.derive("restless backups").rng())
+        Self(
+            seed.derive("restless").rng(),
+            seed.derive("restless backups").rng(),
+            seed.derive("restless shares").rng(),
+        )
     }
 
     fn pick<'a>(&mut self, workers: &[&'a NodeView]) -> &'a NodeView {
         let index = self.0.below(workers.len() as u64);
         workers[usize::try_from(index).expect("below the number of workers")]
+    }
+}
+
+impl Restless {
+    /// Random shares of the parameters, if servers can have others now.
+    fn shares(
+        &mut self,
+        now: JobTime,
+        view: &ClusterView,
+        budget: &RestartBudget,
+        workers: usize,
+    ) -> Option<ProposedAction> {
+        let server = view.servers.last().filter(|_| view.hands_over)?;
+        let runs = view.servers.iter().all(|server| server.status == NodeStatus::Running);
+        let may = budget.room(now, workers) > 0 && budget.allows(now, server.id, workers).is_ok();
+        let mut weight = || 1 + u32::try_from(self.2.below(u64::from(ServerWeights::MOST))).unwrap_or(0);
+        let weights: Vec<u32> = view.servers.iter().map(|_| weight()).collect();
+        let weights = ServerWeights::new(&weights).ok()?;
+        (runs && may && weights != view.server_weights).then(|| ProposedAction {
+            target: Holder::new(server.id, server.incarnation),
+            kind: NodeActionKind::Repartition { weights },
+            reason: Reason::Other("a whim".to_owned()),
+        })
     }
 }
 
@@ -39,6 +68,9 @@ impl Policy for Restless {
         let mut decision = Decision::nothing(Reason::Balanced);
         if whim == 2 && !workers.is_empty() && view.mode.takes_backups() {
             decision.backups = u32::try_from(self.1.below(workers.len() as u64)).ok();
+        }
+        if whim == 3 && !workers.is_empty() {
+            decision.node_actions.extend(self.shares(now, view, budget, workers.len()));
         }
         if workers.is_empty() || whim > 1 {
             return decision;

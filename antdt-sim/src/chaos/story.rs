@@ -270,6 +270,9 @@ fn effect(effect: &HeadEffect) -> Option<String> {
         HeadEffect::Undone(holder) => format!("master: the step of {holder} is undone"),
         HeadEffect::RollBack(rollback) => format!("master: the job goes back, rollback {rollback}"),
         HeadEffect::Servers(servers) => format!("master: the job has {servers} servers from now on"),
+        HeadEffect::Weights(weights) => {
+            format!("master: the weights of the servers are {weights} from now on")
+        }
         HeadEffect::Rested { holder, checkpoint, keep: true } => {
             format!("master: {holder} takes the copies of checkpoint {checkpoint}")
         }

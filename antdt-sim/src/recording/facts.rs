@@ -161,6 +161,7 @@ enum Effect {
     Undone(IgnoredAny),
     RollBack(IgnoredAny),
     Servers(IgnoredAny),
+    Weights(IgnoredAny),
     Rested(IgnoredAny),
     End(Result<(), String>),
     Note { at: JobTime, note: Note },
@@ -431,6 +432,7 @@ impl Gathering {
             | Effect::Undone(_)
             | Effect::RollBack(_)
             | Effect::Servers(_)
+            | Effect::Weights(_)
             | Effect::Rested(_) => {}
         }
     }

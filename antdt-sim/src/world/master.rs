@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use antdt_controller::Policy;
-use antdt_core::{Exit, Holder, JobTime, Machine, RollbackId};
+use antdt_core::{Exit, Holder, JobTime, Machine, RollbackId, ServerWeights};
 use antdt_job::head::{HeadRecord, RolledBack};
 use antdt_job::{Head, HeadEffect, HeadEvent};
 use antdt_monitor::classify;
@@ -152,6 +152,8 @@ impl<O: Observer> World<O> {
         let unheard = std::mem::take(&mut successor.unheard);
         let config = head_config(&self.setup, successor.policy.clone_box());
         self.head = Head::resume(config, &successor.record).expect("the settings of the job");
+        // The servers that it starts hold equal shares.
+        self.weights = ServerWeights::default();
         self.restart_ledger();
         if self.observer.watches() {
             self.saw(&Happening::TakenOver);

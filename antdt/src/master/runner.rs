@@ -292,6 +292,7 @@ impl Runner<Head> for HeadRunner {
                     self.template.node.spec.servers = servers;
                     self.servers.store(servers, Ordering::Relaxed);
                 }
+                HeadEffect::Weights(weights) => self.template.node.weights = weights,
                 HeadEffect::Rested { holder, checkpoint, keep } => {
                     self.parked.rested(holder, checkpoint, keep);
                 }

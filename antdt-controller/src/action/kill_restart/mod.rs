@@ -1,15 +1,15 @@
 //! The action `KILL_RESTART`: a worker finishes its batch, is stopped, and is started again. [`restart`]
 //! carries out one restart, [`budget`] limits their number.
 //!
-//! A parameter server is restarted with all others, from a checkpoint that the job takes for it. The master carries
-//! that out, in a job that takes checkpoints.
+//! A parameter server is restarted with all others, from a checkpoint that the job takes for it, and all of them have the same share of
+//! the parameters again. The master carries that out, in a job that takes checkpoints.
 
 use std::collections::BTreeSet;
 
-use antdt_core::{Holder, NodeStatus, NodeView, Role};
+use antdt_core::{Holder, NodeActionKind, NodeStatus, NodeView, Role};
 
 use super::{Action, Asked};
-use crate::policy::Decision;
+use crate::policy::{Decision, ProposedAction};
 use crate::validate::Refusal;
 
 pub mod budget;
@@ -23,6 +23,10 @@ pub struct KillRestart;
 impl KillRestart {
     /// Name of the action in reports, decisions and plans.
     pub const NAME: &'static str = "KILL_RESTART";
+}
+
+const fn is_restart(action: &ProposedAction) -> bool {
+    matches!(action.kind, NodeActionKind::KillRestart { .. })
 }
 
 impl Action for KillRestart {
@@ -39,18 +43,18 @@ impl Action for KillRestart {
     }
 
     fn is_asked(&self, decision: &Decision) -> bool {
-        !decision.node_actions.is_empty()
+        decision.node_actions.iter().any(is_restart)
     }
 
     fn hand_over(&self, from: &mut Decision, to: &mut Decision) {
-        to.node_actions.append(&mut from.node_actions);
+        to.node_actions.extend(from.node_actions.extract_if(.., |action| is_restart(action)));
     }
 
     fn check(&self, asked: &Asked<'_>) -> Result<(), Refusal> {
         let Asked { now, decision, view, budget } = *asked;
         let workers = asked.live().count();
         let mut targets = BTreeSet::new();
-        for action in &decision.node_actions {
+        for action in decision.node_actions.iter().filter(|action| is_restart(action)) {
             let target = action.target;
             let node = target.node;
             if !targets.insert(node) {

@@ -254,9 +254,25 @@ fn with_a_slow_server() -> ClusterView {
     view
 }
 
+/// A policy that takes restarts to cure.
+fn trusts_restarts() -> NonDedicated {
+    NonDedicated::new(NonDedicatedConfig { restart_cures: 1.0, ..NonDedicatedConfig::default() })
+}
+
+/// The same job, with so many seconds to go.
+fn with_seconds_left(view: &ClusterView, left: u32) -> ClusterView {
+    let mut view = view.clone();
+    let Progress { expected, samples_per_second, .. } = view.progress;
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a whole number of samples")]
+    let samples = (f64::from(left) * samples_per_second) as u64;
+    view.progress.committed = expected - samples;
+    view
+}
+
 #[test]
-fn a_server_that_is_slow_all_the_time_is_restarted_beyond_break_even() {
+fn a_server_that_is_slow_all_the_time_is_restarted_beyond_break_even_where_restarts_cure() {
     let view = with_a_slow_server();
+    let decide = |view: &ClusterView| trusts_restarts().decide(NOW, view, &RestartBudget::default());
     let decision = decide(&view);
     let [action] = &decision.node_actions[..] else { panic!("{decision:?}") };
     assert_eq!(action.target, Holder::new(NodeId::server(1), Incarnation(0)), "the slowest one");
@@ -265,15 +281,7 @@ fn a_server_that_is_slow_all_the_time_is_restarted_beyond_break_even() {
 
     // 10 s to start nodes, 1 s of pause, 2 s to write a checkpoint and 2 s to read it, of 3/16 of the time.
     for (left, pays) in [(79, false), (81, true)] {
-        let mut view = view.clone();
-        let Progress { expected, samples_per_second, .. } = view.progress;
-        #[allow(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "a whole number of samples"
-        )]
-        let samples = (f64::from(left) * samples_per_second) as u64;
-        view.progress.committed = expected - samples;
+        let view = with_seconds_left(&view, left);
         let decision = decide(&view);
         assert_eq!(!decision.node_actions.is_empty(), pays, "{left} s: {decision:?}");
         let not_worth = |reason: &Reason| matches!(reason, Reason::RestartNotWorthIt { node, .. } if *node == NodeId::server(1));
@@ -295,16 +303,113 @@ fn a_slow_server_is_named_and_kept_where_it_cannot_hand_over_or_may_recover_or_n
     kept(&|view| view.servers[1].pace = Pace::Straggler(StragglerKind::Transient), "may pass");
     kept(&|view| view.step = None, "not known in this sync mode");
     kept(&|view| view.checkpoint_time = None, "not known before its first checkpoint");
-    // One that a restart did not cure, and one that workers do not wait for.
-    let mut nd = NonDedicated::default();
+    // One that workers do not wait for.
     let mut view = with_a_slow_server();
-    assert_eq!(nd.decide(NOW, &view, &RestartBudget::default()).node_actions.len(), 1);
+    view.step = view.step.map(|step| StepView { overhead: Duration::ZERO, ..step });
+    assert!(matches!(decide(&view).reasons[0], Reason::RepartitionNotWorthIt { .. }));
+}
+
+/// What a policy wants of the servers: their weights, or a restart of one of them.
+fn wanted(decision: &Decision) -> Option<String> {
+    let [action] = &decision.node_actions[..] else { return None };
+    Some(match &action.kind {
+        NodeActionKind::Repartition { weights } => format!("{weights} for {}", action.target.node),
+        kind => format!("{} {}", kind.name(), action.target.node),
+    })
+}
+
+#[test]
+fn a_server_that_is_slow_all_the_time_gets_a_smaller_share_before_it_is_restarted() {
+    let view = with_a_slow_server();
+    let decision = decide(&view);
+    assert_eq!(wanted(&decision).as_deref(), Some("64,16,43 for server-1"));
+    let said = decision.node_actions[0].reason.to_string();
+    assert_eq!(
+        said,
+        "server-1 takes 4.00x its peers' time per byte; with 13 % of the parameters instead of 33 %, workers are expected to wait 61 % less for servers"
+    );
+    // 10 s to start nodes, 1 s of pause, 2 s to write a checkpoint and 2 s to read it, of 0.61 of a quarter of the time.
+    for (left, pays) in [(98, false), (100, true)] {
+        let decision = decide(&with_seconds_left(&view, left));
+        assert_eq!(wanted(&decision).is_some(), pays, "{left} s: {decision:?}");
+        let not_worth = |reason: &Reason| matches!(reason, Reason::RepartitionNotWorthIt { node, .. } if *node == NodeId::server(1));
+        assert_eq!(decision.reasons.iter().any(not_worth), !pays, "{left} s: {decision:?}");
+    }
+    let mut busy = view.clone();
+    busy.scheduler.busy = true;
+    assert!(wanted(&decide(&busy)).is_none());
+    let none = RestartBudget::new(BudgetConfig { per_node: 0, ..BudgetConfig::default() });
+    let decision = NonDedicated::default().decide(NOW, &view, &none);
+    assert_eq!(decision.reasons[0], Reason::BudgetExhausted { node: NodeId::server(1) });
+}
+
+#[test]
+fn a_restart_that_did_not_cure_a_server_is_followed_by_a_smaller_share() {
+    let (mut nd, mut view) = (trusts_restarts(), with_a_slow_server());
+    let decision = nd.decide(NOW, &view, &RestartBudget::default());
+    assert_eq!(wanted(&decision).as_deref(), Some("KILL_RESTART server-1"));
+    view.servers[1].incarnation = Incarnation(1);
+    let decision = nd.decide(NOW, &view, &RestartBudget::default());
+    assert_eq!(wanted(&decision).as_deref(), Some("64,16,43 for server-1"));
+}
+
+/// Its process is another one after the hand-over: a restart has been tried.
+#[test]
+fn a_server_that_is_as_slow_after_it_got_a_smaller_share_is_not_restarted() {
+    let (mut nd, mut view) = (NonDedicated::default(), with_a_slow_server());
+    let decision = nd.decide(NOW, &view, &RestartBudget::default());
+    assert_eq!(wanted(&decision).as_deref(), Some("64,16,43 for server-1"));
+    view.server_weights = "64,16,43".parse().unwrap();
     view.servers[1].incarnation = Incarnation(1);
     let decision = nd.decide(NOW, &view, &RestartBudget::default());
     assert_eq!(decision.reasons[0], Reason::RestartDidNotHelp { node: NodeId::server(1) });
+    assert_eq!(wanted(&decision), None);
+}
+
+#[test]
+fn a_share_that_fits_the_speeds_stays_and_follows_a_server_that_is_slow_no_more() {
     let mut view = with_a_slow_server();
-    view.step = view.step.map(|step| StepView { overhead: Duration::ZERO, ..step });
-    assert!(matches!(decide(&view).reasons[0], Reason::RestartNotWorthIt { .. }));
+    view.server_weights = "64,16,43".parse().unwrap();
+    // Each server takes 1.57 times what a healthy one takes for an equal share: a restart could still save.
+    let slow = decide(&view);
+    assert_eq!(wanted(&slow).as_deref(), Some("KILL_RESTART server-1"), "{slow:?}");
+    view.servers.truncate(2);
+    view.servers.push(NodeView { id: NodeId::server(2), ..view.servers[0].clone() });
+    view.server_weights = "64,20,64".parse().unwrap();
+    for ratio in [3.0, 3.2, 3.4] {
+        view.servers[1].slowness_ratio = Some(ratio);
+        let decision = decide(&view);
+        let kept = wanted(&decision).is_none_or(|wanted| wanted.starts_with("KILL_RESTART"));
+        assert!(kept, "{ratio}: {decision:?}");
+    }
+    let mut settled = view.clone();
+    settled.servers.push(NodeView { id: NodeId::server(3), ..view.servers[0].clone() });
+    settled.servers[1].slowness_ratio = Some(3.0);
+    settled.server_weights = "64,21,64,64".parse().unwrap();
+    let decision = decide(&settled);
+    assert!(wanted(&decision).is_none(), "{decision:?}");
+    let said = decision.reasons[0].to_string();
+    assert_eq!(said, "server-1 is slow; its share of the parameters is as small as it should be");
+    // Slow no more, and known to be so.
+    settled.servers[1].pace = Pace::Normal;
+    settled.servers[1].slowness_ratio = Some(1.0);
+    assert_eq!(wanted(&decide(&settled)).as_deref(), Some("equal for server-1"));
+    settled.servers[1].pace = Pace::Unknown;
+    assert!(wanted(&decide(&settled)).is_none(), "it has just started");
+    settled.servers[1].pace = Pace::Normal;
+    settled.servers[1].estimate = settled.servers[1].estimate.map(|it| PaceEstimate { batches: 3, ..it });
+    assert!(wanted(&decide(&settled)).is_none(), "it has hardly served");
+}
+
+#[test]
+fn servers_that_are_noisy_and_healthy_are_left_alone() {
+    let mut view = with_a_slow_server();
+    for (index, ratio) in [0.7, 1.4, 1.1].into_iter().enumerate() {
+        view.servers[index].slowness_ratio = Some(ratio);
+        view.servers[index].pace = Pace::Normal;
+    }
+    assert_eq!(wanted(&decide(&view)), None);
+    assert!(decide(&view).batch_sizes.is_none());
 }
 
 #[test]
