@@ -1034,11 +1034,17 @@ fn kill_9(pid: u32) {
 
 /// Every sample is in the newest checkpoint's model once for each of two epochs, by the model's own count.
 fn counted_twice(dir: &Path, average: bool) {
-    let report = report(dir);
+    counted(dir, 2, average);
+}
+
+/// The same for so many epochs.
+fn counted(dir: &Path, epochs: u8, average: bool) {
+    let (report, due) = (report(dir), f32::from(epochs));
     assert_eq!(report.outcome, Outcome::Completed, "{:?}", report.events);
-    assert!(report.samples.is_exact() && report.samples.committed == 2 * SAMPLES, "{:?}", report.samples);
+    let committed = u64::from(epochs) * SAMPLES;
+    assert!(report.samples.is_exact() && report.samples.committed == committed, "{:?}", report.samples);
     let counted = parameters(&newest(dir).unwrap());
-    let fits = |count: &f32| if average { *count > 0.0 && *count <= 2.0 } else { *count == 2.0 };
+    let fits = |count: &f32| if average { *count > 0.0 && *count <= due } else { *count == due };
     assert!(counted.iter().all(fits), "{counted:?}");
 }
 
@@ -1170,6 +1176,62 @@ fn servers_hand_over_to_more_of_them_and_to_fewer_and_no_step_is_undone() {
         assert!(report.workers.iter().all(|worker| worker.restarts == 0));
         assert_eq!(report.actions.iter().filter(|action| action.kind == "SCALE").count(), 2);
     }
+}
+
+/// Runs a job of three epochs of which server 1 is slow, with this chance that the policy gives to a restart. Returns the lengths of the
+/// servers' parts in its last checkpoint.
+fn with_a_slow_server(straggler: &str, restart_cures: &str, dir: &Path) -> Vec<usize> {
+    // A label after a fifth of the long window: 4 s of reports.
+    let file = dir.join("job.toml");
+    let settings =
+        format!("[policy.nd]\nrestart-cures = {restart_cures}\n[pace-rule.ratio]\nslow-fraction = 0.2\n");
+    std::fs::write(&file, settings).unwrap();
+    let (to, settings) = (dir.to_str().unwrap(), file.to_str().unwrap());
+    let job = ["--job", settings, "--report-dir", to, "--epochs", "3", "--policy", "nd"];
+    let pace = ["--emulate-speed", "300", "--heartbeat", "50ms", "--checkpoint-every", "6steps"];
+    let slow = ["--straggler", straggler];
+    let job = program(true, &[MODES[1], &job, &pace, &slow].concat()).spawn().unwrap();
+    let workers = wait_for("both workers", || Some(nodes(&job, "worker-")).filter(|found| found.len() == 2));
+    wait_for("servers that follow others", || {
+        let begun = |action: &str| ask(&["status"], dir).ok().filter(|text| text.contains(action));
+        begun("REPARTITION").or_else(|| begun("KILL_RESTART"))
+    });
+    assert!(workers.iter().all(|worker| alive(*worker)), "a worker was started again");
+    let output = finish(job);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    counted(dir, 3, false);
+    let report = report(dir);
+    assert!(report.workers.iter().all(|worker| worker.restarts == 0));
+    let said = rollbacks(dir);
+    assert!(said.iter().skip(1).step_by(2).all(|text| text.contains(" 0 are trained again")), "{said:?}");
+    let parts = newest(dir).unwrap();
+    parts.portions().map(|portion| portion.unwrap().dense.len()).collect()
+}
+
+/// What a report says of actions on servers.
+fn on_servers(dir: &Path) -> Vec<String> {
+    let actions = report(dir).actions.into_iter();
+    let of_servers = actions.filter(|action| action.target.starts_with("server-"));
+    of_servers.map(|action| format!("{} {}", action.kind, action.target)).collect()
+}
+
+#[test]
+fn a_slow_server_gets_a_smaller_share_and_every_sample_is_in_the_model_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let lens = with_a_slow_server("server=1,slow=1000", "0", folder.path());
+    assert_eq!(on_servers(folder.path()), ["REPARTITION server-1"]);
+    assert_eq!((lens.len(), lens.iter().sum::<usize>()), (2, SAMPLES as usize));
+    assert!(lens[1] * 8 < lens[0], "{lens:?}");
+    let said = rollbacks(folder.path());
+    assert!(said[0].contains("weights of the servers change from equal to 64,"), "{said:?}");
+}
+
+#[test]
+fn a_slow_server_is_restarted_by_the_policy_and_every_sample_is_in_the_model_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let lens = with_a_slow_server("server=1,slow=1000,restart=cures", "1", folder.path());
+    assert_eq!(on_servers(folder.path()), ["KILL_RESTART server-1"]);
+    assert_eq!(lens, [SAMPLES as usize / 2; 2]);
 }
 
 #[test]
