@@ -22,6 +22,7 @@ pub mod survive;
 pub mod tree;
 
 mod groups;
+mod hosts;
 mod meter;
 mod store;
 mod walk;
