@@ -1,8 +1,11 @@
 //! What the monitor and the agent cost: their CPU time for each step of a job.
 //!
-//! The agent is measured in a job of real processes whose steps take 100 ms: the CPU time of a worker's thread `antdt-agent`, which sends
+//! The agent is measured in jobs of real processes whose steps take 100 ms: the CPU time of a worker's thread `antdt-agent`, which sends
 //! heartbeats and looks at the load of the host, and, alone, what the training thread does for it. The monitor is measured alone, with
 //! the reports of a job's workers as they come off the wire.
+//!
+//! The same thread carries the calls to the shard service. In an all-reduce there is one for each step, as the samples of a step count once it
+//! is committed; with an average every `AVERAGE` steps there are next to none, and what is left is the agent's.
 
 use std::fs;
 use std::hint::black_box;
@@ -27,8 +30,14 @@ use crate::{Entry, Rows, Settings};
 
 /// Duration of a step.
 const STEP: Duration = Duration::from_millis(100);
-/// Most that the monitor and the agent may take of it, percent.
+/// Most that the monitor and the agent may take of it, percent; and with the shard service's calls.
 const MOST: f64 = 0.1;
+const MOST_WITH_SHARDS: f64 = 1.0;
+/// Steps between two averages, and samples of a shard: as many steps'.
+const AVERAGE: u32 = 50;
+/// Samples of a step of both workers, and of a worker per second.
+const GLOBAL: u32 = 128;
+const SPEED: u32 = 640;
 /// Workers whose reports the monitor judges.
 const WORKERS: u32 = 8;
 /// Steps between two heartbeats: those of 500 ms.
@@ -135,14 +144,15 @@ const START: Duration = Duration::from_secs(2);
 ///
 /// # Errors
 /// If the job fails, or its system does not say what a thread takes.
-fn in_a_job(settings: &Settings, steps: u32) -> Result<f64> {
+fn in_a_job(settings: &Settings, sync: &str, steps: u32) -> Result<f64> {
     let text = format!(
-        "--nproc-per-node 2 --sync allreduce --policy nd --workload deepfm --epochs 1 --seed 1 --quiet \
-         --data synthetic:{} --global-batch-size 128 --emulate-speed 640",
-        u64::from(steps) * 128
+        "--nproc-per-node 2 --sync {sync} --policy nd --workload deepfm --epochs 1 --seed 1 --quiet \
+         --data synthetic:{} --global-batch-size {GLOBAL} --emulate-speed {SPEED} --shard-len {}",
+        u64::from(steps) * u64::from(GLOBAL),
+        AVERAGE * GLOBAL / 2
     );
     let words: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
-    let folder = settings.report_dir.join("overhead");
+    let folder = settings.report_dir.join(format!("overhead-{sync}"));
     let mut job = run::start(&settings.antdt, &words, &folder)?;
     let limit = Duration::from_secs(60) + 4 * STEP * steps;
     let began = Instant::now();
@@ -180,7 +190,7 @@ fn in_a_job(settings: &Settings, steps: u32) -> Result<f64> {
     }
 }
 
-/// The row of the overhead.
+/// The rows of the overhead: of the monitor and the agent, and with the calls to the shard service.
 ///
 /// # Errors
 /// If the monitor cannot be made.
@@ -188,27 +198,33 @@ pub(super) fn run(settings: &Settings, steps: u32, rows: &mut Rows) -> Result<()
     let name = format!("overhead of monitor and agent, steps of {} ms, {WORKERS} workers", STEP.as_millis());
     let others = Others::watch();
     let (training, monitor) = alone()?;
-    let agent = match in_a_job(settings, steps) {
-        Ok(agent) => agent,
+    let both = in_a_job(settings, &format!("local-sgd={AVERAGE}"), steps)
+        .and_then(|agent| Ok((agent, in_a_job(settings, "allreduce", steps)?)));
+    let (agent, with_shards) = match both {
+        Ok(both) => both,
         Err(error) => {
             rows.push(Entry::without(name, State::NotMeasured, format!("{error:#}")));
             return Ok(());
         }
     };
-    let agent = STEP.mul_f64(agent);
+    let others = others.share();
     let micro = |time: Duration| time.as_secs_f64() * 1e6;
-    let share = 100.0 * (training + monitor + agent).as_secs_f64() / STEP.as_secs_f64();
-    rows.push(
-        Entry::shown(name, share, "%").at_most(MOST).unless_overloaded(others.share(), OTHERS_MAX).beside(
+    let mut row = |name: String, agent: f64, most: f64, what: &str| {
+        let agent = STEP.mul_f64(agent);
+        let share = 100.0 * (training + monitor + agent).as_secs_f64() / STEP.as_secs_f64();
+        rows.push(Entry::shown(name, share, "%").at_most(most).unless_overloaded(others, OTHERS_MAX).beside(
             format!(
-                "CPU time per step: monitor {:.1} us for all workers, agent of a worker {:.1} us in its thread and {:.1} us in the \
+                "CPU time per step: monitor {:.1} us for all workers, agent of a worker {:.1} us in its thread{what} and {:.1} us in the \
                  training thread",
                 micro(monitor),
                 micro(agent),
                 micro(training)
             ),
-        ),
-    );
+        ));
+    };
+    let shards = format!("{name}: with the calls to the shard service");
+    row(name, agent, MOST, "");
+    row(shards, with_shards, MOST_WITH_SHARDS, ", one call for each step included,");
     Ok(())
 }
 
