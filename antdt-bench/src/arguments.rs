@@ -25,7 +25,7 @@ pub enum Name {
     Sim,
     /// real jobs compared with their simulation: simulated figures count only if it passes
     Calibrate,
-    /// every policy on every kind of straggler, beside doing nothing and an oracle with perfect foresight
+    /// every policy on every kind of straggler, beside doing nothing and an oracle with perfect foresight: up to 20 minutes
     Policies,
     /// jobs whose nodes are killed, stopped and scaled: pauses, and an exact count by the model
     Survive,
@@ -65,13 +65,15 @@ pub struct Arguments {
     /// The benchmark to run.
     #[arg(default_value = "job")]
     pub name: Name,
-    /// Be done within four minutes.
+    /// Be done within four minutes (policies: three, without the real contention of disks, links and other processes).
     #[arg(long)]
     pub quick: bool,
-    /// Measure the whole matrix, which takes hours (baselines), or all counts of the targets (survive).
+    /// Measure the whole matrix (baselines), all counts of the targets (survive), or more seeds, longer jobs and more real processes
+    /// (policies); takes hours.
     #[arg(long, conflicts_with = "quick")]
     pub full: bool,
-    /// Keep the results of an earlier `--full` run, and measure only the combinations of settings that it lacks (baselines, survive).
+    /// Keep the results of an earlier `--full` run, and measure only the combinations of settings that it lacks (baselines, policies,
+    /// survive).
     #[arg(long = "continue", requires = "full")]
     pub go_on: bool,
     /// Also write the table as JSON.
@@ -92,8 +94,8 @@ pub struct Arguments {
     /// Seconds that a peer may take for one order; one that takes longer is ended and its row says `stalled` (collective).
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
     pub peer_limit: u64,
-    /// Measure only what has this text in its name, such as `tcp, 2 ranks, 64 MiB` (collective), `overlap` (job) or `recording` (shard). May be
-    /// given several times.
+    /// Measure only what has this text in its name, such as `tcp, 2 ranks, 64 MiB` (collective), `overlap` (job), `recording` (shard), or the
+    /// parts `replay`, `headline` and `contention` (policies). May be given several times.
     #[arg(long, value_name = "TEXT")]
     pub only: Vec<String>,
     /// Address from which a rank of the benchmark `collective` gets its orders.
@@ -126,12 +128,15 @@ impl Arguments {
                 "--allow-missing is about peers; name them with --peer, or leave it out".to_owned(),
             );
         }
-        if arguments.full && ![Name::Baselines, Name::Survive].contains(&name) {
-            return refuse(format!("--full is for `baselines` and `survive`; leave it out with `{name}`"));
-        }
-        if !arguments.only.is_empty() && ![Name::Job, Name::Collective, Name::Shard].contains(&name) {
+        if arguments.full && ![Name::Baselines, Name::Policies, Name::Survive].contains(&name) {
             return refuse(format!(
-                "--only is for `job`, `collective` and `shard`; leave it out with `{name}`"
+                "--full is for `baselines`, `policies` and `survive`; leave it out with `{name}`"
+            ));
+        }
+        let with_parts = [Name::Job, Name::Collective, Name::Shard, Name::Policies];
+        if !arguments.only.is_empty() && !with_parts.contains(&name) {
+            return refuse(format!(
+                "--only is for `job`, `collective`, `shard` and `policies`; leave it out with `{name}`"
             ));
         }
         Ok(arguments)
@@ -177,11 +182,12 @@ mod tests {
             ("bench sim --peer gloo", "--peer is for `collective`"),
             ("bench collective --allow-missing", "name them with --peer"),
             ("bench collective --peer gloo --peer-limit 0", "--peer-limit"),
-            ("bench job --full", "--full is for `baselines` and `survive`"),
-            ("bench job --full --continue", "--full is for `baselines` and `survive`"),
+            ("bench job --full", "--full is for `baselines`, `policies` and `survive`"),
+            ("bench job --full --continue", "--full is for `baselines`, `policies` and `survive`"),
+            ("bench policies --continue", "--full"),
             ("bench baselines --full --quick", "--quick"),
             ("bench baselines --continue", "--full"),
-            ("bench sim --only tcp", "--only is for `job`, `collective` and `shard`"),
+            ("bench sim --only tcp", "--only is for `job`, `collective`, `shard` and `policies`"),
         ] {
             let error = checked(words).unwrap_err();
             assert!(error.contains(said), "{words}: {error}");

@@ -139,7 +139,10 @@ mod tests {
         let told =
             Command::new("tc").args(["-n", &names[1], "qdisc", "show", "dev", "eth0"]).output().unwrap();
         let told = String::from_utf8_lossy(&told.stdout).into_owned();
-        assert!(told.contains("tbf") && told.contains("rate 836"), "8 Mbit/s of data with their headers: {told}");
+        assert!(
+            told.contains("tbf") && told.contains("rate 836"),
+            "8 Mbit/s of data with their headers: {told}"
+        );
         let hub = hosts.hub.clone();
         drop(hosts);
         assert!(!names.iter().chain([&hub]).any(|name| has(name)));

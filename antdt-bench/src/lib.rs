@@ -44,14 +44,15 @@ pub struct Settings {
     /// Time that a peer may take for one order before its processes are ended.
     pub peer_limit: Duration,
     /// Texts that select rows: a row is measured only if its name has one of them; empty to measure all rows.
-    /// For `collective`, for `job` (`overlap`) and for `shard` (`recording`).
+    /// For `collective`, for `job` (`overlap`), for `shard` (`recording`) and for `policies` (its parts, such as `replay`).
     pub only: Vec<String>,
-    /// Whether the run must end within four minutes.
+    /// Whether the run must end within four minutes; three for `policies`.
     pub quick: bool,
-    /// Whether to measure the whole matrix (`baselines`), or everything that the targets name (`survive`).
+    /// Whether to measure the whole matrix (`baselines`), everything that the targets name (`survive`), or more seeds and longer jobs
+    /// (`policies`).
     pub full: bool,
     /// Whether to keep the cells (combinations of settings) that an earlier `--full` run of the same benchmark has measured, and to
-    /// measure only the others (`baselines`, `survive`).
+    /// measure only the others (`baselines`, `policies`, `survive`).
     pub go_on: bool,
     /// Folder for reports and logs.
     pub report_dir: PathBuf,

@@ -1,7 +1,7 @@
 //! The benchmark `policies`: measures the completion times of jobs under every policy and every kind of
 //! straggler. They are compared with those of the policy that does nothing, and of an oracle that knows the
 //! slowdowns in advance, has the same actions and pays their costs. Most jobs are simulated, over many seeds;
-//! some run once with real processes.
+//! some run once with real processes. Each part is stored as it is done, so that a long run goes on where it was ended.
 //!
 //! Where the ceiling, the time of doing nothing over that of the oracle, is at least `CEILING`, a policy is judged by its saved
 //! share, `(t_none - t) / (t_none - t_oracle)`; elsewhere it must cost next to nothing. The oracle is the best of several plans
@@ -22,19 +22,23 @@ use antdt_sim::model::{Host, Hosts, Models, scheduler};
 use antdt_sim::{Setup, SimulatedJob, World};
 use anyhow::{Result, anyhow};
 
+use crate::entry::State;
 use crate::meter::{Others, interval, median};
 use crate::{Entry, Rows, Settings};
 
+mod cells;
 mod contention;
 mod detection;
 mod devices;
 mod foresight;
+mod headline;
 mod links;
 mod overhead;
 mod replays;
 mod restart;
 mod trace;
 
+use cells::Cells;
 use foresight::{Foresight, Way};
 use trace::Trace;
 
@@ -61,16 +65,29 @@ const JUDGED: [&str; 2] = ["nd", "predictive"];
 /// What a figure may be beyond the oracle: it is the best of a few ways, and may be beaten by a little.
 const BEYOND: f64 = 0.02;
 
-/// How much is measured.
+/// How much is measured. A part with no steps is left out.
+#[derive(Debug)]
 struct Scale {
     steps: u32,
     seeds: u64,
-    /// Steps of the jobs of real processes.
+    /// Steps of the jobs of real processes, and policies of those with a steady straggler.
     real_steps: u32,
-    /// Steps of the replays, at most.
+    real_policies: &'static [&'static str],
+    /// Steps of the jobs of real processes with other kinds of stragglers.
+    real_kinds_steps: u32,
+    /// Steps of the job of real processes on devices of several kinds.
+    devices_steps: u32,
+    /// Steps of the replays, at most, and seeds with which policies are compared in them.
     replayed_steps: u32,
-    /// Steps of the jobs under real contention.
-    contended_steps: u32,
+    replayed_seeds: u64,
+    /// Steps of the jobs under real contention: of a core by a quota, of a core by processes, of a disk, of a link.
+    quota_steps: u32,
+    rivals_steps: u32,
+    disk_steps: u32,
+    link_steps: u32,
+    /// Seeds of the headline in the simulator, and steps of it with real processes.
+    headline_seeds: u64,
+    headline_steps: u32,
     /// Seeded traces that the monitor looks at.
     detected: u64,
     /// Seeds of the jobs on either side of the break-even curve.
@@ -80,48 +97,124 @@ struct Scale {
 }
 
 impl Scale {
+    /// Up to three minutes: the simulator, and one real job of each kind that other parts do not show.
     const QUICK: Self = Self {
         steps: 480,
         seeds: 6,
-        real_steps: 100,
+        real_steps: 60,
+        real_policies: &["nd"],
+        real_kinds_steps: 0,
+        devices_steps: 0,
         replayed_steps: 960,
-        contended_steps: 300,
+        replayed_seeds: 3,
+        quota_steps: 40,
+        rivals_steps: 0,
+        disk_steps: 0,
+        link_steps: 0,
+        headline_seeds: 3,
+        headline_steps: 0,
         detected: 1_000,
         decided: 20,
         overhead_steps: 60,
     };
-    const FULL: Self = Self {
+    /// Up to twenty minutes: every row.
+    const CORE: Self = Self {
         steps: 960,
         seeds: 20,
-        real_steps: 300,
+        real_steps: 200,
+        real_policies: &["nd", "predictive", "lb-bsp"],
+        real_kinds_steps: 0,
+        devices_steps: 200,
         replayed_steps: 11_500,
-        contended_steps: 1_000,
+        replayed_seeds: 5,
+        quota_steps: 150,
+        rivals_steps: 150,
+        disk_steps: 120,
+        link_steps: 200,
+        headline_seeds: 6,
+        headline_steps: 120,
         detected: 3_000,
         decided: 100,
         overhead_steps: 300,
     };
+    /// Hours: more seeds, longer jobs, and real processes with every kind of stragglers that can be emulated.
+    const FULL: Self = Self {
+        steps: 1_920,
+        seeds: 60,
+        real_steps: 600,
+        real_policies: &["nd", "predictive", "lb-bsp"],
+        real_kinds_steps: 300,
+        devices_steps: 600,
+        replayed_steps: 11_500,
+        replayed_seeds: 30,
+        quota_steps: 1_000,
+        rivals_steps: 1_000,
+        disk_steps: 400,
+        link_steps: 600,
+        headline_seeds: 30,
+        headline_steps: 400,
+        detected: 10_000,
+        decided: 400,
+        overhead_steps: 1_000,
+    };
+
+    const fn of(settings: &Settings) -> Self {
+        match (settings.quick, settings.full) {
+            (true, _) => Self::QUICK,
+            (false, false) => Self::CORE,
+            (false, true) => Self::FULL,
+        }
+    }
 }
 
 /// Runs the benchmark `policies` and adds its rows to `rows`.
 ///
 /// # Errors
-/// If a job cannot be run.
+/// If a job cannot be run, or the parts that an earlier run has stored cannot be read.
 pub fn run(settings: &Settings, rows: &mut Rows) -> Result<()> {
-    let scale = if settings.quick { Scale::QUICK } else { Scale::FULL };
-    detection::run(scale.detected, rows)?;
-    links::run(scale.detected, scale.seeds, scale.steps, rows)?;
+    let scale = Scale::of(settings);
+    let mut cells = Cells::open(settings, &scale, rows)?;
+    cells.measure("detection", |rows| detection::run(scale.detected, rows))?;
+    cells.measure("links", |rows| links::run(scale.detected, scale.seeds, scale.steps, rows))?;
     for trace in trace::ALL {
-        let measured = measure(&trace, scale.steps, scale.seeds)?;
-        rows.extend(judge(trace.name, scale.steps, trace.sync, &measured));
+        cells.measure(trace.name, |rows| {
+            let measured = measure(&trace, scale.steps, scale.seeds)?;
+            let over = over_nd(&measured, trace.sync);
+            rows.extend(judge(trace.name, scale.steps, trace.sync, &measured, &over));
+            Ok(())
+        })?;
     }
-    replay(&scale, rows)?;
-    restart::decisions(scale.decided, rows)?;
-    devices::run(rows)?;
-    overhead::run(settings, scale.overhead_steps, rows)?;
-    restart::cure(settings, rows)?;
-    real(settings, scale.real_steps, rows)?;
-    real_devices(settings, scale.real_steps, rows)?;
-    contention::run(settings, scale.contended_steps, rows)
+    match replays::all()? {
+        Some(all) => {
+            for series in all {
+                cells.measure(&format!("replay of {}", series.name), |rows| replay(&scale, &series, rows))?;
+            }
+        }
+        None => cells.measure("replays", |rows| {
+            let why = "set ANTDT_DATA to a folder that has slowdown_series";
+            rows.push(Entry::without("replays of recorded slowdowns", State::NotCompared, why));
+            Ok(())
+        })?,
+    }
+    cells.measure("headline", |rows| headline::simulated(scale.steps, scale.headline_seeds, rows))?;
+    restart::decisions(scale.decided, &mut cells)?;
+    cells.measure("devices", devices::run)?;
+    cells.measure("overhead", |rows| overhead::run(settings, scale.overhead_steps, rows))?;
+    cells.measure("cure", |rows| restart::cure(settings, rows))?;
+    cells.measure("real", |rows| real_steady(settings, &scale, rows))?;
+    if scale.devices_steps > 0 {
+        cells.measure("real devices", |rows| real_devices(settings, scale.devices_steps, rows))?;
+    }
+    contention::run(settings, &scale, &mut cells)?;
+    if scale.headline_steps > 0 {
+        cells.measure("real headline", |rows| headline::real(settings, scale.headline_steps, rows))?;
+    }
+    for trace in trace::ALL.iter().filter(|trace| scale.real_kinds_steps > 0 && trace.can_be_emulated()) {
+        cells.measure(&format!("real {}", trace.name), |rows| {
+            real_kind(settings, trace, scale.real_kinds_steps, rows)
+        })?;
+    }
+    Ok(())
 }
 
 /// Times of one seed, in seconds without the start.
@@ -170,69 +263,65 @@ fn measure(trace: &Trace, steps: u32, seeds: u64) -> Result<Vec<Times>> {
     (0..seeds).map(|seed| Job::of(trace, steps, length, Seed(seed)).times()).collect()
 }
 
-/// The recorded series, each at its own time.
-fn replay(scale: &Scale, rows: &mut Rows) -> Result<()> {
-    let Some(all) = replays::all()? else {
-        let why = "set ANTDT_DATA to a folder that has slowdown_series";
-        rows.push(Entry::without("replays of recorded slowdowns", crate::entry::State::NotCompared, why));
-        return Ok(());
+/// A recorded series, at its own time.
+fn replay(scale: &Scale, series: &replays::Series, rows: &mut Rows) -> Result<()> {
+    let replays::Series { name, slowdowns, is_quiet } = series;
+    let steps = scale.replayed_steps;
+    let length = f64::from(steps * BATCH) / SPEED;
+    // A series of which a job sees a part begins where most happens: 20 s before its largest value.
+    let workers = u32::try_from(slowdowns.workers()).unwrap_or(u32::MAX);
+    let stragglers = replays::stragglers(slowdowns, 4.0 * length + slowdowns.period().as_secs_f64());
+    let most = stragglers.iter().max_by(|a, b| a.slow.total_cmp(&b.slow)).map_or(JobTime::ZERO, |it| it.from);
+    let begin = if length < slowdowns.period().as_secs_f64() {
+        most - Duration::from_secs(20)
+    } else {
+        JobTime::ZERO
     };
-    for replays::Series { name, slowdowns, is_quiet } in all {
-        let steps = scale.replayed_steps;
-        let length = f64::from(steps * BATCH) / SPEED;
-        // A series of which a job sees a part begins where most happens: 20 s before its largest value.
-        let workers = u32::try_from(slowdowns.workers()).unwrap_or(u32::MAX);
-        let stragglers = replays::stragglers(&slowdowns, 4.0 * length + slowdowns.period().as_secs_f64());
-        let most =
-            stragglers.iter().max_by(|a, b| a.slow.total_cmp(&b.slow)).map_or(JobTime::ZERO, |it| it.from);
-        let begin = if length < slowdowns.period().as_secs_f64() {
-            most - Duration::from_secs(20)
-        } else {
-            JobTime::ZERO
-        };
-        let from = |it: &Straggler| it.to > begin;
-        let moved = |it: &Straggler| Straggler {
-            from: JobTime::ZERO + it.from.since(begin),
-            to: JobTime::ZERO + it.to.since(begin),
-            ..*it
-        };
-        let stragglers: Vec<Straggler> = stragglers.iter().filter(|it| from(it)).map(moved).collect();
-        rows.push(predicted(name, &slowdowns));
-        let job = Job {
-            workers,
-            sync: "allreduce",
-            servers: 0,
-            speed: SPEED,
-            steps,
-            noise: REPLAY_NOISE,
-            stragglers: shifted(&stragglers),
-            slow_link: (1.0, length),
-            seed: Seed(1),
-        };
-        let trace = format!("replay of {name}");
-        let measured = [job.times()?];
-        rows.extend(judge(&trace, steps, "allreduce", &measured));
-        if is_quiet {
-            for policy in JUDGED {
-                let acted = f64::from(job.actions(policy)?);
-                rows.push(Entry::shown(format!("{trace}, {policy}: actions"), acted, "").at_most(0.0));
-            }
+    let from = |it: &Straggler| it.to > begin;
+    let moved = |it: &Straggler| Straggler {
+        from: JobTime::ZERO + it.from.since(begin),
+        to: JobTime::ZERO + it.to.since(begin),
+        ..*it
+    };
+    let stragglers: Vec<Straggler> = stragglers.iter().filter(|it| from(it)).map(moved).collect();
+    rows.push(predicted(name, slowdowns));
+    let job = |seed: u64| Job {
+        workers,
+        sync: "allreduce",
+        servers: 0,
+        serve: SERVE,
+        speed: SPEED,
+        steps,
+        noise: REPLAY_NOISE,
+        stragglers: shifted(&stragglers),
+        slow_link: (1.0, length),
+        seed: Seed(seed),
+    };
+    let trace = format!("replay of {name}");
+    // The oracle takes long, and one job shows what there is to save. Whether one policy is better than another takes several.
+    let measured = [job(1).times()?];
+    let mut over = over_nd(&measured, "allreduce");
+    for seed in 2..=scale.replayed_seeds {
+        let job = job(seed);
+        over.push(100.0 * (job.took(named("predictive")?)? / job.took(named("nd")?)? - 1.0));
+    }
+    rows.extend(judge(&trace, steps, "allreduce", &measured, &over));
+    if *is_quiet {
+        for policy in JUDGED {
+            let acted = f64::from(job(1).actions(policy)?);
+            rows.push(Entry::shown(format!("{trace}, {policy}: actions"), acted, "").at_most(0.0));
         }
-        let (truth, window) = (truth(&stragglers, workers, steps), "the labels are those of the values");
-        let found = detection::detect(&truth, REPLAY_NOISE, &mut Seed(1).rng())?;
-        if found.is_empty() {
-            rows.push(
-                Entry::shown(
-                    format!("detection, {trace}: workers called slow"),
-                    f64::from(found.wrong()),
-                    "",
-                )
+    }
+    let (truth, window) = (truth(&stragglers, workers, steps), "the labels are those of the values");
+    let found = detection::detect(&truth, REPLAY_NOISE, &mut Seed(1).rng())?;
+    if found.is_empty() {
+        rows.push(
+            Entry::shown(format!("detection, {trace}: workers called slow"), f64::from(found.wrong()), "")
                 .at_most(0.0)
                 .beside("nobody is slow for long enough"),
-            );
-        } else {
-            rows.extend(detection::told(&trace, &found, window));
-        }
+        );
+    } else {
+        rows.extend(detection::told(&trace, &found, window));
     }
     Ok(())
 }
@@ -315,6 +404,8 @@ struct Job {
     workers: u32,
     sync: &'static str,
     servers: u32,
+    /// Time that a server is busy with a pull or a push.
+    serve: Duration,
     speed: f64,
     steps: u32,
     noise: f64,
@@ -331,6 +422,7 @@ impl Job {
             workers: WORKERS,
             sync: trace.sync,
             servers: trace.servers,
+            serve: SERVE,
             speed: SPEED,
             steps,
             noise: trace.noise,
@@ -369,7 +461,7 @@ impl Job {
     fn run(&self, sync: &str, policy: Box<dyn Policy>) -> Result<SimulatedJob> {
         let hosts = Hosts::default();
         let workers = LogNormal::new(Constant::speed(self.speed)?, self.noise)?;
-        let compute = ByRole { workers, servers: Constant { fixed: SERVE, per_sample: Duration::ZERO } };
+        let compute = ByRole { workers, servers: Constant { fixed: self.serve, per_sample: Duration::ZERO } };
         let network = AlphaBeta::new(hosts, CostModel::LOOPBACK, CostModel::LOOPBACK, Choice::Auto)?;
         let (slow, length) = self.slow_link;
         let third = |thirds: f64| JobTime::ZERO + START + Duration::from_secs_f64(length * thirds / 3.0);
@@ -413,8 +505,8 @@ impl Job {
     }
 }
 
-/// The rows of a trace.
-fn judge(trace: &str, steps: u32, sync: &'static str, measured: &[Times]) -> Vec<Entry> {
+/// The rows of a trace. `over` is what `predictive` costs over `nd`, in percent.
+fn judge(trace: &str, steps: u32, sync: &'static str, measured: &[Times], over: &[f64]) -> Vec<Entry> {
     let column = |of: &dyn Fn(&Times) -> f64| measured.iter().map(of).collect::<Vec<f64>>();
     let (none, oracle) = (median(column(&|it| it.none)), median(column(&|it| it.oracle)));
     let ceiling = median(column(&|it| it.none / it.oracle));
@@ -445,7 +537,7 @@ fn judge(trace: &str, steps: u32, sync: &'static str, measured: &[Times]) -> Vec
         };
         rows.push(row.beside(peer));
     }
-    rows.extend(beside_nd(trace, steps, sync, measured));
+    rows.push(beside_nd(trace, steps, over));
     let beyond: usize = measured.iter().map(|times| errors(times, sync)).sum();
     #[allow(clippy::cast_precision_loss, reason = "a small number")]
     let count = beyond as f64;
@@ -456,18 +548,21 @@ fn judge(trace: &str, steps: u32, sync: &'static str, measured: &[Times]) -> Vec
     rows
 }
 
-/// What `predictive` costs over `nd`: it may be the default only if it is nowhere slower.
-fn beside_nd(trace: &str, steps: u32, sync: &'static str, measured: &[Times]) -> Option<Entry> {
+/// What `predictive` costs over `nd` with each seed, in percent.
+fn over_nd(measured: &[Times], sync: &'static str) -> Vec<f64> {
     let at = |name: &str| contenders(sync).iter().position(|it| it.sync == sync && it.policy == name);
-    let (nd, predictive) = (at("nd")?, at("predictive")?);
-    let over: Vec<f64> =
-        measured.iter().map(|it| 100.0 * (it.policies[predictive] / it.policies[nd] - 1.0)).collect();
-    let (mean, bounds) = match &over[..] {
+    let (Some(nd), Some(predictive)) = (at("nd"), at("predictive")) else { return Vec::new() };
+    measured.iter().map(|it| 100.0 * (it.policies[predictive] / it.policies[nd] - 1.0)).collect()
+}
+
+/// The row of it: `predictive` may be the default only if it is nowhere slower.
+fn beside_nd(trace: &str, steps: u32, over: &[f64]) -> Entry {
+    let (mean, bounds) = match over {
         [value] => (*value, [*value, *value]),
-        _ => interval(&over),
+        _ => interval(over),
     };
     let row = Entry::shown(format!("{trace}, {steps} steps, predictive: time over nd"), mean, "%");
-    Some(row.interval_at_most(bounds, COST_PERCENT))
+    row.interval_at_most(bounds, COST_PERCENT).beside(format!("{} seeds", over.len()))
 }
 
 /// Figures of a seed that cannot be.
@@ -491,8 +586,8 @@ const REAL_SLOW: f64 = 4.0;
 /// Share of the cores that others may take before a missed target counts as not measured; as in `job`.
 const OTHERS_MAX: f64 = 0.5;
 
-/// Real processes with a straggler from the start. What the oracle saves is that of the same job in the simulator.
-fn real(settings: &Settings, steps: u32, rows: &mut Rows) -> Result<()> {
+/// Real processes with a straggler from the start.
+fn real_steady(settings: &Settings, scale: &Scale, rows: &mut Rows) -> Result<()> {
     let who = antdt_sim::model::compute::Who::Node(antdt_core::NodeId::worker(REAL_STRAGGLER));
     let (from, to) = (JobTime::ZERO, JobTime::NEVER);
     let straggler = Straggler { who, slow: REAL_SLOW, from, to, cured_by_restart: false };
@@ -500,34 +595,68 @@ fn real(settings: &Settings, steps: u32, rows: &mut Rows) -> Result<()> {
         workers: REAL_WORKERS,
         sync: "allreduce",
         servers: 0,
+        serve: SERVE,
         speed: REAL_SPEED,
-        steps,
-        noise: 0.02,
+        steps: scale.real_steps,
+        noise: REAL_NOISE,
         stragglers: vec![straggler],
         slow_link: (1.0, 0.0),
         seed: Seed(1),
     };
+    real(settings, "steady", &job, scale.real_policies, rows)
+}
+
+/// Real processes that meet the stragglers of a kind, as far as they can be emulated: one of each worker.
+fn real_kind(settings: &Settings, trace: &Trace, steps: u32, rows: &mut Rows) -> Result<()> {
+    let length = f64::from(steps * BATCH) / SPEED;
+    let mut job = Job { noise: REAL_NOISE, ..Job::of(trace, steps, length, Seed(1)) };
+    let mut seen = std::collections::BTreeSet::new();
+    job.stragglers.retain(|it| seen.insert(it.who));
+    real(settings, trace.name, &job, &["nd", "predictive"], rows)
+}
+
+/// Noise of batches whose time is emulated.
+const REAL_NOISE: f64 = 0.02;
+
+/// The flags of `antdt run` that emulate a straggler of a simulated job.
+fn emulated(straggler: &Straggler) -> String {
+    let antdt_sim::model::compute::Who::Node(node) = straggler.who else { return String::new() };
+    let since = |at: JobTime| at.since_start().saturating_sub(START).as_millis();
+    let to =
+        if straggler.to == JobTime::NEVER { String::new() } else { format!(",to={}ms", since(straggler.to)) };
+    let cured = if straggler.cured_by_restart { ",restart=cures" } else { "" };
+    let from = since(straggler.from);
+    format!(" --straggler worker={},slow={},from={from}ms{to}{cured}", node.index, straggler.slow)
+}
+
+/// Real processes under doing nothing and under these policies. What the oracle saves is that of the same job in the simulator.
+fn real(
+    settings: &Settings,
+    kind: &str,
+    job: &Job,
+    policies: &[&'static str],
+    rows: &mut Rows,
+) -> Result<()> {
+    let Job { workers, speed, steps, .. } = *job;
     let simulated = job.took(named("none")?)?;
-    let saves = simulated - job.oracle(simulated)?;
+    let oracle = job.oracle(simulated)?;
+    let (saves, ceiling) = (simulated - oracle, simulated / oracle);
     let limit = Duration::from_secs_f64(60.0 + 4.0 * simulated);
+    let stragglers: String = job.stragglers.iter().map(emulated).collect();
     let others = Others::watch();
     let took = |policy: &str| -> Result<f64> {
         let text = format!(
-            "--nproc-per-node {REAL_WORKERS} --sync allreduce --policy {policy} --workload deepfm --epochs 1 --seed 1 \
-             --data synthetic:{} --global-batch-size {} --emulate-speed {REAL_SPEED} \
-             --straggler worker={REAL_STRAGGLER},slow={REAL_SLOW} --quiet",
-            u64::from(steps) * u64::from(BATCH * REAL_WORKERS),
-            BATCH * REAL_WORKERS,
+            "--nproc-per-node {workers} --sync allreduce --policy {policy} --workload deepfm --epochs 1 --seed 1 \
+             --data synthetic:{} --global-batch-size {} --emulate-speed {speed}{stragglers} --quiet",
+            u64::from(steps) * u64::from(BATCH * workers),
+            BATCH * workers,
         );
         let words: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
-        let folder = settings.report_dir.join(format!("real-{policy}"));
+        let folder = settings.report_dir.join(format!("real-{kind}-{policy}").replace(' ', "-"));
         Ok(crate::run::run(&settings.antdt, &words, &folder, limit)?.job_completion_time_s)
     };
     let none = took("none")?;
-    let times = ["nd", "predictive", "lb-bsp"]
-        .into_iter()
-        .map(|policy| Ok((policy, took(policy)?)))
-        .collect::<Result<Vec<_>>>()?;
+    let times = policies.iter().map(|policy| Ok((*policy, took(policy)?))).collect::<Result<Vec<_>>>()?;
     let others = others.share();
     for (policy, time) in times {
         let is_judged = JUDGED.contains(&policy);
@@ -535,12 +664,14 @@ fn real(settings: &Settings, steps: u32, rows: &mut Rows) -> Result<()> {
             "none {none:.1} s, {policy} {time:.1} s; the oracle saves {saves:.1} s{}",
             if is_judged { "" } else { "; a baseline" }
         );
-        let row = Entry::shown(
-            format!("real processes, steady, {steps} steps, {policy}: saved share"),
-            (none - time) / saves,
-            "",
-        );
-        let row = if is_judged { row.at_least(SAVED).unless_overloaded(others, OTHERS_MAX) } else { row };
+        let name = format!("real processes, {kind}, {steps} steps, {policy}");
+        let row = if ceiling >= CEILING {
+            let row = Entry::shown(format!("{name}: saved share"), (none - time) / saves, "");
+            if is_judged { row.at_least(SAVED).unless_overloaded(others, OTHERS_MAX) } else { row }
+        } else {
+            // A percent takes more than one pair of jobs to tell.
+            Entry::shown(format!("{name}: time over doing nothing"), 100.0 * (time / none - 1.0), "%")
+        };
         rows.push(row.beside(peer));
     }
     Ok(())
@@ -627,7 +758,7 @@ mod tests {
                 least: 140.0,
                 policies: vec![nd + at * spread, nd, 300.0, 300.0],
             };
-            judge("steady", 100, "allreduce", &[times(0.0), times(1.0), times(-1.0)])
+            judge("steady", 100, "allreduce", &[times(0.0), times(1.0), times(-1.0)], &[0.0, 1.0])
         };
         use crate::entry::State;
         assert_eq!(of(160.0, 1.0)[0].state, State::Ok);

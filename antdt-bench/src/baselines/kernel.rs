@@ -49,8 +49,7 @@ pub(super) fn row(settings: &Settings, setting: &Setting, job: &Path) -> Result<
     let folder = |kind: &str| settings.report_dir.join(format!("links-{kind}"));
     let emulated = crate::run::run(&settings.antdt, &arguments, &folder("emulated"), LIMIT)?;
     arguments.drain(network..network + 2);
-    let kernel =
-        hosts.run(&settings.antdt, setting.per_host, &arguments, &folder("of-the-kernel"), LIMIT)?;
+    let kernel = hosts.run(&settings.antdt, setting.per_host, &arguments, &folder("of-the-kernel"), LIMIT)?;
     let speed = |report: &antdt::report::Report| {
         throughput(report.loss_curve.points()).context("a job reports no losses")
     };

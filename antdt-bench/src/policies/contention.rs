@@ -1,5 +1,6 @@
-//! Stragglers made by real contention, not by emulation: a worker whose processes may use a quarter of a core, and one that shares its core
-//! with busy processes. The workers compute at the machine's own speed.
+//! Stragglers made by real contention, not by emulation: a worker whose processes may use a quarter of a core, one that shares its core
+//! with busy processes, one whose disk is limited, and one whose network card is. The workers compute at the machine's own speed, but for the
+//! last two, whose gradients must take as long as reading and sending do.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -8,17 +9,27 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use antdt::report::Report;
 use anyhow::{Context, Result, anyhow, bail};
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_setaffinity};
 
+use super::Scale;
+use super::cells::Cells;
 use crate::entry::State;
 use crate::meter::Others;
 use crate::run;
-use crate::{Entry, Rows, Settings};
+use crate::{Entry, Settings};
+
+mod disk;
+mod link;
 
 /// Processes that share the worker's core: it gets a quarter of it.
 const RIVALS: usize = 3;
+
+/// Samples of a step of both workers. A worker's gradient takes more than half of a quota's period of its core: of one that takes a hundredth
+/// of it, most batches would be as fast as ever and a few stand still, which is no pace.
+const GLOBAL: u32 = 32_768;
 
 /// Of each period, the time that the worker's processes may compute, and the period; as the kernel's default period.
 const QUOTA: (u32, u32) = (25_000, 100_000);
@@ -62,8 +73,6 @@ enum Kind {
 }
 
 impl Kind {
-    const ALL: [Self; 2] = [Self::Quota, Self::Rivals];
-
     const fn about(self) -> &'static str {
         match self {
             Self::Quota => "a CPU quota of a quarter of a core",
@@ -178,56 +187,79 @@ fn parent_of(process: u32) -> Option<u32> {
     stat.rsplit(')').next()?.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// A row for each kind: the time of doing nothing over that of `nd`, and whether the worker was found.
+/// Runs a job of two workers with these flags besides. `hurt` gets the process of worker 1; what it returns lasts until the job's end.
+fn job<T>(
+    settings: &Settings,
+    policy: &str,
+    flags: &str,
+    folder: &Path,
+    hurt: impl FnOnce(u32) -> Result<T>,
+) -> Result<Report> {
+    let text = format!(
+        "--nproc-per-node 2 --sync allreduce --policy {policy} --workload deepfm --epochs 1 --seed 1 \
+         {flags} --quiet"
+    );
+    let words: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
+    let mut job = run::start(&settings.antdt, &words, folder)?;
+    let contention = match worker_of(&mut job).and_then(hurt) {
+        Ok(contention) => contention,
+        Err(error) => {
+            let _ = job.kill();
+            let _ = job.wait();
+            return Err(error);
+        }
+    };
+    let status = run::wait(job, LIMIT)?;
+    drop(contention);
+    if !status.success() {
+        bail!("the job failed: {}", run::last_lines(&folder.join(run::LOG)));
+    }
+    run::report(folder)
+}
+
+/// The rows of each kind. Of CPU time: the time of doing nothing over that of `nd`, and whether the worker was found.
 ///
 /// # Errors
 /// If a job cannot be run.
-pub(super) fn run(settings: &Settings, steps: u32, rows: &mut Rows) -> Result<()> {
-    for kind in Kind::ALL {
-        let name = format!("real contention, {} worker 1, {steps} steps: time of none over nd", kind.about());
-        if let Some(why) = kind.unavailable() {
-            rows.push(Entry::without(name, State::NotCompared, why));
-            continue;
+pub(super) fn run(settings: &Settings, scale: &Scale, cells: &mut Cells<'_>) -> Result<()> {
+    for (kind, steps) in [(Kind::Quota, scale.quota_steps), (Kind::Rivals, scale.rivals_steps)] {
+        if steps > 0 {
+            cells.measure(&format!("contention: {}", kind.about()), |rows| {
+                rows.push(of_cpu(settings, kind, steps)?);
+                Ok(())
+            })?;
         }
-        let others = Others::watch();
-        let took = |policy: &str| -> Result<(f64, bool)> {
-            let text = format!(
-                "--nproc-per-node 2 --sync allreduce --policy {policy} --workload deepfm --epochs 1 --seed 1 \
-                 --data synthetic:{} --global-batch-size 512 --quiet",
-                u64::from(steps) * 512
-            );
-            let words: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
-            let folder = settings.report_dir.join(format!("contention-{kind:?}-{policy}").to_lowercase());
-            let mut job = run::start(&settings.antdt, &words, &folder)?;
-            let contention = worker_of(&mut job).and_then(|worker| kind.begin(worker));
-            let contention = match contention {
-                Ok(contention) => contention,
-                Err(error) => {
-                    let _ = job.kill();
-                    let _ = job.wait();
-                    return Err(error);
-                }
-            };
-            let status = run::wait(job, LIMIT)?;
-            drop(contention);
-            if !status.success() {
-                bail!("the job failed: {}", run::last_lines(&folder.join(run::LOG)));
-            }
-            let report = run::report(&folder)?;
-            let is_found =
-                report.events.iter().any(|event| event.kind == "straggler" && event.node == "worker-1");
-            Ok((report.job_completion_time_s, is_found))
-        };
-        let ((none, _), (nd, is_found)) = (took("none")?, took("nd")?);
-        let found = if is_found { "was found" } else { "was not found" };
-        rows.push(
-            Entry::shown(name, none / nd, "x")
-                .at_least(GAIN)
-                .unless_overloaded(others.share(), super::OTHERS_MAX)
-                .beside(format!("none {none:.1} s, nd {nd:.1} s; the straggler {found}")),
-        );
+    }
+    if scale.disk_steps > 0 {
+        cells.measure("contention: disk", |rows| disk::run(settings, scale.disk_steps, rows))?;
+    }
+    if scale.link_steps > 0 {
+        cells.measure("contention: link", |rows| link::run(settings, scale.link_steps, rows))?;
     }
     Ok(())
+}
+
+fn of_cpu(settings: &Settings, kind: Kind, steps: u32) -> Result<Entry> {
+    let name = format!("real contention, {} worker 1, {steps} steps: time of none over nd", kind.about());
+    if let Some(why) = kind.unavailable() {
+        return Ok(Entry::without(name, State::NotCompared, format!("skipped: {why}")));
+    }
+    let others = Others::watch();
+    let flags =
+        format!("--data synthetic:{} --global-batch-size {GLOBAL}", u64::from(steps) * u64::from(GLOBAL));
+    let took = |policy: &str| -> Result<(f64, bool)> {
+        let folder = settings.report_dir.join(format!("contention-{kind:?}-{policy}").to_lowercase());
+        let report = job(settings, policy, &flags, &folder, |worker| kind.begin(worker))?;
+        let is_found =
+            report.events.iter().any(|event| event.kind == "straggler" && event.node == "worker-1");
+        Ok((report.job_completion_time_s, is_found))
+    };
+    let ((none, _), (nd, is_found)) = (took("none")?, took("nd")?);
+    let found = if is_found { "was found" } else { "was not found" };
+    Ok(Entry::shown(name, none / nd, "x")
+        .at_least(GAIN)
+        .unless_overloaded(others.share(), super::OTHERS_MAX)
+        .beside(format!("none {none:.1} s, nd {nd:.1} s; the straggler {found}")))
 }
 
 #[cfg(test)]

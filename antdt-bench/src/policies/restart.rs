@@ -20,6 +20,7 @@ use antdt_sim::model::{Collective, Hosts, Models, Network, Site, scheduler};
 use antdt_sim::{Setup, SimulatedJob, World};
 use anyhow::{Result, anyhow, ensure};
 
+use super::cells::Cells;
 use super::{BATCH, JUDGED, OTHERS_MAX, SPEED, WORKERS, named};
 use crate::entry::State;
 use crate::meter::Others;
@@ -185,43 +186,47 @@ fn restart(job: &SimulatedJob) -> Option<JobTime> {
 ///
 /// # Errors
 /// If a job cannot be run.
-pub(super) fn decisions(seeds: u64, rows: &mut Rows) -> Result<()> {
+pub(super) fn decisions(seeds: u64, cells: &mut Cells<'_>) -> Result<()> {
     for point in CURVE {
-        for side in SIDES {
-            let mut right = [0_u32; JUDGED.len()];
-            let (mut pays, mut gain) = (0_u32, 0.0);
-            for seed in 0..seeds {
-                let at = point.decided_at(seed)?;
-                let samples = point.samples(seed, at, side * point.break_even_s())?;
-                let (left, restarted) =
-                    (point.told(seed, samples, None)?, point.told(seed, samples, Some(at))?);
-                pays += u32::from(restarted < left);
-                gain += left - restarted;
-                for (right, policy) in right.iter_mut().zip(JUDGED) {
-                    let job = point.run(seed, samples, named(policy)?)?;
-                    *right += u32::from(restart(&job).is_some() == (side > 1.0));
-                }
+        cells.measure(&format!("restart {point:?}"), |rows| sides(point, seeds, rows))?;
+    }
+    Ok(())
+}
+
+fn sides(point: Point, seeds: u64, rows: &mut Rows) -> Result<()> {
+    for side in SIDES {
+        let mut right = [0_u32; JUDGED.len()];
+        let (mut pays, mut gain) = (0_u32, 0.0);
+        for seed in 0..seeds {
+            let at = point.decided_at(seed)?;
+            let samples = point.samples(seed, at, side * point.break_even_s())?;
+            let (left, restarted) = (point.told(seed, samples, None)?, point.told(seed, samples, Some(at))?);
+            pays += u32::from(restarted < left);
+            gain += left - restarted;
+            for (right, policy) in right.iter_mut().zip(JUDGED) {
+                let job = point.run(seed, samples, named(policy)?)?;
+                *right += u32::from(restart(&job).is_some() == (side > 1.0));
             }
-            #[allow(clippy::cast_precision_loss, reason = "a small number")]
-            let count = seeds as f64;
-            let gain = gain / count;
-            for (right, policy) in right.into_iter().zip(JUDGED) {
-                let name = format!(
-                    "restart of a worker {:.0}x as slow, start {} s, {side} of the break-even, {policy}: right decisions",
-                    point.slow,
-                    point.start.as_secs()
-                );
-                let runs = format!(
-                    "break-even {:.1} s; a restart pays in {pays} of {seeds} seeds, by {gain:.2} s on average",
-                    point.break_even_s()
-                );
-                rows.push(if (gain > 0.0) == (side > 1.0) {
-                    let share = 100.0 * f64::from(right) / count;
-                    Entry::shown(name, share, "%").at_least(RIGHT).beside(runs)
-                } else {
-                    Entry::without(name, State::NotMeasured, format!("the formula is wrong here: {runs}"))
-                });
-            }
+        }
+        #[allow(clippy::cast_precision_loss, reason = "a small number")]
+        let count = seeds as f64;
+        let gain = gain / count;
+        for (right, policy) in right.into_iter().zip(JUDGED) {
+            let name = format!(
+                "restart of a worker {:.0}x as slow, start {} s, {side} of the break-even, {policy}: right decisions",
+                point.slow,
+                point.start.as_secs()
+            );
+            let runs = format!(
+                "break-even {:.1} s; a restart pays in {pays} of {seeds} seeds, by {gain:.2} s on average",
+                point.break_even_s()
+            );
+            rows.push(if (gain > 0.0) == (side > 1.0) {
+                let share = 100.0 * f64::from(right) / count;
+                Entry::shown(name, share, "%").at_least(RIGHT).beside(runs)
+            } else {
+                Entry::without(name, State::NotMeasured, format!("the formula is wrong here: {runs}"))
+            });
         }
     }
     Ok(())

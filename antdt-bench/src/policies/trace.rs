@@ -49,6 +49,12 @@ pub(super) const ALL: [Trace; 10] = [
 ];
 
 impl Trace {
+    /// Whether `antdt run` can make real processes meet it: slow workers, in an all-reduce.
+    pub(super) fn can_be_emulated(&self) -> bool {
+        let has_any = !self.stragglers(Seed(1), 100.0).is_empty();
+        self.sync == "allreduce" && self.slow_link <= 1.0 && has_any
+    }
+
     /// The stragglers of a job that would take `length` seconds without any.
     pub(super) fn stragglers(&self, seed: Seed, length: f64) -> Vec<Straggler> {
         (self.make)(&mut seed.derive(self.name).rng(), length)
