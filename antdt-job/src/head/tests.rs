@@ -2160,7 +2160,7 @@ fn a_slow_host_whose_cpus_are_busy_with_others_is_named_as_such() {
         let reports = reports(holder, 0, 40, compute);
         world.tell(HeadEvent::Heartbeat { holder, reports, plan_ready: plan, plan_applied: (plan, 0) });
     }
-    let mut load_of = |world: &mut World, [busy, steal, own]: [f64; 3], workers: &[u32]| {
+    let load_of = |world: &mut World, [busy, steal, own]: [f64; 3], workers: &[u32]| {
         for index in workers {
             let load = NodeLoad {
                 over: Duration::from_secs(10),
