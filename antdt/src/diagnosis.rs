@@ -539,7 +539,7 @@ mod tests {
     #[test]
     fn a_slow_host_that_is_busy_with_others_is_told_as_such() {
         let mut reply = reply(Vec::new());
-        let load = v1::HostLoad { busy: 0.97, others: 0.61, steal: Some(0.12), explains: true };
+        let load = HostLoad { busy: 0.97, others: 0.61, steal: Some(0.12), explains: true };
         reply.hosts = vec![v1::SlowHost {
             host: "b".to_owned(),
             workers: vec![2, 3],
@@ -553,7 +553,7 @@ mod tests {
         let host = &to_json(&reply)["slow_hosts"][0];
         let told = ["busy", "busy_with_others", "steal", "explained_by_load"].map(|key| host[key].clone());
         assert_eq!(told, [json!(0.97), json!(0.61), json!(0.12), json!(true)]);
-        reply.hosts[0].load = Some(v1::HostLoad { busy: 0.4, others: 0.03, steal: None, explains: false });
+        reply.hosts[0].load = Some(HostLoad { busy: 0.4, others: 0.03, steal: None, explains: false });
         let text = render(&reply);
         assert!(text.contains("\n  its CPUs are 40 % busy, 3 % with others: look at its clock"), "{text}");
     }
