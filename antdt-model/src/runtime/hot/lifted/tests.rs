@@ -37,7 +37,9 @@ fn rule(name: &str, settings: &[(&str, &str)]) -> UpdateRule {
 
 fn replica(rule: &UpdateRule) -> Replica {
     let layout = layout();
-    let dense = (0..layout.dense_len()).map(|at| 0.25 - at as f32 / 64.0).collect();
+    // Some are so small that they are dropped where they decay and have no gradient.
+    let small = |at: usize| if at.is_multiple_of(2) { 1e-38 } else { 0.25 - at as f32 / 64.0 };
+    let dense = (0..layout.dense_len()).map(small).collect();
     Replica::new(&layout, rule, Seed(9), dense).unwrap()
 }
 
@@ -96,7 +98,7 @@ fn a_model_whose_flat_vector_is_on_a_gpu_has_the_bits_of_one_on_the_host() {
         for number in 0..24_u64 {
             // A last batch is small, and one without samples changes nothing.
             step(&gpu, &mut lifted, &mut plain, number, [32, 20, 7, 0][number as usize % 4]);
-            if let 2 = number % 5 {
+            if number % 5 == 2 || number == 0 {
                 assert_eq!(bits(lifted.dense().unwrap()), bits(plain.dense()), "{name}, step {number}");
             }
             if number == 7 {
