@@ -15,7 +15,8 @@
 //! that may be dropped from the memory of the group (`inactive_file`) are not counted as used. A missing or
 //! unreadable file makes its figure unknown, and is never an error.
 //!
-//! A measurement reads about ten small files in some 0.1 ms, at most once a second.
+//! A measurement reads about ten small files in some 0.1 ms, at most once a second. What a group uses is read of the one with the smallest
+//! bound only.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -117,7 +118,8 @@ impl LoadMeter {
             return None;
         }
         let read = |path: &str| (self.read)(path);
-        let cpu = groups(&read, "cpu");
+        let of_process = read("/proc/self/cgroup").unwrap_or_default();
+        let cpu = groups(&of_process, "cpu");
         let look =
             Look { at: now, throttled: throttled(&read, &cpu), ticks: ticks(&read), own: own_ticks(&read) };
         while self.looks.len() >= LOOKS_MAX || self.looks.get(1).is_some_and(|it| now.since(it.at) >= OVER) {
@@ -127,7 +129,7 @@ impl LoadMeter {
         self.looks.push_back(look);
         let before = before?;
         let over = now.since(before.at);
-        let memory = memory(&read);
+        let memory = memory(&read, &groups(&of_process, "memory"));
         let all = before.ticks.zip(look.ticks).map(|(before, now)| now.all.saturating_sub(before.all));
         // Of the time of all CPUs. The counters of CPUs that were switched off are gone.
         let share = |ticks: Option<(u64, u64)>| {
@@ -185,10 +187,10 @@ impl Group {
     }
 }
 
-/// The groups of this process that may have a bound of `controller`, from its own outwards.
-fn groups(read: &dyn Fn(&str) -> Option<String>, controller: &str) -> Vec<Group> {
+/// The groups, of those `of_process`, that may have a bound of `controller`, from the process's own outwards.
+fn groups(of_process: &str, controller: &str) -> Vec<Group> {
     let mut groups = Vec::new();
-    for line in read("/proc/self/cgroup").unwrap_or_default().lines() {
+    for line in of_process.lines() {
         let mut fields = line.splitn(3, ':').skip(1);
         let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else { continue };
         let (root, unified) = match controllers {
@@ -271,17 +273,28 @@ fn host_memory(read: &dyn Fn(&str) -> Option<String>) -> Option<(u64, u64)> {
     Some((all.saturating_sub(bytes("MemAvailable:").or_else(|| bytes("MemFree:"))?), all))
 }
 
+/// The size of the memory that a group may use; `None` if it has no bound.
+fn bound(read: &dyn Fn(&str) -> Option<String>, group: &Group) -> Option<u64> {
+    // "max" is none.
+    group.file(read, "memory.max", "memory.limit_in_bytes")?.trim().parse().ok()
+}
+
 /// Bytes in use of the memory that binds the process most, and that bound.
-fn memory(read: &dyn Fn(&str) -> Option<String>) -> Option<(u64, u64)> {
-    let of_group = |group: &Group| {
-        let bound: u64 = group.file(read, "memory.max", "memory.limit_in_bytes")?.trim().parse().ok()?;
+fn memory(read: &dyn Fn(&str) -> Option<String>, groups: &[Group]) -> Option<(u64, u64)> {
+    let used = |group: &Group| {
         let used: u64 = group.file(read, "memory.current", "memory.usage_in_bytes")?.trim().parse().ok()?;
         let stat = group.file(read, "memory.stat", "memory.stat").unwrap_or_default();
         let spare = value(&stat, if group.unified { "inactive_file" } else { "total_inactive_file" });
-        Some((used.saturating_sub(spare.unwrap_or(0)), bound))
+        Some(used.saturating_sub(spare.unwrap_or(0)))
     };
-    let groups = groups(read, "memory");
-    groups.iter().filter_map(of_group).chain(host_memory(read)).min_by_key(|(_, bound)| *bound)
+    let host = host_memory(read);
+    let mut bounds: Vec<(u64, &Group)> =
+        groups.iter().filter_map(|group| Some((bound(read, group)?, group))).collect();
+    bounds.sort_by_key(|(bound, _)| *bound);
+    let within = |bound: u64| host.is_none_or(|(_, all)| bound <= all);
+    let of_groups = bounds.into_iter().take_while(|(bound, _)| within(*bound));
+    let mut known = of_groups.filter_map(|(bound, group)| Some((used(group)?, bound)));
+    known.next().or(host)
 }
 
 /// Returns the memory in bytes that the processes of this host, or of this process's control group, may use
@@ -293,12 +306,9 @@ pub fn memory_bytes() -> Option<u64> {
 /// The smallest bound of the host's memory and those of the control group and the groups around it.
 fn memory_bound(read: &dyn Fn(&str) -> Option<String>) -> Option<u64> {
     let total = read("/proc/meminfo").and_then(|text| value(&text, "MemTotal:"));
-    let of_group = |group: &Group| {
-        // "max" is no bound.
-        group.file(read, "memory.max", "memory.limit_in_bytes")?.trim().parse().ok()
-    };
-    let groups = groups(read, "memory");
-    groups.iter().filter_map(of_group).chain(total.map(|kib| kib.saturating_mul(1024))).min()
+    let groups = groups(&read("/proc/self/cgroup").unwrap_or_default(), "memory");
+    let bounds = groups.iter().filter_map(|group| bound(read, group));
+    bounds.chain(total.map(|kib| kib.saturating_mul(1024))).min()
 }
 
 #[cfg(test)]
@@ -414,7 +424,13 @@ mod tests {
         assert_eq!(seen, NodeLoad { over: Duration::from_secs(1), ..NodeLoad::default() });
         // Without a bound of its own, a group has the host's.
         let files = Files::of(&[HOST, UNIFIED, ("/sys/fs/cgroup/jobs/one/memory.max", "max\n")]);
-        assert_eq!(memory(&files.read()), Some((600 * 1024, 1000 * 1024)));
+        let of_process = files.read()("/proc/self/cgroup").unwrap();
+        assert_eq!(memory(&files.read(), &groups(&of_process, "memory")), Some((600 * 1024, 1000 * 1024)));
+        // A group whose bound is known and not what it uses leaves the next larger one.
+        files.write("/sys/fs/cgroup/jobs/one/memory.max", "4096\n");
+        files.write("/sys/fs/cgroup/jobs/memory.max", "8192\n");
+        files.write("/sys/fs/cgroup/jobs/memory.current", "5000\n");
+        assert_eq!(memory(&files.read(), &groups(&of_process, "memory")), Some((5000, 8192)));
     }
 
     #[test]
