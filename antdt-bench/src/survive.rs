@@ -15,6 +15,7 @@ use crate::store::Store;
 use crate::{Rows, Settings};
 
 mod cell;
+mod etcd;
 mod harness;
 mod job;
 mod large;

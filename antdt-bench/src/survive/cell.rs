@@ -26,6 +26,10 @@ pub(super) enum What {
     Master(String),
     /// The master is killed, and another one waits for that.
     Standby(String),
+    /// The master is killed, and another one waits, which etcd elects.
+    Elected(String),
+    /// The master is stopped until etcd has elected another one, and then goes on.
+    Deposed(String),
     /// Master and nodes are killed at once, and the job is resumed.
     Whole,
     /// The job of one worker gets so many, and then fewer.
@@ -105,6 +109,9 @@ pub(super) struct Scale {
     pub(super) servers: u32,
     pub(super) masters: u32,
     pub(super) standbys: u32,
+    /// The same where etcd elects masters: jobs whose master is killed, or stopped for a while.
+    pub(super) elected: u32,
+    pub(super) deposed: u32,
     /// Most workers of the job that is scaled.
     pub(super) workers: u32,
     /// Simulated jobs of which all processes end at a random event.
@@ -129,6 +136,8 @@ impl Scale {
         servers: 1,
         masters: 1,
         standbys: 1,
+        elected: 0,
+        deposed: 0,
         workers: 8,
         points: 200,
         crashes: 0,
@@ -137,17 +146,20 @@ impl Scale {
         goodput: None,
         bytes: 256 << 20,
     };
+    /// About 19 minutes: of that, kills of workers 4, the soaks 5, the goodput 4.
     pub(super) const CORE: Self = Self {
-        jobs: 2,
-        kills: 5,
+        jobs: 1,
+        kills: 6,
         stops: 5,
         others: 3,
         servers: 3,
         masters: 3,
         standbys: 3,
+        elected: 3,
+        deposed: 2,
         workers: 16,
         points: 1000,
-        crashes: 8,
+        crashes: 6,
         soaked: &["ps-bsp", "allreduce", "ad-psgd"],
         soak: Soak::CORE,
         goodput: Some(Duration::from_secs(180)),
@@ -157,11 +169,14 @@ impl Scale {
     /// 1,000 simulated ones.
     pub(super) const WHOLE: Self = Self {
         jobs: 10,
+        kills: 5,
         stops: 20,
         others: 10,
         servers: 50,
         masters: 50,
         standbys: 50,
+        elected: 50,
+        deposed: 10,
         crashes: 50,
         soaked: &["ps-bsp", "allreduce"],
         soak: Soak::FULL,
@@ -195,6 +210,12 @@ impl Scale {
         }
         for mode in ["ps-bsp", "allreduce"] {
             add(What::Standby(mode.to_owned()), self.standbys);
+        }
+        for mode in ["ps-bsp", "allreduce"] {
+            add(What::Elected(mode.to_owned()), self.elected);
+        }
+        for mode in ["ps-bsp", "allreduce"] {
+            add(What::Deposed(mode.to_owned()), self.deposed);
         }
         add(What::Whole, self.others);
         add(What::Scale(self.workers), 1);
@@ -232,6 +253,7 @@ mod tests {
             times(|what| matches!(what, What::Master(_) | What::Standby(_)).then_some(1)) >= 200,
             "of masters"
         );
+        assert!(times(|what| matches!(what, What::Elected(_)).then_some(1)) >= 100, "of elected masters");
         assert!(times(|what| matches!(what, What::Server(_)).then_some(1)) >= 100);
         assert!(times(|what| matches!(what, What::Crash(_)).then_some(1)) >= 50);
         assert_eq!(times(|what| if let What::Points(points) = what { Some(*points) } else { None }), 1000);

@@ -11,7 +11,8 @@ use anyhow::{Context, Result, ensure};
 use rustix::process::Signal;
 
 use super::cell::{Cell, Measured, What};
-use super::job::{Job, Left, Order, SAMPLES, newest, send};
+use super::etcd::Etcd;
+use super::job::{Followed, Job, Left, Order, SAMPLES, newest, send};
 use super::soak::{self, Soak};
 use super::{large, pause, points, round};
 use crate::Settings;
@@ -68,6 +69,8 @@ impl<'a> Bench<'a> {
             What::AllWorkers => self.kill_all_workers(m)?,
             What::Master(mode) => self.kill_master(m, &mode.parse()?, false)?,
             What::Standby(mode) => self.kill_master(m, &mode.parse()?, true)?,
+            What::Elected(mode) => self.elected(m, &mode.parse()?, Signal::KILL)?,
+            What::Deposed(mode) => self.elected(m, &mode.parse()?, Signal::STOP)?,
             What::Whole => self.kill_whole(m)?,
             What::Scale(most) => self.scale(m, *most)?,
             What::Points(count) => {
@@ -176,8 +179,13 @@ impl<'a> Bench<'a> {
 
     /// Starts a job that takes a checkpoint every five steps, and waits until it has one.
     fn kept(&mut self, what: &str, sync: &SyncMode, lasting: Duration) -> Result<Job> {
+        self.kept_with(what, sync, lasting, &[])
+    }
+
+    /// The same with further arguments.
+    fn kept_with(&mut self, what: &str, sync: &SyncMode, lasting: Duration, more: &[String]) -> Result<Job> {
         let often = ["--checkpoint-every", "5steps"].map(str::to_owned);
-        let arguments = [of_mode(sync, WORKERS), often.to_vec()].concat();
+        let arguments = [&of_mode(sync, WORKERS), &often[..], more].concat();
         let order = self.order(&format!("{what}, {sync}"), sync, epochs(lasting), &arguments);
         let mut job = Job::start(&order)?;
         job.until(&self.runtime, WORKERS, 1)?;
@@ -247,12 +255,42 @@ impl<'a> Bench<'a> {
         let mut job = self.kept(if waits { "standby" } else { "master" }, sync, KEPT)?;
         let before = job.nodes("worker-");
         let serving = match waits {
-            true => job.standby(&self.program, &self.runtime)?,
+            true => job.standby(&self.program, Signal::KILL, &self.runtime)?.serving,
             false => job.next_master(&self.program, &self.runtime)?,
         };
         job.until(&self.runtime, WORKERS, 1)?;
         m.survivors = u32::try_from(before.len())?;
         m.replaced = u32::try_from(before.values().filter(|pid| !is_alive(**pid)).count())?;
+        let report = Self::finish(m, job)?;
+        let first = pause::until_next(&report, 0.0).context("the job that is taken over took no step")?;
+        m.figures = vec![serving, first];
+        Ok(())
+    }
+
+    /// Kills or stops the master of a job of which etcd elects another one. The times until that one answers, and until its first
+    /// step. A master that was stopped goes on then.
+    fn elected(&mut self, m: &mut Measured, sync: &SyncMode, signal: Signal) -> Result<()> {
+        let what = if signal == Signal::KILL { "elected" } else { "deposed" };
+        let folder = self.settings.report_dir.join("etcd");
+        let Some(etcd) = Etcd::start(&folder)? else {
+            m.beside = "there is no etcd in the path".to_owned();
+            return Ok(());
+        };
+        let elect = ["--elect".to_owned(), format!("etcd://{}", etcd.address)];
+        let mut job = match self.kept_with(what, sync, KEPT, &elect) {
+            Err(error) if format!("{error:#}").contains("without etcd") => {
+                println!();
+                m.beside = "the program was built without etcd, since there was no protoc".to_owned();
+                return Ok(());
+            }
+            job => job?,
+        };
+        let before = job.nodes("worker-");
+        let Followed { serving, harm } = job.standby(&self.program, signal, &self.runtime)?;
+        job.until(&self.runtime, WORKERS, 1)?;
+        m.survivors = u32::try_from(before.len())?;
+        m.replaced = u32::try_from(before.values().filter(|pid| !is_alive(**pid)).count())?;
+        m.inexact.extend(harm.map(|harm| format!("{}: {harm}", job.folder.display())));
         let report = Self::finish(m, job)?;
         let first = pause::until_next(&report, 0.0).context("the job that is taken over took no step")?;
         m.figures = vec![serving, first];

@@ -11,6 +11,7 @@ use antdt::chaos::count::{counted, inexact};
 use antdt::checkpoint::{Checkpoint, Folder};
 use antdt::remote::RemoteJob;
 use antdt::report::Report;
+use antdt::run_dir::{MASTER, MasterFile};
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -47,6 +48,15 @@ pub(super) struct Left {
     pub(super) report: Report,
     /// Why the job is not exact, by its report or by the model's own count.
     pub(super) inexact: Option<String>,
+}
+
+/// What a master left to the next one.
+#[derive(Debug)]
+pub(super) struct Followed {
+    /// Until the next one answered, in seconds.
+    pub(super) serving: f64,
+    /// What it did that it must not.
+    pub(super) harm: Option<String>,
 }
 
 /// A job to start.
@@ -156,8 +166,14 @@ impl Job {
         Ok(began.elapsed().as_secs_f64())
     }
 
-    /// Has another master wait, kills the one that is, and returns the time from then until the other one answers, in seconds.
-    pub(super) fn standby(&mut self, program: &Path, runtime: &tokio::runtime::Runtime) -> Result<f64> {
+    /// Has another master wait, and kills or stops the one that is, until the other one answers; one that was stopped then goes on, and
+    /// has to end by itself.
+    pub(super) fn standby(
+        &mut self,
+        program: &Path,
+        signal: Signal,
+        runtime: &tokio::runtime::Runtime,
+    ) -> Result<Followed> {
         let log = self.folder.join(STANDBY_LOG);
         let out = File::create(&log).with_context(|| format!("cannot create {}", log.display()))?;
         let folder = self.folder.display().to_string();
@@ -167,13 +183,38 @@ impl Job {
         let ready = self.wait_for("a master in waiting", |_| {
             fs::read_to_string(&log).is_ok_and(|text| text.contains(WAITS)).then_some(())
         });
-        let began = Instant::now();
-        let killed = old.kill();
-        old.wait()?;
-        killed?;
-        ready?;
-        self.answers(runtime)?;
-        Ok(began.elapsed().as_secs_f64())
+        let before = self.master();
+        let (pid, began) = (Pid::from_child(&old), Instant::now());
+        let hit = send(pid, signal).and(ready);
+        let ended = (signal == Signal::KILL).then(|| old.wait());
+        let after = hit.and_then(|()| {
+            self.wait_for("the next master", |job| {
+                let leads =
+                    |master: &MasterFile| Some(master.pid) != before.as_ref().map(|before| before.pid);
+                job.master().filter(leads)
+            })
+        });
+        let answered = after.and_then(|after| self.answers(runtime).map(|()| after));
+        let serving = began.elapsed().as_secs_f64();
+        let mut harm = None;
+        if ended.is_none() {
+            // It may have ended by itself already.
+            let _ = send(pid, Signal::CONT);
+            let status = wait(old, LIMIT).context("a master that another one followed goes on")?;
+            harm = status.success().then(|| "a master that another one followed ended well".to_owned());
+        }
+        ended.transpose()?;
+        let (before, after) = (before.context("the job has no master")?.generation, answered?.generation);
+        if after <= before {
+            harm = Some(format!("master {before} was followed by master {after}"));
+        }
+        Ok(Followed { serving, harm })
+    }
+
+    /// Who its master is, by the run directory.
+    fn master(&self) -> Option<MasterFile> {
+        let text = fs::read_to_string(self.folder.join("run").join(MASTER)).ok()?;
+        serde_json::from_str(&text).ok()
     }
 
     /// Waits until its master answers.

@@ -21,7 +21,7 @@ pub(super) struct Soak {
 impl Soak {
     pub(super) const QUICK: Self =
         Self { lasting: Duration::from_secs(12), mtbf: Duration::from_millis(800) };
-    pub(super) const CORE: Self = Self { lasting: Duration::from_secs(150), mtbf: Duration::from_secs(5) };
+    pub(super) const CORE: Self = Self { lasting: Duration::from_secs(100), mtbf: Duration::from_secs(4) };
     /// As the target says.
     pub(super) const FULL: Self =
         Self { lasting: Duration::from_secs(20 * 60), mtbf: Duration::from_secs(15) };

@@ -22,6 +22,8 @@ const HANG: f64 = 2.0;
 /// Longest time from the start of another master, or from the death of the one that another waits for, until it answers, in
 /// seconds, 95 %.
 const SERVING_P95: f64 = 1.0;
+/// The same where etcd elects the master: a lease of a second ends first.
+const ELECTED_P95: f64 = 2.0;
 /// Share of the work that a job does with a fault a minute, %.
 const GOODPUT: f64 = 90.0;
 /// Time in which so many members are in a new group, in milliseconds, median.
@@ -64,8 +66,10 @@ pub(super) fn rows(cells: &[&Measured]) -> Vec<Entry> {
         }
         What::Server(_) => by_mode(cells, |what| until_the_next_step(what, "a server")),
         What::AllWorkers => until_the_next_step(cells, "all workers"),
-        What::Master(_) => by_mode(cells, |what| of_masters(what, "--resume")),
-        What::Standby(_) => by_mode(cells, |what| of_masters(what, "one waits")),
+        What::Master(_) => by_mode(cells, |what| of_masters(what, "--resume", SERVING_P95)),
+        What::Standby(_) => by_mode(cells, |what| of_masters(what, "one waits", SERVING_P95)),
+        What::Elected(_) => by_mode(cells, of_elected),
+        What::Deposed(_) => by_mode(cells, of_deposed),
         What::Whole => {
             let name = "kill -9 of everything, --resume: until the first step";
             vec![Entry::shown(name, longest(figures(cells, 0)), "s").beside(beside(cells))]
@@ -166,6 +170,8 @@ fn mode(it: &Measured) -> &str {
         | What::Server(mode)
         | What::Master(mode)
         | What::Standby(mode)
+        | What::Elected(mode)
+        | What::Deposed(mode)
         | What::Crash(mode)
         | What::Soak(mode, _) => mode,
         _ => "allreduce",
@@ -230,7 +236,33 @@ fn until_the_next_step(cells: &[&Measured], who: &str) -> Vec<Entry> {
     vec![Entry::shown(name, longest(figures(cells, 0)), "s").beside(beside(cells))]
 }
 
-fn of_masters(cells: &[&Measured], how: &str) -> Vec<Entry> {
+fn of_elected(cells: &[&Measured]) -> Vec<Entry> {
+    let Some(first) = cells.first() else { return Vec::new() };
+    if cells.iter().all(|it| it.figures.is_empty()) {
+        let name = format!("kill -9 of the master, {}, etcd elects", mode(first));
+        return vec![Entry::without(name, State::NotMeasured, first.beside.clone())];
+    }
+    of_masters(cells, "etcd elects", ELECTED_P95)
+}
+
+/// Whether a master that stood still did harm when it went on.
+fn of_deposed(cells: &[&Measured]) -> Vec<Entry> {
+    let Some(first) = cells.first() else { return Vec::new() };
+    let name = format!("master that stood still beyond its lease, {}, etcd elects: did harm", mode(first));
+    if cells.iter().all(|it| it.figures.is_empty()) {
+        return vec![Entry::without(name, State::NotMeasured, first.beside.clone())];
+    }
+    let beside = format!(
+        "of {}; another one answers after {:.2} s, 95 %; jobs exact, no number given twice, each ended as it went on",
+        cells.len(),
+        p95(figures(cells, 0))
+    );
+    let harm = inexact(cells).next();
+    let harmed = cells.iter().filter(|it| !it.inexact.is_empty()).count() as f64;
+    vec![Entry::shown(name, harmed, "jobs").at_most(0.0).beside(harm.cloned().unwrap_or(beside))]
+}
+
+fn of_masters(cells: &[&Measured], how: &str, most: f64) -> Vec<Entry> {
     let Some(first) = cells.first() else { return Vec::new() };
     let (all, replaced) = cells.iter().fold((0, 0), |sum, it| (sum.0 + it.survivors, sum.1 + it.replaced));
     let step = median(figures(cells, 1));
@@ -240,7 +272,7 @@ fn of_masters(cells: &[&Measured], how: &str) -> Vec<Entry> {
         all - replaced
     );
     let name = format!("kill -9 of the master, {}, {how}: until the next one answers, 95 %", mode(first));
-    vec![Entry::shown(name, p95(figures(cells, 0)), "s").at_most(SERVING_P95).beside(beside)]
+    vec![Entry::shown(name, p95(figures(cells, 0)), "s").at_most(most).beside(beside)]
 }
 
 fn of_round(it: &Measured) -> Option<Entry> {
@@ -303,6 +335,14 @@ mod tests {
         assert_eq!(one(What::Hang, &[2.4, 3.0])[0], State::Failed);
         assert_eq!(one(What::Master("ps-bsp".to_owned()), &[1.1, 0.1]), [State::Failed]);
         assert_eq!(one(What::Standby("ps-bsp".to_owned()), &[0.9, 0.1]), [State::Ok]);
+        assert_eq!(one(What::Elected("ps-bsp".to_owned()), &[1.9, 0.1]), [State::Ok]);
+        assert_eq!(one(What::Elected("ps-bsp".to_owned()), &[2.1, 0.1]), [State::Failed]);
+        assert_eq!(one(What::Elected("ps-bsp".to_owned()), &[]), [State::NotMeasured], "without etcd");
+        assert_eq!(one(What::Deposed("ps-bsp".to_owned()), &[2.1]), [State::Ok]);
+        assert_eq!(one(What::Deposed("ps-bsp".to_owned()), &[]), [State::NotMeasured]);
+        let harmed =
+            Measured { inexact: vec![String::new()], ..measured(What::Deposed("ps-bsp".to_owned()), &[2.1]) };
+        assert_eq!(states(&[harmed]), [State::Failed]);
         assert_eq!(one(What::Round(64), &[0.003, 0.0041, 0.005]), [State::Failed]);
         assert_eq!(one(What::Round(256), &[0.019, 0.02, 0.09]), [State::Ok]);
         assert_eq!(one(What::Keep(1 << 30), &[1.1, 1.1, 0.7]), [State::Failed; 3]);
