@@ -97,13 +97,13 @@ mod tests {
 
     /// Names of the rows, and which of `parts` were measured and not kept.
     fn run(folder: &Path, go_on: bool, scale: &Scale, parts: &[(&str, Entry)]) -> (Vec<String>, Vec<String>) {
-        run_only(settings(folder, go_on, &[]), scale, parts)
+        run_only(&settings(folder, go_on, &[]), scale, parts)
     }
 
-    fn run_only(settings: Settings, scale: &Scale, parts: &[(&str, Entry)]) -> (Vec<String>, Vec<String>) {
+    fn run_only(settings: &Settings, scale: &Scale, parts: &[(&str, Entry)]) -> (Vec<String>, Vec<String>) {
         let folder = settings.report_dir.clone();
         let mut rows = Rows::create(&folder.join("rows.jsonl"), &"here").unwrap();
-        let mut cells = Cells::open(&settings, scale, &mut rows).unwrap();
+        let mut cells = Cells::open(settings, scale, &mut rows).unwrap();
         let mut measured = Vec::new();
         for (name, row) in parts {
             cells
@@ -139,6 +139,6 @@ mod tests {
         let (_, measured) = run(at, false, &Scale::FULL, &parts[..1]);
         assert_eq!(measured, ["one"], "without --continue nothing is kept");
         let asked = settings(at, false, &["lack", "turb"]);
-        assert_eq!(run_only(asked, &Scale::FULL, &parts).1, ["disturbed", "lacking"]);
+        assert_eq!(run_only(&asked, &Scale::FULL, &parts).1, ["disturbed", "lacking"]);
     }
 }
