@@ -1178,28 +1178,29 @@ fn servers_hand_over_to_more_of_them_and_to_fewer_and_no_step_is_undone() {
     }
 }
 
-/// Runs a job of three epochs of which server 1 is slow, with this chance that the policy gives to a restart. Returns the lengths of the
+/// Runs a job of eight epochs of which server 1 is slow, with this chance that the policy gives to a restart. Returns the lengths of the
 /// servers' parts in its last checkpoint.
 fn with_a_slow_server(straggler: &str, restart_cures: &str, dir: &Path) -> Vec<usize> {
-    // A label after a fifth of the long window: 4 s of reports.
+    // A label after a fifth of the long window: 4 s of reports. What remains of the job then is longer than a hand-over pays in.
     let file = dir.join("job.toml");
     let settings =
         format!("[policy.nd]\nrestart-cures = {restart_cures}\n[pace-rule.ratio]\nslow-fraction = 0.2\n");
     std::fs::write(&file, settings).unwrap();
     let (to, settings) = (dir.to_str().unwrap(), file.to_str().unwrap());
-    let job = ["--job", settings, "--report-dir", to, "--epochs", "3", "--policy", "nd"];
+    let job = ["--job", settings, "--report-dir", to, "--epochs", "8", "--policy", "nd"];
     let pace = ["--emulate-speed", "300", "--heartbeat", "50ms", "--checkpoint-every", "6steps"];
     let slow = ["--straggler", straggler];
-    let job = program(true, &[MODES[1], &job, &pace, &slow].concat()).spawn().unwrap();
+    let mut job = program(true, &[MODES[1], &job, &pace, &slow].concat()).spawn().unwrap();
     let workers = wait_for("both workers", || Some(nodes(&job, "worker-")).filter(|found| found.len() == 2));
     wait_for("servers that follow others", || {
+        assert!(job.try_wait().unwrap().is_none(), "the job ended without: {:?}", report(dir).events);
         let begun = |action: &str| ask(&["status"], dir).ok().filter(|text| text.contains(action));
         begun("REPARTITION").or_else(|| begun("KILL_RESTART"))
     });
     assert!(workers.iter().all(|worker| alive(*worker)), "a worker was started again");
     let output = finish(job);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    counted(dir, 3, false);
+    counted(dir, 8, false);
     let report = report(dir);
     assert!(report.workers.iter().all(|worker| worker.restarts == 0));
     let said = rollbacks(dir);
