@@ -240,11 +240,16 @@ fn devices_that_fail_again_and_again_set_the_job_back_and_every_bit_is_that_of_a
             run(true, folder.path(), &[&work[..], &flags, &kept, &["--hot-rows", hot], &LOG].concat());
         // Some sixteen steps of sixty.
         job.env("EMULATED_ROWS_FAIL_FROM", "90");
-        let (report, said) = completed(folder.path(), &finish(job.spawn().unwrap()), 1200);
-        (report, said, checkpoints(folder.path()))
+        let output = finish(job.spawn().unwrap());
+        if String::from_utf8_lossy(&output.stderr).contains("the trained model is in no checkpoint: ") {
+            return None;
+        }
+        let (report, said) = completed(folder.path(), &output, 1200);
+        Some((report, said, checkpoints(folder.path())))
     };
-    let (cold, _, kept) = trained("off");
-    let (hot, said, found) = trained("300");
+    let (cold, _, kept) = trained("off").expect("its device does nothing");
+    // One that fails just in the last checkpoint of all ends the job.
+    let (hot, said, found) = (0..4).find_map(|_| trained("300")).expect("one of several fails before");
     let restarts = hot.workers[0].restarts;
     assert!((2..30).contains(&restarts) && cold.workers[0].restarts == 0, "{restarts}: {said}");
     assert_eq!(said.matches("the device failed: hot rows: ").count() as u32, restarts, "{said}");
