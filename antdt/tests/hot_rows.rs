@@ -2,90 +2,17 @@
 #![allow(clippy::unwrap_used, reason = "a failure here is the test's")]
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Command;
+use std::time::Duration;
 
-use antdt::checkpoint::Folder;
-use antdt::report::{Outcome, Report};
+use antdt::report::Report;
 
-/// Bound on any one job here; all take seconds.
-const LIMIT: Duration = Duration::from_secs(240);
+mod devices;
 
-/// What the example needs, besides what the tests are built with.
-fn has_compiler() -> bool {
-    let asked = Command::new("g++").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
-    let has = asked.is_ok_and(|status| status.success());
-    if !has {
-        println!("skipped, not here: no g++");
-    }
-    has
-}
+use devices::{checkpoints, completed, finish, has_compiler, run, wait_for};
 
-/// `run` of the program with the emulated device, or of the one without any.
-fn run(emulated: bool, folder: &Path, args: &[&str]) -> Command {
-    let antdt = PathBuf::from(env!("CARGO_BIN_EXE_antdt"));
-    let mut command = match emulated {
-        true => Command::new(antdt.parent().unwrap().join("examples/emulated_rows")),
-        false => Command::new(antdt),
-    };
-    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("ANTDT_")) {
-        command.env_remove(name);
-    }
-    command.env("XDG_STATE_HOME", env!("CARGO_TARGET_TMPDIR"));
-    command.args(["run", "--report-dir", folder.to_str().unwrap()]).args(args);
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    command
-}
-
-fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + LIMIT;
-    loop {
-        if let Some(found) = ask() {
-            return found;
-        }
-        assert!(Instant::now() < deadline, "waited in vain for {what}");
-        std::thread::park_timeout(Duration::from_millis(10));
-    }
-}
-
-fn finish(mut child: Child) -> Output {
-    wait_for("the end of a job", || child.try_wait().unwrap());
-    child.wait_with_output().unwrap()
-}
-
-/// The report of a job that trained all of its samples, and what it said.
-fn completed(folder: &Path, output: &Output, samples: u64) -> (Report, String) {
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "{said}");
-    let text = std::fs::read_to_string(folder.join("report.json")).unwrap();
-    let report: Report = serde_json::from_str(&text).unwrap();
-    assert_eq!(report.outcome, Outcome::Completed);
-    assert!(report.samples.is_exact() && report.samples.committed == samples, "{:?}", report.samples);
-    (report, said)
-}
-
-/// All numbers of each checkpoint that was kept, to the bit, by the samples behind it.
-fn checkpoints(report_dir: &Path) -> BTreeMap<u64, Vec<u32>> {
-    let folder = Folder::open(report_dir.join("run/checkpoints")).unwrap();
-    let mut all = BTreeMap::new();
-    // One that a worker was writing when its epoch was over has no manifest.
-    for found in folder.list().unwrap().into_iter().filter(|found| found.manifest.is_ok()) {
-        let checkpoint = folder.open_checkpoint(found.checkpoint).unwrap();
-        let mut bits = Vec::new();
-        for portion in checkpoint.portions() {
-            let portion = portion.unwrap();
-            let tables =
-                portion.tables.iter().flat_map(|table| std::iter::once(&table.values).chain(&table.state));
-            let parts = std::iter::once(&portion.dense).chain(&portion.dense_state).chain(tables);
-            bits.extend(parts.flatten().map(|number| number.to_bits()));
-            let rows = portion.tables.iter().flat_map(|table| &table.rows);
-            bits.extend(rows.map(|row| u32::try_from(*row).unwrap()));
-        }
-        all.insert(checkpoint.manifest().ledger.acked, bits);
-    }
-    all
-}
+/// The program with the device.
+const DEVICE: Option<&str> = Some("emulated_rows");
 
 /// Logs what becomes of hot rows, and no more: nobody reads while a job runs.
 const LOG: [&str; 3] = ["--quiet", "--log", "warn,antdt::worker::hot=info"];
@@ -130,7 +57,7 @@ fn a_job_with_hot_rows_has_the_bits_of_one_without() {
         let trained = |hot: &str| {
             let folder = tempfile::tempdir().unwrap();
             let flags = ["--hot-rows", hot];
-            let mut job = run(true, folder.path(), &[&fixed[..], &evaluated, &size, &flags, &LOG].concat());
+            let mut job = run(DEVICE, folder.path(), &[&fixed[..], &evaluated, &size, &flags, &LOG].concat());
             let (report, said) = completed(folder.path(), &finish(job.spawn().unwrap()), 1800);
             (report, said, checkpoints(folder.path()))
         };
@@ -204,7 +131,7 @@ fn killed_under_way(victim: impl Fn(u32, u32) -> u32) -> String {
     let work =
         ["--nproc-per-node", "2", "--data", "synthetic:2400", "--global-batch-size", "60", "--seed", "7"];
     let flags = ["--emulate-speed", "200", "--hot-rows", "300"];
-    let job = run(true, folder.path(), &[&work[..], &flags, &LOG].concat()).spawn().unwrap();
+    let job = run(DEVICE, folder.path(), &[&work[..], &flags, &LOG].concat()).spawn().unwrap();
     let second = wait_for("a worker", || worker(job.id(), "worker-1", "0"));
     let survivor = wait_for("another", || worker(job.id(), "worker-0", "0"));
     // The process with the kernels is there when rows can be hot. Then a second's work.
@@ -237,7 +164,7 @@ fn devices_that_fail_again_and_again_set_the_job_back_and_every_bit_is_that_of_a
     let trained = |hot: &str| {
         let folder = tempfile::tempdir().unwrap();
         let mut job =
-            run(true, folder.path(), &[&work[..], &flags, &kept, &["--hot-rows", hot], &LOG].concat());
+            run(DEVICE, folder.path(), &[&work[..], &flags, &kept, &["--hot-rows", hot], &LOG].concat());
         // Some sixteen steps of sixty.
         job.env("EMULATED_ROWS_FAIL_FROM", "90");
         let output = finish(job.spawn().unwrap());
@@ -267,7 +194,7 @@ fn a_job_that_a_device_has_ended_goes_on_without_hot_rows() {
     let work = ["--data", "synthetic:600", "--global-batch-size", "40", "--emulate-speed", "150"];
     let flags = ["--checkpoint-every", "2steps", "--max-restarts", "0", "--hot-rows", "300"];
     // Some eleven steps of fifteen.
-    let mut job = run(true, folder.path(), &[&work[..], &flags, &LOG].concat());
+    let mut job = run(DEVICE, folder.path(), &[&work[..], &flags, &LOG].concat());
     let ended = finish(job.env("EMULATED_ROWS_FAIL_FROM", "60").spawn().unwrap());
     let said = String::from_utf8_lossy(&ended.stderr).into_owned();
     assert!(!ended.status.success(), "{said}");
@@ -281,7 +208,7 @@ fn a_job_that_a_device_has_ended_goes_on_without_hot_rows() {
     }
     let next = tempfile::tempdir().unwrap();
     let resumed = ["--resume", folder.path().to_str().unwrap(), "--hot-rows", "off"];
-    completed(next.path(), &finish(run(true, next.path(), &resumed).spawn().unwrap()), 600);
+    completed(next.path(), &finish(run(DEVICE, next.path(), &resumed).spawn().unwrap()), 600);
 }
 
 #[test]
@@ -291,7 +218,8 @@ fn a_job_whose_rows_cannot_be_hot_trains_without_and_says_why() {
         let folder = tempfile::tempdir().unwrap();
         let count = workers.to_string();
         let size = ["--nproc-per-node", count.as_str()];
-        let mut job = run(emulated, folder.path(), &[&work[..], &size, flags, &LOG].concat());
+        let mut job =
+            run(DEVICE.filter(|_| emulated), folder.path(), &[&work[..], &size, flags, &LOG].concat());
         let (_, said) = completed(folder.path(), &finish(job.spawn().unwrap()), 400);
         assert_eq!(
             said.matches(WARNING).count() as u64,

@@ -2,68 +2,21 @@
 #![allow(clippy::unwrap_used, reason = "a failure here is the test's")]
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::path::Path;
+use std::process::Output;
 
-use antdt::checkpoint::Folder;
-use antdt::report::{Outcome, Report};
+use antdt::report::Report;
 
-/// Bound on any one job here; all take seconds.
-const LIMIT: Duration = Duration::from_secs(240);
+mod devices;
 
-/// What the example needs, besides what the tests are built with.
-fn has_compiler() -> bool {
-    let asked = Command::new("g++").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
-    let has = asked.is_ok_and(|status| status.success());
-    if !has {
-        println!("skipped, not here: no g++");
-    }
-    has
-}
+use devices::{checkpoints, completed, finish, has_compiler, run};
 
 /// Runs a job of the program with the emulated device, or of the one without any. `environment` is the device's.
-fn run(emulated: bool, environment: &[&str], folder: &Path, args: &[&str]) -> Output {
-    let antdt = PathBuf::from(env!("CARGO_BIN_EXE_antdt"));
-    let mut command = match emulated {
-        true => Command::new(antdt.parent().unwrap().join("examples/emulated_gpu")),
-        false => Command::new(antdt),
-    };
-    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("ANTDT_")) {
-        command.env_remove(name);
-    }
-    command.env("XDG_STATE_HOME", env!("CARGO_TARGET_TMPDIR"));
+fn job(emulated: bool, environment: &[&str], folder: &Path, args: &[&str]) -> Output {
+    let log = ["--quiet", "--log", "warn,antdt::worker::lift=info"];
+    let mut command = run(emulated.then_some("emulated_gpu"), folder, &[&log[..], args].concat());
     command.envs(environment.iter().map(|name| (name, "1")));
-    command.args(["run", "--report-dir", folder.to_str().unwrap(), "--quiet"]);
-    command.args(["--log", "warn,antdt::worker::lift=info"]).args(args);
-    let mut child =
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let deadline = Instant::now() + LIMIT;
-    while child.try_wait().unwrap().is_none() {
-        assert!(Instant::now() < deadline, "waited in vain for the end of a job");
-        std::thread::park_timeout(Duration::from_millis(10));
-    }
-    child.wait_with_output().unwrap()
-}
-
-/// All numbers of each checkpoint that was kept, to the bit, by the samples behind it.
-fn checkpoints(report_dir: &Path) -> BTreeMap<u64, Vec<u32>> {
-    let folder = Folder::open(report_dir.join("run/checkpoints")).unwrap();
-    let mut all = BTreeMap::new();
-    // One that a worker was writing when its epoch was over has no manifest.
-    for found in folder.list().unwrap().into_iter().filter(|found| found.manifest.is_ok()) {
-        let checkpoint = folder.open_checkpoint(found.checkpoint).unwrap();
-        let mut bits = Vec::new();
-        for portion in checkpoint.portions() {
-            let portion = portion.unwrap();
-            let tables =
-                portion.tables.iter().flat_map(|table| std::iter::once(&table.values).chain(&table.state));
-            let parts = std::iter::once(&portion.dense).chain(&portion.dense_state).chain(tables);
-            bits.extend(parts.flatten().map(|number| number.to_bits()));
-        }
-        all.insert(checkpoint.manifest().ledger.acked, bits);
-    }
-    all
+    finish(command.spawn().unwrap())
 }
 
 /// A job that trained all of its samples: its report, what it said, and its checkpoints.
@@ -76,13 +29,8 @@ fn trained(emulated: bool, environment: &[&str], args: &[&str]) -> (Report, Stri
     let rule = ["--weight-decay", "0.003", "--learning-rate", "0.01"];
     let folder = tempfile::tempdir().unwrap();
     let output =
-        run(emulated, environment, folder.path(), &[&fixed[..], &kept, &often, &rule, args].concat());
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "{args:?}: {said}");
-    let text = std::fs::read_to_string(folder.path().join("report.json")).unwrap();
-    let report: Report = serde_json::from_str(&text).unwrap();
-    assert_eq!(report.outcome, Outcome::Completed);
-    assert!(report.samples.is_exact() && report.samples.committed == 800, "{:?}", report.samples);
+        job(emulated, environment, folder.path(), &[&fixed[..], &kept, &often, &rule, args].concat());
+    let (report, said) = completed(folder.path(), &output, 800);
     (report, said, checkpoints(folder.path()))
 }
 
@@ -168,7 +116,7 @@ fn a_strict_device_notices_a_gradient_that_is_copied_to_the_host() {
     let flags = ["--workload", "gpu-mlp", "--nproc-per-node", "2", "--global-batch-size", "40"];
     let data = ["--data", "synthetic:400", "--max-restarts", "0"];
     let environment = ["EMULATED_GPU_STRICT", "EMULATED_GPU_ALONE"];
-    let output = run(true, &environment, folder.path(), &[&flags[..], &data].concat());
+    let output = job(true, &environment, folder.path(), &[&flags[..], &data].concat());
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success(), "{said}");
     assert!(said.contains("a gradient was to be copied to the host"), "{said}");
