@@ -97,6 +97,30 @@ macro_rules! with_type {
 #[cfg(feature = "runtime")]
 pub(crate) use with_type;
 
+/// Evaluates an expression with `$E` as the float that `$element` names, and another one for what is no float.
+#[cfg(feature = "runtime")]
+macro_rules! with_float {
+    ($element:expr, $E:ident => $with:expr, else => $without:expr) => {{
+        use $crate::element::ElementType;
+        macro_rules! with {
+            ($type:ty) => {{
+                type $E = $type;
+                $with
+            }};
+        }
+        match $element {
+            ElementType::F32 => with!(f32),
+            ElementType::F64 => with!(f64),
+            ElementType::F16 => with!(half::f16),
+            ElementType::Bf16 => with!(half::bf16),
+            ElementType::I32 | ElementType::I64 | ElementType::U8 => $without,
+        }
+    }};
+}
+
+#[cfg(feature = "runtime")]
+pub(crate) use with_float;
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -199,11 +199,31 @@ pub trait Communicator: Send {
     /// Replaces `data` by `Σ wᵢ xᵢ / Σ wᵢ` over all members: the mean over all samples if each member's
     /// `data` is the mean over its own `weight` samples. A member of weight 0 adds nothing, whatever its data
     /// hold, and gets the mean like the others. If all weights are 0, `data` stay as they were and the result
-    /// says so.
+    /// says so. A half type is weighed and summed as `f32`, and its mean is rounded once.
     ///
     /// # Errors
-    /// See [`CollectiveError`]; also if the weight is negative or not finite. `data` are then as they were.
-    fn weighted_mean(&mut self, data: &mut [f32], weight: f64) -> Result<WeightedMean, CollectiveError>;
+    /// See [`CollectiveError`]; also if the weight is negative or not finite, and for the mean of integers.
+    /// `data` are then as they were.
+    fn weighted_mean<E: Element>(
+        &mut self,
+        data: &mut [E],
+        weight: f64,
+    ) -> Result<WeightedMean, CollectiveError>
+    where
+        Self: Sized,
+    {
+        self.weighted_mean_elements(ElementsMut::of(data), weight)
+    }
+
+    /// Averages elements of any type, as [`weighted_mean`](Self::weighted_mean) does.
+    ///
+    /// # Errors
+    /// As [`weighted_mean`](Self::weighted_mean).
+    fn weighted_mean_elements(
+        &mut self,
+        data: ElementsMut<'_>,
+        weight: f64,
+    ) -> Result<WeightedMean, CollectiveError>;
 }
 
 /// A [`Communicator::broadcast_into`] by way of a [`Communicator::broadcast`].
@@ -298,8 +318,12 @@ macro_rules! forward {
                 $inner.barrier()
             }
 
-        fn weighted_mean(&mut $self, data: &mut [f32], weight: f64) -> Result<WeightedMean, CollectiveError> {
-                $inner.weighted_mean(data, weight)
+        fn weighted_mean_elements(
+                &mut $self,
+                data: ElementsMut<'_>,
+                weight: f64,
+            ) -> Result<WeightedMean, CollectiveError> {
+                $inner.weighted_mean_elements(data, weight)
             }
     };
 }

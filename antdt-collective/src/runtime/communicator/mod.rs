@@ -31,7 +31,7 @@ pub(in crate::runtime) use slices::slice_len;
 use super::region::Region;
 use super::transport::{Exchange, Transfer, Transport};
 use crate::element::{Element, ElementType};
-use crate::elements::{Elements, ElementsMut, with_type};
+use crate::elements::{Elements, ElementsMut, with_float, with_type};
 use crate::error::CollectiveError;
 use crate::frame::{Operation, OperationKind, Tag};
 use crate::group::Group;
@@ -42,7 +42,7 @@ use crate::schedule::{
     Algorithm, AllToAll, BinomialBroadcast, ChainBroadcast, Choice, CostModel, DirectScatter, Dissemination,
     Gather, Hierarchical, RingScatter, Scatter, Schedule, select_all_gather, spans_of, split_even,
 };
-use crate::weighted::{self, WeightedMean};
+use crate::weighted::{Weighed, WeightedMean};
 
 /// Bytes passed on at a time in a broadcast. Shorter ones fill the chain sooner; each costs a round.
 const BROADCAST_SEGMENT: usize = 1 << 20;
@@ -205,7 +205,7 @@ impl<T: Transport> ScheduledCommunicator<T> {
             return Err(self.refuse(what.to_owned()));
         }
         if op == ReduceOp::Mean && !E::DIVIDES {
-            return Err(self.refuse(format!("a mean of {}; add them up and divide as you need it", E::TYPE)));
+            return Err(self.refuse(no_mean_of(E::TYPE)));
         }
         let operation = Operation { kind, element: E::TYPE, op, algorithm, root: Rank(0), len: len as u64 };
         Ok(self.begin(operation, len * size_of::<E>()))
@@ -257,7 +257,8 @@ impl<T: Transport> ScheduledCommunicator<T> {
             // As in `make`.
             self.meet(&call)?;
         }
-        self.in_place(call, way, data, |this, call, piece| this.reduce_piece(call, way, piece, op))
+        let slice = self.slice_len::<E>(way, data.len());
+        self.in_place(call, slice, data, |this, call, piece| this.reduce_piece(call, way, piece, op))
     }
 
     // The result where the operand was.
@@ -844,13 +845,27 @@ impl<T: Transport> Communicator for ScheduledCommunicator<T> {
         self.meet(&call)
     }
 
-    fn weighted_mean(&mut self, data: &mut [f32], weight: f64) -> Result<WeightedMean, CollectiveError> {
+    fn weighted_mean_elements(
+        &mut self,
+        data: ElementsMut<'_>,
+        weight: f64,
+    ) -> Result<WeightedMean, CollectiveError> {
+        let element = data.element();
+        with_float!(element, E => self.average::<E>(data.slice(), weight), else => {
+            Err(self.refuse(no_mean_of(element)))
+        })
+    }
+}
+
+impl<T: Transport> ScheduledCommunicator<T> {
+    fn average<E: Weighed>(&mut self, data: &mut [E], weight: f64) -> Result<WeightedMean, CollectiveError> {
         if !weight.is_finite() || weight < 0.0 {
             return Err(self.refuse(format!("a weight of {weight}; it must be finite and not negative")));
         }
-        let way = self.way(size_of_val(data));
+        // What goes over the network are the sums.
+        let way = self.way(data.len() * size_of::<E::Sum>());
         let call =
-            self.begin_reduce::<f32>(OperationKind::AllReduce, way.code(), data.len(), ReduceOp::Mean)?;
+            self.begin_reduce::<E>(OperationKind::AllReduce, way.code(), data.len(), ReduceOp::Mean)?;
         // Weights of all members are known before any of their values: they are those of every chunk.
         let weights = self.numbers(&call, weight.to_bits())?;
         let total: f64 = weights.iter().map(|bits| f64::from_bits(*bits)).sum();
@@ -859,16 +874,18 @@ impl<T: Transport> Communicator for ScheduledCommunicator<T> {
             return Ok(WeightedMean::NoWeight);
         }
         let alone = self.world() == 1;
-        self.in_place(then(call), way, data, |this, call, piece| {
-            weighted::weigh(piece, weight);
-            if !alone {
-                this.reduce_piece(call, way, piece, ReduceOp::Sum)?;
-            }
-            weighted::unweigh(piece, total);
-            Ok(())
+        let slice = self.slice_len::<E::Sum>(way, data.len());
+        self.in_place(then(call), slice, data, |this, call, piece| {
+            E::average(piece, weight, total, |sums| {
+                if alone { Ok(()) } else { this.reduce_piece(call, way, sums, ReduceOp::Sum) }
+            })
         })?;
         Ok(WeightedMean::Averaged { total })
     }
+}
+
+fn no_mean_of(element: ElementType) -> String {
+    format!("a mean of {element}; add them up and divide as you need it")
 }
 
 #[cfg(test)]

@@ -53,15 +53,15 @@ impl<T: Transport> ScheduledCommunicator<T> {
         }
     }
 
-    /// Has `reduce` reduce `data` where they lie, one slice after the other; if anything fails, they are as they were.
+    /// Has `reduce` reduce `data` where they lie, one slice of so many elements after the other; if anything fails, they are
+    /// as they were.
     pub(super) fn in_place<E: Element>(
         &mut self,
         mut call: Exchange,
-        way: Way<'_>,
+        slice: usize,
         data: &mut [E],
         mut reduce: impl FnMut(&mut Self, &mut Exchange, &mut [E]) -> Result<(), CollectiveError>,
     ) -> Result<(), CollectiveError> {
-        let slice = self.slice_len::<E>(way, data.len());
         let streams = size_of_val(data) >= LOG_STREAM_MIN_BYTES;
         self.with_target(data.len(), |this, log| {
             let (mut logged, mut result) = (0, Ok(()));

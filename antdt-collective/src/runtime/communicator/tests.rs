@@ -17,6 +17,10 @@ fn a_wrong_weight_or_root_fails_on_all_members_and_changes_nothing() {
         });
         assert!(results.iter().all(Result::is_err), "{results:?}");
     }
+    on_all(mem_members(2).0, PATIENT, |_, communicator| {
+        let error = communicator.weighted_mean(&mut [1_i32], 1.0).unwrap_err();
+        assert!(error.to_string().contains("a mean of i32"), "{error}");
+    });
     let results =
         on_all(mem_members(2).0, PATIENT, |_, communicator| communicator.broadcast(Rank(2), &mut Vec::new()));
     assert!(results.iter().all(Result::is_err));

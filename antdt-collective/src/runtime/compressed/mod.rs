@@ -90,11 +90,10 @@ impl Compressor {
         if total[0] == 0.0 {
             return Ok(WeightedMean::NoWeight);
         }
-        let mut sums = gradient.to_vec();
-        weighted::weigh(&mut sums, weight);
+        let mut sums = vec![0.0; gradient.len()];
+        weighted::weigh(gradient, weight, &mut sums);
         self.all_reduce(communicator, &mut sums)?;
-        weighted::unweigh(&mut sums, total[0]);
-        gradient.copy_from_slice(&sums);
+        weighted::unweigh(&sums, total[0], gradient);
         Ok(WeightedMean::Averaged { total: total[0] })
     }
 }

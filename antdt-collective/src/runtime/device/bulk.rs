@@ -22,9 +22,9 @@ pub(in crate::runtime) enum Job<'a> {
     OnDevice { element: ElementType, op: ReduceOp, from: DevicePlace, into: DevicePlace, len_bytes: usize },
     /// The part of it of this member, the rank `me`: the spans, in elements, are those of all ranks.
     ReduceScatter { element: ElementType, op: ReduceOp, data: &'a [u8], spans: &'a [Span], me: usize },
-    /// The mean of all members' values, each with its member's weight; the weights are by rank, and not all 0.
+    /// The mean of all members' floats, each with its member's weight; the weights are by rank, and not all 0.
     /// `me` is this member's rank.
-    Weighted { data: &'a [f32], weights: &'a [f64], me: usize, total: f64 },
+    Weighted { element: ElementType, data: &'a [u8], weights: &'a [f64], me: usize, total: f64 },
     /// Messages between members, each with the peer's rank. The result holds those received, in their order.
     Exchange { sends: &'a [(u32, &'a [u8])], receives: &'a [(u32, usize)] },
     /// The bytes of `root`, so many; `data` is empty elsewhere.

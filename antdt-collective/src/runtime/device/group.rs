@@ -197,7 +197,7 @@ impl<C: Bulk + 'static> DeviceGroup<C> {
             return if halves.parts().1.len() == halves.len_bytes() { ON_HOST } else { UNREACHABLE };
         };
         let (from, into) = (live.place(), spare.place());
-        let divides = op != ReduceOp::Mean || with_type!(element, E => E::DIVIDES);
+        let divides = op != ReduceOp::Mean || divides(element);
         let reached = self.comm.as_mut().is_some_and(|comm| comm.reaches(&from) && comm.reaches(&into));
         if divides && reached { ON_DEVICE } else { UNREACHABLE }
     }
@@ -246,6 +246,11 @@ impl<C: Bulk + 'static> DeviceGroup<C> {
     fn world(&self) -> u32 {
         self.below.group().world()
     }
+}
+
+/// Whether there are means of such elements.
+fn divides(element: ElementType) -> bool {
+    with_type!(element, E => E::DIVIDES)
 }
 
 /// Divides the elements of a sum, where a mean was asked for.
@@ -580,19 +585,20 @@ impl<C: Bulk + 'static> Communicator for DeviceGroup<C> {
         self.below.barrier()
     }
 
-    fn weighted_mean(&mut self, data: &mut [f32], weight: f64) -> Result<WeightedMean, CollectiveError> {
+    fn weighted_mean_elements(
+        &mut self,
+        mut data: ElementsMut<'_>,
+        weight: f64,
+    ) -> Result<WeightedMean, CollectiveError> {
         self.check()?;
-        let refused = !weight.is_finite() || weight < 0.0;
-        if refused || !self.is_bulk(size_of_val(data)) {
-            return self.below.weighted_mean(data, weight);
+        let (element, len_bytes) = (data.element(), data.bytes().len());
+        let refused = !weight.is_finite() || weight < 0.0 || !divides(element);
+        if refused || !self.is_bulk(len_bytes) {
+            return self.below.weighted_mean_elements(data, weight);
         }
-        let len = size_of_val(data) as u64;
-        let call = Operation {
-            element: ElementType::F32,
-            op: ReduceOp::Mean,
-            len,
-            ..Operation::plain(OperationKind::AllReduce)
-        };
+        let len = len_bytes as u64;
+        let call =
+            Operation { element, op: ReduceOp::Mean, len, ..Operation::plain(OperationKind::AllReduce) };
         let said = self.agree(call, &[weight.to_bits()])?;
         let weights: Vec<f64> = said.iter().map(|words| f64::from_bits(words[0])).collect();
         let total: f64 = weights.iter().sum();
@@ -600,12 +606,12 @@ impl<C: Bulk + 'static> Communicator for DeviceGroup<C> {
             self.conclude(|| None)?;
             return Ok(WeightedMean::NoWeight);
         }
-        let mut made = vec![0.0_f32; data.len()];
-        let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut made);
-        let job = Job::Weighted { data, weights: &weights, me: self.me() as usize, total };
-        self.run(&job, |result| bytes.copy_from_slice(result))?;
-        self.conclude(|| Some(bytemuck::cast_slice(&made).to_vec()))?;
-        data.copy_from_slice(&made);
+        let mut made = vec![0; len_bytes];
+        let (me, bytes) = (self.me() as usize, data.bytes());
+        let job = Job::Weighted { element, data: bytes, weights: &weights, me, total };
+        self.run(&job, |result| made.copy_from_slice(result))?;
+        self.conclude(|| Some(made.clone()))?;
+        bytes.copy_from_slice(&made);
         Ok(WeightedMean::Averaged { total })
     }
 }

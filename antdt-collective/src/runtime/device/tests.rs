@@ -14,7 +14,7 @@ use super::backend::DeviceBackend;
 use super::bulk::{Bulk, BulkError, Job, Library, Patience};
 use super::group::BULK_MIN_BYTES;
 use crate::device::{Abilities, HeldComms, Statement, Stop, Terms};
-use crate::elements::{ElementsMut, with_type};
+use crate::elements::{ElementsMut, with_float, with_type};
 use crate::error::CollectiveError;
 use crate::group::{Group, Member};
 use crate::kernel;
@@ -26,7 +26,7 @@ use crate::runtime::testing::{PATIENT, abort_handles, at_once, holder, loopback_
 use crate::runtime::transport::{Listener, REGISTRY};
 use crate::runtime::{AbortHandle, Communicator, CommunicatorConfig};
 use crate::schedule::split_even;
-use crate::weighted::{self, WeightedMean};
+use crate::weighted::{self, Weighed, WeightedMean};
 
 /// Elements of a call that goes over the library.
 pub(in crate::runtime) const LONG: usize = BULK_MIN_BYTES / 4;
@@ -247,17 +247,18 @@ impl Bulk for ThreadComm {
                 });
             }
             Job::OnDevice { .. } => unreachable!("it reaches no memory of a GPU"),
-            Job::Weighted { data, weights, me, total } => {
-                let mut weighed = data.to_vec();
-                weighted::weigh(&mut weighed, weights[*me]);
+            Job::Weighted { element, data, weights, me, total } => with_float!(*element, E => {
+                type Sum = <E as Weighed>::Sum;
+                let mut weighed = vec![Sum::default(); data.len() / size_of::<E>()];
+                weighted::weigh::<E>(bytemuck::cast_slice(data), weights[*me], &mut weighed);
                 let blocks = self.exchange(self.all(bytemuck::cast_slice(&weighed)), &everyone, patience)?;
-                let mut sum = vec![0.0; data.len()];
+                let (mut sum, mut mean) = (vec![Sum::default(); weighed.len()], vec![E::default(); weighed.len()]);
                 for block in &blocks {
-                    kernel::reduce_bytes::<f32>(ReduceOp::Sum, &mut sum, block);
+                    kernel::reduce_bytes::<Sum>(ReduceOp::Sum, &mut sum, block);
                 }
-                weighted::unweigh(&mut sum, *total);
-                self.keep(bytemuck::cast_slice(&sum));
-            }
+                weighted::unweigh(&sum, *total, &mut mean);
+                self.keep(bytemuck::cast_slice(&mean));
+            }, else => unreachable!("integers have no mean")),
             Job::Exchange { sends, receives } => {
                 let messages = sends.iter().map(|(rank, bytes)| (*rank, bytes.to_vec())).collect();
                 let from: Vec<u32> = receives.iter().map(|(rank, _)| *rank).collect();
@@ -397,6 +398,15 @@ pub(in crate::runtime) fn every_collective(group: &mut Box<dyn ProcessGroup>) {
     let share = 0.75 * (world - 1) as f32;
     assert!(weighed.iter().enumerate().all(|(at, value)| *value == (at % 7) as f32 + share));
     assert_eq!(group.weighted_mean(&mut weighed, 0.0).unwrap(), WeightedMean::NoWeight);
+    // Halves are averaged as their wide values are: here exactly.
+    let halves = |of: fn(f32) -> f32| -> Vec<half::bf16> {
+        (0..2 * len).map(|at| half::bf16::from_f32(of((at % 7) as f32))).collect()
+    };
+    let mut averaged = halves(|value| value);
+    let factor = half::bf16::from_f32(if me == world - 1 { 4.0 } else { 1.0 });
+    averaged.iter_mut().for_each(|value| *value *= factor);
+    assert_eq!(group.weighted_mean(&mut averaged, weight).unwrap(), WeightedMean::Averaged { total: 4.0 });
+    assert_eq!(averaged, halves(|value| value * 3.25));
     let mut most = vec![me as i64; len];
     group.all_reduce(&mut most, ReduceOp::Max).unwrap();
     assert_eq!(most, vec![world as i64 - 1; len]);
@@ -436,9 +446,9 @@ fn every_collective_gives_over_the_library_what_it_gives_over_messages() {
         every_collective(&mut group);
         group.leave();
     });
-    // Eleven calls over the library, in each of which every member put something.
+    // Twelve calls over the library, in each of which every member put something.
     let tables = meeting.tables.lock().unwrap();
-    assert_eq!(tables[&0].len(), 3 * 11, "{:?}", tables[&0].keys());
+    assert_eq!(tables[&0].len(), 3 * 12, "{:?}", tables[&0].keys());
 }
 
 // Goes through these groups of a few, of which each reduces and leaves; all processes wait for each other in between.

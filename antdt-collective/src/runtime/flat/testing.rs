@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::store::{FlatCard, Store};
 use super::{FlatError, FlatMemory, FlatShape};
 use crate::device::{Abilities, Statement, Stop, Terms};
-use crate::element::ElementType;
-use crate::elements::with_type;
+use crate::element::{Element as _, ElementType};
+use crate::elements::{with_float, with_type};
 use crate::error::CollectiveError;
 use crate::kernel;
 use crate::op::ReduceOp;
@@ -23,7 +23,7 @@ use crate::runtime::rows::RowsError;
 use crate::runtime::rows::card::Card;
 use crate::runtime::rows::kernel::{RowKernel, Work};
 use crate::runtime::rows::testing::{HostCard, HostKernels};
-use crate::weighted;
+use crate::weighted::{self, Weighed};
 
 /// The emulated GPUs of this process, by identity.
 static GPUS: Mutex<BTreeMap<u128, Arc<Shared>>> = Mutex::new(BTreeMap::new());
@@ -406,14 +406,17 @@ impl Bulk for EmulatedComm {
                 let result = self.combine(element, op, data, below)?;
                 Ok(&result[span.start * size..][..span.len * size])
             }
-            Job::Weighted { data, weights, me, total } => {
-                let mut weighed = data.to_vec();
-                weighted::weigh(&mut weighed, weights[me]);
-                let mine = bytemuck::cast_slice(&weighed);
-                let result = self.combine(ElementType::F32, ReduceOp::Sum, mine, below)?;
-                weighted::unweigh(bytemuck::cast_slice_mut(result), total);
-                Ok(result)
-            }
+            Job::Weighted { element, data, weights, me, total } => with_float!(element, E => {
+                type Sum = <E as Weighed>::Sum;
+                let mut sums = vec![Sum::default(); data.len() / size_of::<E>()];
+                weighted::weigh::<E>(bytemuck::cast_slice(data), weights[me], &mut sums);
+                let mine = bytemuck::cast_slice(&sums);
+                let result = self.combine(Sum::TYPE, ReduceOp::Sum, mine, below)?;
+                sums.copy_from_slice(bytemuck::cast_slice(result));
+                let means = &mut result[..data.len()];
+                weighted::unweigh::<E>(&sums, total, bytemuck::cast_slice_mut(means));
+                Ok(means)
+            }, else => Err(BulkError::Failed("integers have no mean".to_owned()))),
             Job::Exchange { .. } | Job::Broadcast { .. } => {
                 Err(BulkError::Failed("messages do not travel between emulated GPUs".to_owned()))
             }

@@ -144,10 +144,10 @@ impl<'a> Reduction<'a> {
             Job::ReduceScatter { element, op, data, spans, me } => {
                 Some(plain(op, element, data, Some(spans[me])))
             }
-            Job::Weighted { data, weights, total, .. } => Some(Self {
-                kernel: Kernel::WeightedMean,
-                element: ElementType::F32,
-                data: bytemuck::cast_slice(data),
+            Job::Weighted { element, data, weights, total, .. } => Some(Self {
+                kernel: Kernel::WeightedMean(element),
+                element,
+                data,
                 weights,
                 total,
                 part: None,

@@ -318,28 +318,27 @@ pub(super) fn launch(
     let mut places = work.places();
     let (mut world, mut targets) = (count(work.from.len()), count(work.into.len()));
     let (mut start, mut len, mut total) = (work.start as u64, work.len as u64, work.total);
-    let vectors = match work.kernel {
-        Kernel::Reduce(_, element) => work.vectors(size_of_element(element)),
-        Kernel::WeightedMean => 0,
-    };
+    let vectors = work.vectors(size_of_element(work.kernel.element()));
     let pieces = if vectors == 0 { work.len } else { vectors };
     let mut vectors = vectors as u64;
-    let third: *mut c_void = match work.kernel {
-        Kernel::Reduce(..) => (&raw mut vectors).cast(),
-        Kernel::WeightedMean => (&raw mut total).cast(),
-    };
-    let mut arguments: [*mut c_void; 6] = [
+    let mut arguments: [*mut c_void; 7] = [
         (&raw mut places).cast(),
         (&raw mut world).cast(),
         (&raw mut targets).cast(),
-        third,
+        (&raw mut vectors).cast(),
         (&raw mut start).cast(),
         (&raw mut len).cast(),
+        (&raw mut total).cast(),
     ];
+    // Only a weighted mean has the last one.
+    let arguments = match work.kernel {
+        Kernel::Reduce(..) => &mut arguments[..6],
+        Kernel::WeightedMean(_) => &mut arguments[..],
+    };
     let grid = (blocks(pieces, multiprocessors), 1, 1);
     // SAFETY: the arguments are those of the kernel, in its order and of its types, and the call copies them. The memory that
     // it names belongs to windows that their owners keep until the stream has come past it.
-    unsafe { result::launch_kernel(function, grid, (BLOCK, 1, 1), 0, stream, &mut arguments) }
+    unsafe { result::launch_kernel(function, grid, (BLOCK, 1, 1), 0, stream, arguments) }
         .map_err(refused("to start a kernel"))
 }
 

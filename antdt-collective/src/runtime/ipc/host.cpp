@@ -80,9 +80,16 @@ INTEGER(i32, I32)
 INTEGER(i64, I64)
 INTEGER(u8, U8)
 
-extern "C" void weighted_mean_f32(
-    const Places *places, u32 world, u32 targets, double total, u64 start, u64 len, u64 grid) {
-    thread_count = grid;
-    for (thread_now = 0; thread_now < grid; thread_now++)
-        weighted_mean(*places, world, targets, total, start, len);
-}
+#define WEIGHTED(name, type) \
+    WEIGHTED_MEAN(thread_of_weighted_mean_##name, type) \
+    extern "C" void weighted_mean_##name( \
+        const Places *places, u32 world, u32 targets, u64 vectors, u64 start, u64 len, double total, u64 grid) { \
+        thread_count = grid; \
+        for (thread_now = 0; thread_now < grid; thread_now++) \
+            thread_of_weighted_mean_##name(*places, world, targets, vectors, start, len, total); \
+    }
+
+WEIGHTED(f32, F32)
+WEIGHTED(f64, F64)
+WEIGHTED(f16, F16)
+WEIGHTED(bf16, BF16)

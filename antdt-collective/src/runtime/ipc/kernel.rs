@@ -19,8 +19,8 @@ pub(super) const VECTOR: usize = 16;
 pub(super) enum Kernel {
     /// Of elements that all count alike.
     Reduce(ReduceOp, ElementType),
-    /// The mean of `f32` of unequal weight.
-    WeightedMean,
+    /// The mean of floats of unequal weight.
+    WeightedMean(ElementType),
 }
 
 impl Kernel {
@@ -33,20 +33,35 @@ impl Kernel {
         let reductions = pairs
             .filter(|(op, element)| *op != ReduceOp::Mean || !whole(*element))
             .map(|(op, element)| Self::Reduce(op, element));
-        reductions.chain([Self::WeightedMean]).collect()
+        let floats = [ElementType::F32, ElementType::F64, ElementType::F16, ElementType::Bf16];
+        reductions.chain(floats.map(Self::WeightedMean)).collect()
+    }
+
+    /// The type of the elements.
+    pub(super) const fn element(self) -> ElementType {
+        match self {
+            Self::Reduce(_, element) | Self::WeightedMean(element) => element,
+        }
     }
 
     /// Name of its function.
     pub(super) fn name(self) -> String {
         match self {
             Self::Reduce(op, element) => format!("{op}_{element}"),
-            Self::WeightedMean => "weighted_mean_f32".to_owned(),
+            Self::WeightedMean(element) => format!("weighted_mean_{element}"),
         }
     }
 
     /// The options of the compiler that choose it.
     fn options(self) -> Vec<String> {
-        let Self::Reduce(op, element) = self else { return vec!["-DWEIGHTED".to_owned()] };
+        let of_type =
+            |what, element: ElementType| format!("-D{what}_TYPE={}", element.to_string().to_uppercase());
+        let (op, element) = match self {
+            Self::Reduce(op, element) => (op, element),
+            Self::WeightedMean(element) => {
+                return vec![format!("-DWEIGHTED_NAME={}", self.name()), of_type("WEIGHTED", element)];
+            }
+        };
         let whole = matches!(element, ElementType::I32 | ElementType::I64 | ElementType::U8);
         let op = match op {
             ReduceOp::Sum if whole => "WrappingSum",
@@ -59,7 +74,7 @@ impl Kernel {
         };
         vec![
             format!("-DREDUCTION_NAME={}", self.name()),
-            format!("-DREDUCTION_TYPE={}", element.to_string().to_uppercase()),
+            of_type("REDUCTION", element),
             format!("-DREDUCTION_OP={op}"),
         ]
     }

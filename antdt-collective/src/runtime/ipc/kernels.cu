@@ -1,6 +1,6 @@
 // Reductions of the memory of several GPUs or processes, element by element, in order of rank.
 //
-// What they compute is what `Element` in `element.rs` says, to the last bit: half types are widened to float, combined, and
+// What they compute is what `Element` in `element.rs` and `Weighed` in `weighted.rs` say, to the last bit: half types are widened to float, combined, and
 // rounded once per combination, ties to even, and a NaN among their results is always the same one. To be compiled without
 // fused multiply-adds and without flushing of subnormals.
 //
@@ -228,20 +228,71 @@ static DEVICE void reduce(const Places &places, u32 world, u32 targets, u64 vect
     }
 }
 
-// The mean of values of unequal weight: each product is rounded once, from double, and so is the quotient.
-static DEVICE float weighed(float value, double weight) {
-    return weight == 0.0 ? 0.0f : (float)((double)value * weight);
+// The mean of values of unequal weight: each product is rounded once, from double, and so is the quotient. Half types are added
+// up as floats, and rounded once more at the end.
+template <typename T> static DEVICE typename T::Wide weighed(typename T::Store value, double weight) {
+    typedef typename T::Wide Wide;
+    return weight == 0.0 ? (Wide)0.0 : (Wide)((double)T::widen(value) * weight);
 }
 
-static DEVICE void weighted_mean(const Places &places, u32 world, u32 targets, double total, u64 start, u64 len) {
-    for (u64 at = first_thread(); at < len; at += threads()) {
-        float sum = weighed(((const float *)places.from[0])[start + at], places.weights[0]);
-        for (u32 rank = 1; rank < world; rank++) {
-            sum += weighed(((const float *)places.from[rank])[start + at], places.weights[rank]);
+template <typename T> static DEVICE typename T::Store divided(typename T::Wide sum, double total) {
+    return T::narrow((typename T::Wide)((double)sum / total));
+}
+
+template <typename T>
+static DEVICE void weighted_mean(
+    const Places &places, u32 world, u32 targets, u64 vectors, u64 start, u64 len, double total
+) {
+    typedef typename T::Store Store;
+    typedef typename T::Wide Wide;
+    const u32 in_vector = 16 / sizeof(Store);
+    union Lanes {
+        Vector vector;
+        Store lanes[in_vector];
+    };
+    for (u64 at = first_thread(); at < vectors; at += threads()) {
+        Lanes first;
+        first.vector = load((const void *)places.from[0], at + start * sizeof(Store) / 16);
+        Wide sums[in_vector];
+#pragma unroll
+        for (u32 lane = 0; lane < in_vector; lane++) {
+            sums[lane] = weighed<T>(first.lanes[lane], places.weights[0]);
         }
-        sum = (float)((double)sum / total);
+        for (u32 rank = 1; rank < world; rank += AHEAD) {
+            Lanes next[AHEAD];
+#pragma unroll
+            for (u32 ahead = 0; ahead < AHEAD; ahead++) {
+                if (rank + ahead < world) {
+                    next[ahead].vector = load((const void *)places.from[rank + ahead], at + start * sizeof(Store) / 16);
+                }
+            }
+#pragma unroll
+            for (u32 ahead = 0; ahead < AHEAD; ahead++) {
+                if (rank + ahead < world) {
+                    double weight = places.weights[rank + ahead];
+#pragma unroll
+                    for (u32 lane = 0; lane < in_vector; lane++) {
+                        sums[lane] += weighed<T>(next[ahead].lanes[lane], weight);
+                    }
+                }
+            }
+        }
+        Lanes mean;
+#pragma unroll
+        for (u32 lane = 0; lane < in_vector; lane++) {
+            mean.lanes[lane] = divided<T>(sums[lane], total);
+        }
         for (u32 target = 0; target < targets; target++) {
-            ((float *)places.into[target])[start + at] = sum;
+            store((void *)places.into[target], at + start * sizeof(Store) / 16, mean.vector);
+        }
+    }
+    for (u64 at = vectors * in_vector + first_thread(); at < len; at += threads()) {
+        Wide sum = weighed<T>(((const Store *)places.from[0])[start + at], places.weights[0]);
+        for (u32 rank = 1; rank < world; rank++) {
+            sum += weighed<T>(((const Store *)places.from[rank])[start + at], places.weights[rank]);
+        }
+        for (u32 target = 0; target < targets; target++) {
+            ((Store *)places.into[target])[start + at] = divided<T>(sum, total);
         }
     }
 }
@@ -255,13 +306,16 @@ static DEVICE void weighted_mean(const Places &places, u32 world, u32 targets, d
         reduce<type, op<type> >(places, world, targets, vectors, start, len); \
     }
 
+#define WEIGHTED_MEAN(name, type) \
+    KERNEL name(const Places places, u32 world, u32 targets, u64 vectors, u64 start, u64 len, double total) { \
+        weighted_mean<type>(places, world, targets, vectors, start, len, total); \
+    }
+
 // One of them is compiled at a time, named by the options of the compiler.
 #ifdef REDUCTION_NAME
 REDUCTION(REDUCTION_NAME, REDUCTION_TYPE, REDUCTION_OP)
 #endif
 
-#ifdef WEIGHTED
-KERNEL weighted_mean_f32(const Places places, u32 world, u32 targets, double total, u64 start, u64 len) {
-    weighted_mean(places, world, targets, total, start, len);
-}
+#ifdef WEIGHTED_NAME
+WEIGHTED_MEAN(WEIGHTED_NAME, WEIGHTED_TYPE)
 #endif

@@ -30,7 +30,7 @@ pub struct Speed {
 }
 
 /// Measures the throughput of a copy on the GPU with this index, and of the kernels that combine two operands
-/// of `len_bytes` bytes: sums of `f32`, `f16` and `bf16`, and the weighted mean. The copy comes first in the
+/// of `len_bytes` bytes: sums and weighted means of `f32`, `f16` and `bf16`. The copy comes first in the
 /// result.
 ///
 /// # Errors
@@ -57,16 +57,12 @@ fn speeds(gpu: &CudaGpu, len_bytes: usize) -> Result<Vec<Speed>, BulkError> {
                     .map_err(refused("a copy"))
             })?,
     }];
-    let reductions = [ElementType::F32, ElementType::F16, ElementType::Bf16];
-    let reductions = reductions.map(|element| Kernel::Reduce(ReduceOp::Sum, element));
-    for kernel in reductions.into_iter().chain([Kernel::WeightedMean]) {
-        let element = match kernel {
-            Kernel::Reduce(_, element) => element,
-            Kernel::WeightedMean => ElementType::F32,
-        };
+    let elements = [ElementType::F32, ElementType::F16, ElementType::Bf16];
+    let sums = elements.map(|element| Kernel::Reduce(ReduceOp::Sum, element));
+    for kernel in sums.into_iter().chain(elements.map(Kernel::WeightedMean)) {
         let (function, weights) = (gpu.function(kernel)?, [1.0, 2.0]);
-        let weights: &[f64] = if kernel == Kernel::WeightedMean { &weights } else { &[] };
-        let (from, into, len) = ([left, right], [into], len_bytes / size_of_element(element));
+        let weights: &[f64] = if matches!(kernel, Kernel::WeightedMean(_)) { &weights } else { &[] };
+        let (from, into, len) = ([left, right], [into], len_bytes / size_of_element(kernel.element()));
         let work = Work { kernel, from: &from, into: &into, weights, total: 3.0, start: 0, len };
         let seconds = fastest(&lane, || launch(function, &work, gpu.context.multiprocessors, lane.stream))?;
         speeds.push(Speed { name: kernel.name(), bytes_per_s: 3.0 * moved / seconds });

@@ -6,9 +6,42 @@ mod processes;
 mod streams;
 
 use super::*;
+use crate::element::Element;
+use crate::kernel;
+use crate::op::ReduceOp;
 use crate::runtime::TransportBackend;
 use crate::runtime::cuda::CompilerError;
 use crate::runtime::transport::REGISTRY;
+use crate::weighted::{self, Weighed};
+
+/// What a reduction of all ranks' operands is on the host.
+fn reduced<E: Element>(op: ReduceOp, operands: &[&[E]]) -> Vec<E> {
+    let mut result = operands[0].to_vec();
+    for operand in &operands[1..] {
+        kernel::reduce(op, &mut result, operand);
+    }
+    if op == ReduceOp::Mean {
+        kernel::divide(&mut result, operands.len() as u32);
+    }
+    result
+}
+
+/// The same of a weighted mean.
+fn weighted_mean<E: Weighed>(operands: &[&[E]], weights: &[f64], total: f64) -> Vec<E> {
+    let products: Vec<Vec<E::Sum>> = operands
+        .iter()
+        .zip(weights)
+        .map(|(operand, weight)| {
+            let mut products = vec![E::Sum::default(); operand.len()];
+            weighted::weigh(operand, *weight, &mut products);
+            products
+        })
+        .collect();
+    let products: Vec<&[E::Sum]> = products.iter().map(Vec::as_slice).collect();
+    let mut means = vec![E::default(); operands[0].len()];
+    weighted::unweigh(&reduced(ReduceOp::Sum, &products), total, &mut means);
+    means
+}
 
 #[test]
 fn a_host_without_a_gpu_or_without_the_compiler_gets_a_typed_error_and_no_panic() {

@@ -6,7 +6,8 @@ use std::sync::mpsc::channel;
 use super::api::{Api, Call, Place, Raw};
 use super::error::NcclError;
 use crate::device::{Statement, Stop, Terms};
-use crate::element::ElementType;
+use crate::element::{Element as _, ElementType};
+use crate::elements::with_float;
 use crate::op::ReduceOp;
 use crate::runtime::cuda::context::Context;
 use crate::runtime::cuda::lane::{ALIGNMENT, END, Lane};
@@ -14,7 +15,7 @@ use crate::runtime::device::bulk::{Bulk, BulkError, Job, Library, Patience, size
 use crate::runtime::process_group::ProcessGroup;
 use crate::runtime::region::DevicePlace;
 use crate::schedule::Span;
-use crate::weighted;
+use crate::weighted::{self, Weighed};
 
 /// The library and the GPU.
 pub(super) struct Nccl {
@@ -205,10 +206,9 @@ impl Bulk for NcclComm {
             false => api.is_done(raw.raw).map(|_| None),
         })?;
         let result = &mut lane.host()[at..at + received];
-        if let Job::Weighted { total, .. } = job {
-            weighted::unweigh(bytemuck::cast_slice_mut(result), *total);
-        }
-        Ok(result)
+        let Job::Weighted { element, total, .. } = job else { return Ok(result) };
+        let means = with_float!(*element, E => weighted::unweigh_bytes::<E>(result, *total), else => 0);
+        Ok(&result[..means])
     }
 }
 
@@ -216,7 +216,10 @@ impl Bulk for NcclComm {
 fn lens(job: &Job<'_>) -> (usize, usize) {
     match job {
         Job::AllReduce { data, .. } => (data.len(), data.len()),
-        Job::Weighted { data, .. } => (size_of_val(*data), size_of_val(*data)),
+        Job::Weighted { element, data, .. } => {
+            let (len, sum) = sums_of(*element, data);
+            (len * size_of_element(sum), len * size_of_element(sum))
+        }
         Job::OnDevice { .. } => (0, 0),
         Job::ReduceScatter { element, data, spans, me, .. } => {
             (data.len(), spans[*me].len * size_of_element(*element))
@@ -228,17 +231,23 @@ fn lens(job: &Job<'_>) -> (usize, usize) {
     }
 }
 
+/// How many sums a weighted mean of these floats has, and of which type.
+fn sums_of(element: ElementType, data: &[u8]) -> (usize, ElementType) {
+    let sum = with_float!(element, E => <E as Weighed>::Sum::TYPE, else => element);
+    (data.len() / size_of_element(element), sum)
+}
+
 fn write_sent(job: &Job<'_>, host: &mut [u8]) {
     match job {
         Job::AllReduce { data, .. } | Job::ReduceScatter { data, .. } | Job::Broadcast { data, .. } => {
             host[..data.len()].copy_from_slice(data);
         }
         Job::OnDevice { .. } => {}
-        Job::Weighted { data, weights, me, .. } => {
-            let weighed: &mut [f32] = bytemuck::cast_slice_mut(&mut host[..size_of_val(*data)]);
-            weighed.copy_from_slice(data);
-            weighted::weigh(weighed, weights[*me]);
-        }
+        Job::Weighted { element, data, weights, me, .. } => with_float!(*element, E => {
+            let (len, sum) = sums_of(*element, data);
+            let products = bytemuck::cast_slice_mut(&mut host[..len * size_of_element(sum)]);
+            weighted::weigh::<E>(bytemuck::cast_slice(data), weights[*me], products);
+        }, else => {}),
         Job::Exchange { sends, .. } => {
             let mut at = 0;
             for (_, bytes) in *sends {
@@ -265,8 +274,9 @@ fn calls(job: &Job<'_>, lane: &Lane, at: usize) -> Vec<Call> {
             let len = len_bytes / size_of_element(*element);
             vec![Call::AllReduce(Place(from.address), Place(into.address), len, *element, *op)]
         }
-        Job::Weighted { data, .. } => {
-            vec![Call::AllReduce(from, into, data.len(), ElementType::F32, ReduceOp::Sum)]
+        Job::Weighted { element, data, .. } => {
+            let (len, sum) = sums_of(*element, data);
+            vec![Call::AllReduce(from, into, len, sum, ReduceOp::Sum)]
         }
         // Parts may differ in length by an element, which the library's own reduce-scatter does not allow.
         Job::ReduceScatter { element, op, spans, .. } => {

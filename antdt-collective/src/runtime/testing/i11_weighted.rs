@@ -1,13 +1,15 @@
 //! I11: a weighted mean is the mean over all samples, wherever they lie.
 
 use antdt_core::Seed;
+use half::{bf16, f16};
 use proptest::prelude::*;
 
 use super::case::for_each;
 use super::members::{Make, PATIENT, on_all};
+use crate::element::Half;
 use crate::runtime::Communicator;
 use crate::runtime::transport::Transport;
-use crate::weighted::WeightedMean;
+use crate::weighted::{Weighed, WeightedMean};
 
 /// Gradients of single samples.
 fn samples(seed: u64, rank: usize, count: u32, len: usize) -> Vec<Vec<f64>> {
@@ -26,7 +28,7 @@ fn mean_of(samples: &[Vec<f64>], len: usize) -> Vec<f32> {
 /// Checks invariant I11: the weighted mean of means equals the mean over the concatenated batch; multiplying
 /// all weights by a power of two changes no bit; a member without samples receives the mean and adds nothing,
 /// whatever its data hold. If all weights are 0, all members keep their data and are told so. All members end
-/// with the same bits.
+/// with the same bits. The mean of a half type is that of the widened values, rounded once.
 ///
 /// # Panics
 /// If the invariant is broken.
@@ -41,10 +43,13 @@ pub fn i11_weighted<T: Transport>(make: &impl Make<T>) {
         let total: f64 = batches.iter().map(|count| f64::from(*count)).sum();
         let results = on_all(make(world).0, PATIENT, |me, communicator| {
             let before = mean_of(&all[me.0 as usize], len);
+            let weight = f64::from(batches[me.0 as usize]);
+            rounds_once::<f16>(communicator, &before, weight);
+            rounds_once::<bf16>(communicator, &before, weight);
             [1.0, 1024.0].map(|factor| {
                 let mut data = before.clone();
-                let weight = f64::from(batches[me.0 as usize]) * factor;
-                let mean = communicator.weighted_mean(&mut data, weight).expect("all members average");
+                let mean =
+                    communicator.weighted_mean(&mut data, weight * factor).expect("all members average");
                 if total == 0.0 {
                     assert_eq!(mean, WeightedMean::NoWeight);
                     assert!(data.iter().all(|value| value.is_nan()), "left as it was");
@@ -77,4 +82,14 @@ pub fn i11_weighted<T: Transport>(make: &impl Make<T>) {
             }
         }
     });
+}
+
+// A mean of halves has the bits of the mean of the wide values, rounded once.
+fn rounds_once<H: Half + Weighed>(communicator: &mut impl Communicator, values: &[f32], weight: f64) {
+    let mut halves: Vec<H> = values.iter().map(|value| H::narrow(*value)).collect();
+    let mut wide: Vec<f32> = halves.iter().map(|half| half.widen()).collect();
+    communicator.weighted_mean(&mut halves, weight).expect("all members average");
+    communicator.weighted_mean(&mut wide, weight).expect("all members average");
+    let rounded: Vec<H> = wide.into_iter().map(H::narrow).collect();
+    assert_eq!(bytemuck::cast_slice::<H, u16>(&halves), bytemuck::cast_slice::<H, u16>(&rounded));
 }

@@ -7,16 +7,16 @@ use half::{bf16, f16};
 use libloading::Library;
 
 use super::super::kernel::{Kernel, Places, RANKS_MAX, TEXT, Work};
+use super::{reduced, weighted_mean};
 use crate::device::Target;
 use crate::element::{Element, ElementType};
-use crate::elements::with_type;
-use crate::kernel;
+use crate::elements::{with_float, with_type};
 use crate::op::ReduceOp;
 use crate::runtime::cuda::CompilerError;
 use crate::runtime::cuda::kernels::{BLOCK, Compiled, blocks};
 use crate::runtime::cuda::nvrtc::Nvrtc;
 use crate::runtime::device::bulk::size_of_element;
-use crate::weighted;
+use crate::weighted::Weighed;
 
 /// The kernels as functions of this process.
 struct Host {
@@ -25,7 +25,7 @@ struct Host {
 }
 
 type Reduce = unsafe extern "C" fn(*const Places, u32, u32, u64, u64, u64, u64);
-type Weighted = unsafe extern "C" fn(*const Places, u32, u32, f64, u64, u64, u64);
+type Weighted = unsafe extern "C" fn(*const Places, u32, u32, u64, u64, u64, f64, u64);
 
 /// Builds the kernels for the processor of this machine; or says what is missing.
 fn host() -> Result<Host, String> {
@@ -60,9 +60,9 @@ impl Host {
                     let function = self.library.get::<Reduce>(&name).unwrap();
                     function(&raw const places, world, targets, vectors as u64, start, len, grid);
                 }
-                Kernel::WeightedMean => {
+                Kernel::WeightedMean(_) => {
                     let function = self.library.get::<Weighted>(&name).unwrap();
-                    function(&raw const places, world, targets, work.total, start, len, grid);
+                    function(&raw const places, world, targets, vectors as u64, start, len, work.total, grid);
                 }
             }
         }
@@ -115,6 +115,56 @@ fn agree<E: Element>(ours: &[E], theirs: &[E]) -> bool {
         .all(|(a, b)| bytemuck::bytes_of(a) == bytemuck::bytes_of(b) || is_nan(a) && is_nan(b))
 }
 
+impl Host {
+    /// Asserts that a kernel makes of elements `start..` of these operands what is expected, whatever the number of threads and
+    /// wherever the operands lie; returns how many elements were compared.
+    fn assert_makes<E: Element>(
+        &self,
+        kernel: Kernel,
+        operands: &[Vec<E>],
+        (weights, total): (&[f64], f64),
+        start: usize,
+        expected: &[E],
+    ) -> usize {
+        let (in_vector, len, mut compared) = (16 / size_of::<E>(), expected.len(), 0);
+        // Aligned, as windows are, and an element behind.
+        for behind in [0, 1] {
+            let placed = |elements: &[E]| {
+                let mut words = vec![0_u128; (size_of_val(elements) + size_of::<E>()).div_ceil(16)];
+                bytemuck::cast_slice_mut::<u128, E>(&mut words)[behind..][..elements.len()]
+                    .copy_from_slice(elements);
+                words
+            };
+            let from: Vec<Vec<u128>> = operands.iter().map(|operand| placed(operand)).collect();
+            let mut into = vec![placed(&vec![E::default(); start + len]); 3];
+            let offset = (behind * size_of::<E>()) as u64;
+            let sources: Vec<u64> = from.iter().map(|words| words.as_ptr() as u64 + offset).collect();
+            let targets: Vec<u64> = into.iter_mut().map(|words| words.as_mut_ptr() as u64 + offset).collect();
+            let work = Work { kernel, from: &sources, into: &targets, weights, total, start, len };
+            let vectors = work.vectors(size_of::<E>());
+            let aligned = behind == 0 && start.is_multiple_of(in_vector);
+            assert_eq!(vectors, if aligned { len / in_vector } else { 0 }, "{kernel:?}");
+            for grid in [1, 7, 4096] {
+                self.run(&work, vectors, grid);
+                let what = || format!("{} of {}, {grid} threads", kernel.name(), operands.len());
+                for words in &mut into {
+                    let all = bytemuck::cast_slice_mut::<u128, E>(words);
+                    assert!(agree(&all[behind + start..][..len], expected), "{}", what());
+                    let mut others = all[..behind + start].iter().chain(&all[behind + start + len..]);
+                    assert!(others.all(|value| *value == E::default()), "{}", what());
+                    all.fill(E::default());
+                    compared += len;
+                }
+            }
+        }
+        compared
+    }
+}
+
+/// One rank, few, more than are loaded at once; ranges with an end, and at an odd place.
+const SHAPES: [(usize, usize, usize); 6] =
+    [(1, 0, 5), (2, 0, 1003), (4, 32, 517), (7, 3, 100), (5, 0, 1024), (6, 16, 0)];
+
 #[test]
 fn every_kernel_computes_what_the_loops_of_the_host_compute() {
     let host = match host() {
@@ -125,76 +175,68 @@ fn every_kernel_computes_what_the_loops_of_the_host_compute() {
     for kernel in Kernel::all() {
         let Kernel::Reduce(op, element) = kernel else { continue };
         with_type!(element, E => {
-            let in_vector = 16 / size_of::<E>();
-            // One rank, few, more than are loaded at once; ranges with an end, and at an odd place.
-            for (world, start, len) in [(1, 0, 5), (2, 0, 1003), (4, 32, 517), (7, 3, 100), (5, 0, 64 * in_vector)] {
+            for (world, start, len) in SHAPES {
                 let operands = operands::<E>(world, start + len);
-                let mut expected = operands[0][start..].to_vec();
-                for operand in &operands[1..] {
-                    kernel::reduce(op, &mut expected, &operand[start..]);
-                }
-                if op == ReduceOp::Mean {
-                    kernel::divide(&mut expected, world as u32);
-                }
-                // As windows are: aligned.
-                let aligned = |elements: &[E]| {
-                    let mut words = vec![0_u128; (size_of_val(elements)).div_ceil(16)];
-                    bytemuck::cast_slice_mut::<u128, E>(&mut words)[..elements.len()].copy_from_slice(elements);
-                    words
-                };
-                let from: Vec<Vec<u128>> = operands.iter().map(|operand| aligned(operand)).collect();
-                let mut into = vec![aligned(&vec![E::default(); start + len]); 3];
-                let address = |words: &Vec<u128>| words.as_ptr() as u64;
-                let sources: Vec<u64> = from.iter().map(address).collect();
-                let targets: Vec<u64> = into.iter_mut().map(|words| words.as_mut_ptr() as u64).collect();
-                let work = Work {
-                    kernel, from: &sources, into: &targets, weights: &[], total: 0.0, start, len,
-                };
-                let vectors = work.vectors(size_of::<E>());
-                assert_eq!(vectors, if start % in_vector == 0 { len / in_vector } else { 0 }, "{kernel:?}");
-                for grid in [1, 7, 4096] {
-                    host.run(&work, vectors, grid);
-                    for words in &mut into {
-                        let result = &mut bytemuck::cast_slice_mut::<u128, E>(words)[..start + len];
-                        assert!(agree(&result[start..], &expected), "{} of {world}, {grid} threads", kernel.name());
-                        assert!(result[..start].iter().all(|value| *value == E::default()), "{}", kernel.name());
-                        result.fill(E::default());
-                        compared += len;
-                    }
-                }
+                let ranges: Vec<&[E]> = operands.iter().map(|operand| &operand[start..]).collect();
+                let expected = reduced(op, &ranges);
+                compared += host.assert_makes(kernel, &operands, (&[], 0.0), start, &expected);
             }
         });
     }
     println!("{compared} elements compared");
 }
 
+/// Weights of so many ranks: of samples, of none, those that no float has, and those with which products overflow or vanish.
+fn weights(world: usize) -> [Vec<f64>; 4] {
+    let of = |some: &[f64]| some.iter().copied().cycle().take(world).collect();
+    [of(&[3.0, 0.0, 128.0, 5.0]), of(&[0.1, 1e9, 0.0, 7.3]), of(&[1e38, 1e300]), of(&[1e-38, 1e-300])]
+}
+
 #[test]
-fn the_kernel_of_weighted_means_weighs_as_the_host_does() {
+fn the_kernels_of_weighted_means_weigh_as_the_host_does() {
     let host = match host() {
         Ok(host) => host,
         Err(why) => return println!("skipped, not here: {why}"),
     };
-    let (len, weights) = (1003, [3.0, 0.0, 0.1, 1e9]);
-    // The member of weight 0 has NaNs.
-    let operand = |rank: usize| -> Vec<f32> {
-        (0..len).map(|at| if rank == 1 { f32::NAN } else { (at * (rank + 1)) as f32 / 7.0 - 60.0 }).collect()
-    };
-    let operands: Vec<Vec<f32>> = (0..4).map(operand).collect();
-    let total = weights.iter().sum();
-    let mut expected = vec![0.0; len];
-    for (operand, weight) in operands.iter().zip(weights) {
-        let mut weighed = operand.clone();
-        weighted::weigh(&mut weighed, weight);
-        kernel::reduce(ReduceOp::Sum, &mut expected, &weighed);
+    let mut compared = 0;
+    for kernel in Kernel::all() {
+        let Kernel::WeightedMean(element) = kernel else { continue };
+        with_float!(element, E => {
+            for (world, start, len) in SHAPES {
+                let operands = operands::<E>(world, start + len);
+                let ranges: Vec<&[E]> = operands.iter().map(|operand| &operand[start..]).collect();
+                for weights in weights(world) {
+                    let total = weights.iter().sum();
+                    let expected = weighted_mean(&ranges, &weights, total);
+                    compared += host.assert_makes(kernel, &operands, (&weights, total), start, &expected);
+                }
+            }
+        }, else => panic!("integers have no mean"));
     }
-    weighted::unweigh(&mut expected, total);
-    let mut into = [vec![0.0_f32; len], vec![0.0; len]];
-    let from: Vec<u64> = operands.iter().map(|operand| operand.as_ptr() as u64).collect();
-    let targets = into.each_mut().map(|into| into.as_mut_ptr() as u64);
-    let kernel = Kernel::WeightedMean;
-    let work = Work { kernel, from: &from, into: &targets, weights: &weights, total, start: 0, len };
-    host.run(&work, 0, 100);
-    assert!(into.iter().all(|into| *into == expected));
+    println!("{compared} elements compared");
+}
+
+#[test]
+fn the_kernels_of_weighted_means_take_every_value_of_a_half_type() {
+    fn check<E: Weighed>(host: &Host) {
+        let bits: Vec<u16> = (0..=u16::MAX).collect();
+        // Each value beside one that is far from it.
+        let turned: Vec<u16> = bits.iter().map(|bits| bits.wrapping_mul(40_503).rotate_left(5)).collect();
+        let operands: Vec<Vec<E>> = [&bits, &turned].map(|bits| bytemuck::cast_slice(bits).to_vec()).to_vec();
+        let ranges: Vec<&[E]> = operands.iter().map(Vec::as_slice).collect();
+        for weights in [[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [3.0, 29.0]] {
+            let total = weights.iter().sum();
+            let expected = weighted_mean(&ranges, &weights, total);
+            host.assert_makes(Kernel::WeightedMean(E::TYPE), &operands, (&weights, total), 0, &expected);
+        }
+    }
+    match host() {
+        Ok(host) => {
+            check::<f16>(&host);
+            check::<bf16>(&host);
+        }
+        Err(why) => println!("skipped, not here: {why}"),
+    }
 }
 
 #[test]
@@ -222,8 +264,9 @@ fn the_compiler_for_gpus_takes_every_kernel_where_it_is() {
         .unwrap();
     assert_eq!(code[..4], *b"\x7fELF");
     println!("{} kernels for sm_{oldest}, one for sm_{newest}, of {known:?}", Kernel::all().len());
-    let refused = compiler.compile(&Kernel::WeightedMean.source(), Target::Code(1)).unwrap_err().to_string();
-    assert!(refused.starts_with("weighted_mean_f32: nvrtcCompileProgram: "), "{refused}");
+    let kernel = Kernel::WeightedMean(ElementType::Bf16);
+    let refused = compiler.compile(&kernel.source(), Target::Code(1)).unwrap_err().to_string();
+    assert!(refused.starts_with("weighted_mean_bf16: nvrtcCompileProgram: "), "{refused}");
 }
 
 #[test]
@@ -248,5 +291,5 @@ fn a_kernel_is_started_with_as_many_blocks_as_there_is_work_and_room_for() {
     assert_eq!(work(8, &from).vectors(size_of_element(element)), 2);
     assert_eq!(work(4, &from).vectors(2), 0, "it begins within a vector");
     assert_eq!(work(0, &[256, 520]).vectors(2), 0, "an operand is not aligned");
-    assert_eq!(Kernel::all().len(), 4 * 5 + 3 * 4 + 1);
+    assert_eq!(Kernel::all().len(), 4 * 5 + 3 * 4 + 4);
 }

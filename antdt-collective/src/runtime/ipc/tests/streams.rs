@@ -12,9 +12,10 @@ use std::time::Duration;
 use super::super::card::{Card, Gpu, Mark, Window};
 use super::super::comm::Ipc;
 use super::super::kernel::{Kernel, Work};
+use super::{reduced, weighted_mean};
 use crate::device::{Abilities, Statement};
 use crate::element::{Element, ElementType};
-use crate::elements::with_type;
+use crate::elements::{with_float, with_type};
 use crate::error::CollectiveError;
 use crate::kernel;
 use crate::op::ReduceOp;
@@ -23,7 +24,6 @@ use crate::runtime::device::bulk::BulkError;
 use crate::runtime::device::tests::{LONG, Process, addresses, assert_sums, config, every_collective};
 use crate::runtime::testing::{at_once, holder};
 use crate::runtime::{Communicator, CommunicatorConfig, DeviceMemory, DevicePlace, Halves, Region};
-use crate::weighted;
 
 /// Bytes of half a window: calls of `LONG` elements take three pieces, the last of which is short.
 const WINDOW: usize = 112 << 10;
@@ -267,35 +267,26 @@ impl Card for ThreadCard {
                 std::thread::yield_now();
             }
             let mut memory = machine.memory.lock().unwrap();
-            let (op, element) = match kernel {
-                Kernel::Reduce(op, element) => (op, element),
-                Kernel::WeightedMean => (ReduceOp::Sum, ElementType::F32),
-            };
-            with_type!(element, E => {
+            with_type!(kernel.element(), E => {
                 let size = size_of::<E>();
                 let (start, len_bytes) = ((start * size) as u64, len * size);
-                let mut result = vec![E::default(); len];
-                for (rank, place) in from.iter().enumerate() {
+                let operands: Vec<Vec<E>> = from.iter().map(|place| {
                     let mut operand = vec![E::default(); len];
                     let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut operand);
                     bytes.copy_from_slice(at(&mut memory, place + start, len_bytes));
-                    if kernel == Kernel::WeightedMean {
-                        weighted::weigh(bytemuck::cast_slice_mut(bytes), weights[rank]);
-                    }
-                    match rank {
-                        0 => result = operand,
-                        _ => kernel::reduce(op, &mut result, &operand),
-                    }
-                }
-                if op == ReduceOp::Mean {
-                    kernel::divide(&mut result, from.len() as u32);
-                }
-                let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut result);
-                if kernel == Kernel::WeightedMean {
-                    weighted::unweigh(bytemuck::cast_slice_mut(bytes), total);
-                }
+                    operand
+                }).collect();
+                let operands: Vec<&[E]> = operands.iter().map(Vec::as_slice).collect();
+                let result: Vec<E> = match kernel {
+                    Kernel::Reduce(op, _) => reduced(op, &operands),
+                    Kernel::WeightedMean(element) => with_float!(element, F => {
+                        let operands: Vec<&[F]> =
+                            operands.iter().map(|operand| bytemuck::cast_slice(operand)).collect();
+                        bytemuck::cast_slice(&weighted_mean(&operands, &weights, total)).to_vec()
+                    }, else => panic!("integers have no mean")),
+                };
                 for place in &into {
-                    at(&mut memory, place + start, len_bytes).copy_from_slice(bytes);
+                    at(&mut memory, place + start, len_bytes).copy_from_slice(bytemuck::cast_slice(&result));
                 }
             });
         });
