@@ -45,7 +45,8 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 fn check(name: &str) -> Result<(), Box<dyn Error>> {
-    let rule = UpdateRule { decay: 0.003, ..UpdateRule::named(name, 0.02)? };
+    // About the norm of a gradient here: some are clipped.
+    let rule = UpdateRule { decay: 0.003, clip_norm: Some(9.0), ..UpdateRule::named(name, 0.02)? };
     let layout = ParamLayout::dense(DENSE).with_table(TableSpec::new("table", ROWS, DIM, 0.05))?;
     let mut plain = Replica::new(&layout, &rule, Seed(3), vec![0.5; DENSE])?;
     let mut hot = HotReplica::from(plain.clone());

@@ -18,17 +18,21 @@ struct Piece {
 fn pieces(layout: &ParamLayout, range: &Range<usize>) -> Vec<Piece> {
     let mut pieces: Vec<Piece> = Vec::new();
     for (place, group) in layout.ranges() {
-        let (start, end) = (place.start.max(range.start), place.end.min(range.end));
-        if start >= end {
-            continue;
-        }
-        let (start, end) = (start - range.start, end - range.start);
+        let Some(range) = cut(&place, range) else { continue };
         match pieces.last_mut() {
-            Some(last) if (last.kind, last.decays) == (group.kind, group.decays) => last.range.end = end,
-            _ => pieces.push(Piece { range: start..end, kind: group.kind, decays: group.decays }),
+            Some(last) if (last.kind, last.decays) == (group.kind, group.decays) => {
+                last.range.end = range.end
+            }
+            _ => pieces.push(Piece { range, kind: group.kind, decays: group.decays }),
         }
     }
     pieces
+}
+
+/// What `range` has of a place of the flat vector, counted from its start.
+fn cut(place: &Range<usize>, range: &Range<usize>) -> Option<Range<usize>> {
+    let (start, end) = (place.start.max(range.start), place.end.min(range.end));
+    (start < end).then(|| start - range.start..end - range.start)
 }
 
 /// How one step changes a flat vector.
@@ -49,6 +53,8 @@ pub struct DenseParams {
     values: Vec<f32>,
     state: [Vec<f32>; STATE_MAX],
     pieces: Vec<Piece>,
+    /// The groups that have a gradient, each apart: a norm is added up group by group, wherever they lie.
+    trainable: Vec<Range<usize>>,
 }
 
 impl DenseParams {
@@ -65,13 +71,15 @@ impl DenseParams {
     ) -> Self {
         assert_eq!(values.len(), range.len(), "parameters and their place differ in length");
         let kept = |number| if optimizer.state_per_value() > number { values.len() } else { 0 };
-        Self { state: [vec![0.0; kept(0)], vec![0.0; kept(1)]], values, pieces: pieces(layout, &range) }
+        let trainable = layout.ranges().filter(|(_, group)| group.kind == GroupKind::Trainable);
+        let trainable = trainable.filter_map(|(place, _)| cut(&place, &range)).collect();
+        let state = [vec![0.0; kept(0)], vec![0.0; kept(1)]];
+        Self { state, values, pieces: pieces(layout, &range), trainable }
     }
 
-    /// The pieces of a gradient that the optimizer follows: without state groups, of which sums are no gradients.
+    /// The groups of a gradient that the optimizer follows: without state groups, of which sums are no gradients.
     pub(crate) fn trainable<'a>(&'a self, sums: &'a [f32]) -> impl Iterator<Item = &'a [f32]> {
-        let trainable = self.pieces.iter().filter(|piece| piece.kind == GroupKind::Trainable);
-        trainable.map(move |piece| &sums[piece.range.clone()])
+        self.trainable.iter().map(move |range| &sums[range.clone()])
     }
 
     /// Returns the values of the parameters.
@@ -109,7 +117,7 @@ impl DenseParams {
     /// If there are more or fewer than parameters.
     pub(crate) fn apply(&mut self, sums: &[f32], change: &Change<'_>) {
         assert_eq!(self.values.len(), sums.len(), "parameters and gradient differ in length");
-        let Self { values, state: [first, second], pieces } = self;
+        let Self { values, state: [first, second], pieces, trainable: _ } = self;
         for Piece { range, kind, decays } in pieces {
             let (values, sums) = (&mut values[range.clone()], &sums[range.clone()]);
             match kind {
@@ -206,6 +214,10 @@ mod tests {
         let params = DenseParams::new(&Sgd, &layout(), 0..6, vec![0.0; 6]);
         let parts: Vec<&[f32]> = params.trainable(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]).collect();
         assert_eq!(parts.concat(), [1.0, 2.0, 3.0, 4.0]);
+        // Group by group, though neighbours change alike.
+        assert_eq!(parts, [&[1.0, 2.0][..], &[3.0], &[4.0]]);
+        let cut = DenseParams::new(&Sgd, &layout(), 1..3, vec![0.0; 2]);
+        assert_eq!(cut.trainable(&[2.0, 3.0]).collect::<Vec<_>>(), [[2.0], [3.0]]);
     }
 
     #[test]

@@ -12,22 +12,39 @@ pub fn mean_scale(samples: u64) -> f32 {
     if samples == 0 { 0.0 } else { (1.0 / samples as f64) as f32 }
 }
 
+/// Strands that lie beside each other: every so many-th value belongs to the same one. So the additions of one need not wait for
+/// those of another, and neighbouring threads of a GPU read neighbouring values.
+const LANES: usize = 16;
+
+/// Values of a strand.
+const STRAND: usize = 512;
+
 /// Returns the Euclidean norm of a gradient that is given in parts. The same parts in the same order give the
-/// same bits.
+/// same bits, on the host and on a GPU.
 pub fn norm<'a>(parts: impl IntoIterator<Item = &'a [f32]>) -> f64 {
-    // In lanes, so that the additions of one need not wait for those of another.
-    const LANES: usize = 8;
-    let square = |value: &f32| f64::from(*value) * f64::from(*value);
-    let of_part = |part: &[f32]| {
+    norm_of(parts.into_iter().map(square_sum))
+}
+
+/// Returns the norm of a gradient by the [sums of squares](square_sum) of its parts.
+pub(crate) fn norm_of(squares: impl IntoIterator<Item = f64>) -> f64 {
+    squares.into_iter().fold(0.0, |sum, squares| sum + squares).sqrt()
+}
+
+/// Returns the sum of the squares of values, added up in an order that the kernel of `antdt_collective::runtime::flat` has
+/// as well: first the values of each strand, then the strands.
+pub(crate) fn square_sum(values: &[f32]) -> f64 {
+    let mut sum = 0.0_f64;
+    for block in values.chunks(LANES * STRAND) {
         let mut lanes = [0.0_f64; LANES];
-        let chunks = part.chunks_exact(LANES);
-        let rest: f64 = chunks.remainder().iter().map(square).sum();
-        for chunk in chunks {
-            lanes.iter_mut().zip(chunk).for_each(|(lane, value)| *lane += square(value));
+        let add = |(lane, value): (&mut f64, &f32)| *lane += f64::from(*value) * f64::from(*value);
+        let (rounds, rest) = block.as_chunks::<LANES>();
+        for values in rounds {
+            lanes.iter_mut().zip(values).for_each(add);
         }
-        lanes.iter().sum::<f64>() + rest
-    };
-    parts.into_iter().map(of_part).sum::<f64>().sqrt()
+        lanes.iter_mut().zip(rest).for_each(add);
+        lanes.iter().for_each(|lane| sum += lane);
+    }
+    sum
 }
 
 /// Returns the factor that shortens a gradient of norm `norm` to `limit`; 1 if it is not longer.

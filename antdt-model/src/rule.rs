@@ -116,8 +116,13 @@ impl UpdateRule {
         sums: impl IntoIterator<Item = &'a [f32]>,
         scale: f32,
     ) -> UpdateStep {
+        self.next_of(trained, || norm(sums), scale)
+    }
+
+    /// The same step, with the norm of the sums, which is asked for only where gradients are clipped.
+    pub(crate) fn next_of(&self, trained: Trained, norm: impl FnOnce() -> f64, scale: f32) -> UpdateStep {
         let clipped = match self.clip_norm {
-            Some(limit) => clip_factor(limit, norm(sums) * f64::from(scale)),
+            Some(limit) => clip_factor(limit, norm() * f64::from(scale)),
             None => 1.0,
         };
         UpdateStep {

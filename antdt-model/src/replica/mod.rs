@@ -169,14 +169,12 @@ impl Replica {
         Ok(Some(step))
     }
 
-    /// The step of a model whose gradient is not clipped; `None` without samples.
+    /// The step that is taken with sums of which this is the norm; it counts only where gradients are
+    /// [clipped](Self::clips).
     #[cfg(feature = "runtime")]
-    pub(crate) fn step_unclipped(&self, samples: u64) -> Option<UpdateStep> {
-        if samples == 0 {
-            return None;
-        }
-        let step = self.rule.next(self.trained, [], mean_scale(samples));
-        Some(step.at(self.share * self.rule.share_of(samples)))
+    pub(crate) fn step_of(&self, norm: f64, samples: u64) -> UpdateStep {
+        let step = self.rule.next_of(self.trained, || norm, mean_scale(samples));
+        step.at(self.share * self.rule.share_of(samples))
     }
 
     /// Takes the step on rows.
@@ -197,10 +195,10 @@ impl Replica {
         &mut self.dense
     }
 
-    /// The norm to which gradients are clipped.
+    /// Whether gradients are clipped.
     #[cfg(feature = "runtime")]
-    pub(crate) const fn clip_norm(&self) -> Option<f32> {
-        self.rule.clip_norm
+    pub(crate) const fn clips(&self) -> bool {
+        self.rule.clip_norm.is_some()
     }
 
     /// Takes the step on the flat vector, after it was taken on rows. The sums were checked.

@@ -113,16 +113,12 @@ impl HotReplica {
     /// Returns the shape of the memory for this model's flat vector under its optimizer.
     ///
     /// # Errors
-    /// If it must stay in the host's memory, because it is empty, its gradient is clipped, or there is no kernel for the optimizer.
+    /// If it must stay in the host's memory, because it is empty or there is no kernel for the optimizer.
     pub fn flat_shape(&self) -> Result<FlatShape, InvalidValue> {
         let len = self.replica.layout().dense_len();
         if len == 0 {
             let expected = "at least 1 for parameters in the memory of a GPU";
             return Err(InvalidValue::new("dense parameters of the model", len, expected));
-        }
-        if let Some(norm) = self.replica.clip_norm() {
-            let expected = "unset for parameters in the memory of a GPU: norms are computed on the host";
-            return Err(InvalidValue::new("clip norm", norm, expected));
         }
         Ok(FlatShape { len, state_per_value: self.kept_by_kernel("parameters")? })
     }
@@ -270,7 +266,14 @@ impl HotReplica {
             return Err(FlatError::None("the flat vector lies in the host's memory".to_owned()).into());
         };
         lifted.check(&self.replica, dense_sums)?;
-        let Some(step) = self.replica.step_unclipped(samples) else { return Ok(()) };
+        if samples == 0 {
+            return Ok(());
+        }
+        let norm = match self.replica.clips() {
+            true => lifted.norm(&self.replica, dense_sums, &rows.values)?,
+            false => 0.0,
+        };
+        let step = self.replica.step_of(norm, samples);
         let optimizer = self.replica.optimizer();
         match (&mut self.tier, self.replica.only_table_mut()) {
             (Some(tier), Some(table)) => tier.apply(table, rows, step, &*optimizer)?,

@@ -2,7 +2,7 @@
 //!
 //! A [`FlatMemory`] is where gradients stay that a framework computes on a GPU: it has the memory of the buckets in which they are
 //! reduced ([`region`](FlatMemory::region)), copies them there and adds them up, and takes the optimizer's step with their sums. No
-//! gradient goes to the host for any of it. The kernels are those of [`rows`](super::rows), in the same text: they compute what the
+//! gradient goes to the host for any of it, nor for the norm by which gradients are clipped. The kernels are those of [`rows`](super::rows), in the same text: they compute what the
 //! optimizers of the host compute, to the bit, so that members of a group keep the same bits, whichever of them have their parameters
 //! on a GPU.
 //!
@@ -138,6 +138,13 @@ pub trait FlatMemory: Debug + Send + Sync {
     /// # Errors
     /// As [`copy_to`](Self::copy_to).
     fn add(&self, from: u64, to: u64, len: usize) -> Result<(), FlatError>;
+
+    /// Returns the sum of the squares of `len` values at an address, at most as many as the vector has, added up in the order of
+    /// `antdt_model::norm`. The values stay on the GPU; the host gets the sum of each 512 of them.
+    ///
+    /// # Errors
+    /// As [`copy_to`](Self::copy_to).
+    fn square_sum(&self, from: u64, len: usize) -> Result<f64, FlatError>;
 
     /// Applies an optimizer step to the parameters in `place`, with the sums of their gradients at an address.
     /// Parameters that come closer to 0 than `least` become 0.

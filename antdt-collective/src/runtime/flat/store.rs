@@ -9,7 +9,7 @@ use crate::device::RowStep;
 use crate::runtime::region::Region;
 use crate::runtime::rows::RowsError;
 use crate::runtime::rows::card::Card;
-use crate::runtime::rows::kernel::{RowKernel, Work};
+use crate::runtime::rows::kernel::{self, RowKernel, Work};
 
 /// The most parameters, 4 GiB of them: kernels count them, and what is kept of them, in 32 bits.
 const LEN_MAX: usize = 1 << 30;
@@ -28,6 +28,8 @@ pub(in crate::runtime) struct Store<C: FlatCard> {
     shape: FlatShape,
     /// Where the parameters begin; what is kept of them follows.
     values: u64,
+    /// Where the squares of strands are added up.
+    strands: u64,
     inner: Mutex<Inner<C>>,
 }
 
@@ -49,7 +51,8 @@ impl<C: FlatCard> Store<C> {
             return Err(FlatError::None(format!("{what}; 1 to {LEN_MAX} with 2 at most are taken")));
         }
         let values = card.allocate(SIZE * len * (1 + state_per_value))?;
-        Ok(Self { shape, values, inner: Mutex::new(Inner { card, failed: None }) })
+        let strands = card.allocate(size_of::<f64>() * kernel::strands(len))?;
+        Ok(Self { shape, values, strands, inner: Mutex::new(Inner { card, failed: None }) })
     }
 
     /// Does something with the card, and waits for it. A card that failed is used no more.
@@ -188,6 +191,24 @@ impl<C: FlatCard> FlatMemory for Store<C> {
         let count = count.ok_or(FlatError::Length { got: len, due })?;
         self.with(|card| holds(card, to, len))?;
         self.run(RowKernel::AddFlat, &Work { rows: to, packed: from, count, dim: 1, ..Work::default() })
+    }
+
+    fn square_sum(&self, from: u64, len: usize) -> Result<f64, FlatError> {
+        let due = self.shape.len;
+        if len == 0 {
+            return Ok(0.0);
+        }
+        let small = |number: usize| u32::try_from(number).ok().filter(|_| len <= due);
+        let (stride, count) =
+            small(len).zip(small(kernel::strands(len))).ok_or(FlatError::Length { got: len, due })?;
+        let work = Work { rows: self.strands, packed: from, count, dim: 1, stride, ..Work::default() };
+        let mut sums = vec![0.0_f64; count as usize];
+        self.with(|card| {
+            holds(card, from, len)?;
+            card.start(RowKernel::SquaresFlat, &work)?;
+            Ok(card.down(self.strands, bytemuck::cast_slice_mut(&mut sums))?)
+        })?;
+        Ok(sums.into_iter().fold(0.0, |total, sum| total + sum))
     }
 
     fn step(&self, place: Range<usize>, sums: u64, step: &RowStep, least: f32) -> Result<(), FlatError> {

@@ -84,6 +84,10 @@ fn gradients_are_copied_and_added_up_without_the_host() {
     for nothing in [flat.copy(0, 0, 0), flat.add(0, 0, 0), flat.put(&[], 0), flat.set(2..2, 0, 1.0)] {
         nothing.unwrap();
     }
+    assert_eq!(flat.square_sum(0, 0), Ok(0.0));
+    // 4² + 6² + … + 598², and the two that were put there.
+    let squares: f64 = numbers[2..].iter().map(|number| 4.0 * f64::from(*number).powi(2)).sum();
+    assert_eq!(flat.square_sum(sums.address(), 300), Ok(squares + 49.0 + 64.0));
     assert_eq!(gpu.gradients_copied(), 0);
     let error = sums.gradient().unwrap_err().to_string();
     assert!(error.contains("a gradient was to be copied to the host"), "{error}");
@@ -111,6 +115,7 @@ fn what_does_not_fit_is_refused_and_changes_nothing() {
     assert_eq!(flat.read_state([&mut [0.0; 4], &mut []]), length(4, 3));
     assert_eq!(flat.step(2..4, at, &adagrad, 0.0), length(4, 3));
     assert_eq!(flat.add(at, at, 4), length(4, 3));
+    assert_eq!(flat.square_sum(at, 4).map(drop), length(4, 3));
     assert_eq!(flat.step(0..3, at, &SGD, 0.0), Err(FlatError::State { kept: 1, due: 0 }));
     for address in [0, at + 4, u64::MAX - 3] {
         let elsewhere = Err(FlatError::Elsewhere { address });
@@ -119,6 +124,7 @@ fn what_does_not_fit_is_refused_and_changes_nothing() {
         assert_eq!(flat.copy(at, address, 3), elsewhere);
         assert_eq!(flat.copy(address, at, 3), elsewhere);
         assert_eq!(flat.add(at, address, 3), elsewhere);
+        assert_eq!(flat.square_sum(address, 3).map(drop), elsewhere);
         assert_eq!(flat.put(&[0.0; 3], address), elsewhere);
         assert_eq!(flat.copy_to(address), elsewhere);
     }

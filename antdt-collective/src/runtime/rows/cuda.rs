@@ -49,6 +49,7 @@ impl RowKernel {
             Self::MomentumFlat => ["update_flat_momentum", "update_flat<Momentum>"],
             Self::AdagradFlat => ["update_flat_adagrad", "update_flat<Adagrad>"],
             Self::AdamFlat => ["update_flat_adam", "update_flat<Adam>"],
+            Self::SquaresFlat => ["flat_squares", "squares_flat"],
         }
     }
 }
@@ -320,7 +321,7 @@ mod tests {
     use crate::runtime::cuda::CompilerError;
     use crate::runtime::cuda::nvrtc::Nvrtc;
 
-    const ALL: [RowKernel; 12] = [
+    const ALL: [RowKernel; 13] = [
         RowKernel::Gather,
         RowKernel::Scatter,
         RowKernel::Sgd,
@@ -333,6 +334,7 @@ mod tests {
         RowKernel::MomentumFlat,
         RowKernel::AdagradFlat,
         RowKernel::AdamFlat,
+        RowKernel::SquaresFlat,
     ];
 
     #[test]

@@ -32,6 +32,7 @@ static void give(const void *from, size_t len) {
 static void (*const kernels[])(const Work &) = {
     gather, scatter, update<Sgd>, update<Momentum>, update<Adagrad>, update<Adam>,
     add_flat, set_flat, update_flat<Sgd>, update_flat<Momentum>, update_flat<Adagrad>, update_flat<Adam>,
+    squares_flat,
 };
 
 int main() {

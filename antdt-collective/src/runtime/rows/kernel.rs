@@ -26,6 +26,19 @@ pub(in crate::runtime) enum RowKernel {
     MomentumFlat,
     AdagradFlat,
     AdamFlat,
+    /// Sums of the squares of values, strand by strand.
+    SquaresFlat,
+}
+
+/// Strands that lie beside each other (`LANES` in the text).
+const LANES: usize = 16;
+
+/// Values of a strand (`STRAND` in the text).
+const STRAND: usize = 512;
+
+/// Strands of so many values.
+pub(in crate::runtime) const fn strands(len: usize) -> usize {
+    len.div_ceil(LANES * STRAND) * LANES
 }
 
 impl RowKernel {

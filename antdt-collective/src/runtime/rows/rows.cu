@@ -144,6 +144,27 @@ static DEVICE void add_flat(const Work &work) {
     for (u32 at = first_thread(); at < work.count; at += threads()) sums[at] = sums[at] + values[at];
 }
 
+// Strands that lie beside each other, and values of a strand.
+#define LANES 16
+#define STRAND 512
+
+// The squares of each strand of the values at `packed` are added up, in their order; `count` strands, of `stride` values in
+// all. The values lie in blocks of LANES times STRAND, in which each strand has every LANES-th one.
+static DEVICE void squares_flat(const Work &work) {
+    const float *values = (const float *)work.packed;
+    double *sums = (double *)work.rows;
+    for (u32 at = first_thread(); at < work.count; at += threads()) {
+        u32 block = at / LANES * (LANES * STRAND);
+        u32 end = work.stride - block < LANES * STRAND ? work.stride : block + LANES * STRAND;
+        double sum = 0.0;
+#pragma unroll 8
+        for (u32 place = block + at % LANES; place < end; place += LANES) {
+            sum = sum + (double)values[place] * (double)values[place];
+        }
+        sums[at] = sum;
+    }
+}
+
 #ifdef __CUDA_ARCH__
 #define KERNEL extern "C" __global__ void __launch_bounds__(BLOCK)
 #endif
