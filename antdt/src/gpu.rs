@@ -36,6 +36,25 @@ pub fn all() -> Result<Vec<HostGpu>, String> {
     Err("this program is built without feature `cuda`".to_owned())
 }
 
+/// Checks that the built-in models can compute on GPUs of this host: their framework compiles its kernels when it first uses
+/// them, and ends in a panic where it finds no compiler.
+///
+/// # Errors
+/// What this host lacks, in words, with the remedy.
+#[cfg(feature = "cuda")]
+pub fn compiler() -> Result<(), String> {
+    antdt_collective::runtime::cuda::compiler().map_err(|error| error.to_string())
+}
+
+/// Checks that the built-in models can compute on GPUs of this host.
+///
+/// # Errors
+/// Always: this program is built without feature `cuda`.
+#[cfg(not(feature = "cuda"))]
+pub fn compiler() -> Result<(), String> {
+    all().map(drop)
+}
+
 /// Whether the workers of this program can reduce with a library between GPUs. That the transport is known does not say so:
 /// `antdt-collective` may have it for another crate of the program.
 ///

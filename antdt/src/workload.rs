@@ -133,6 +133,7 @@ mod shipped {
 
     use super::{Announce, DATA_EXPECTED, Entry, Opened, Workload};
     use crate::gpu;
+    use crate::job::processor::Place;
     use crate::job::{DataSpec, JobSpec, Processor};
     use crate::resume;
 
@@ -193,6 +194,10 @@ mod shipped {
         workload.cache = spec.cache_dir.clone().map(Cache::at);
         // Of a worker, the job says where this one computes.
         let (place, _) = gpu::place(spec.processor(), 0)?;
+        if let Place::Gpu(_) = place {
+            let lacking = |why| InvalidValue::new("--device", spec.processor(), format!("cpu: {why}"));
+            gpu::compiler().map_err(lacking)?;
+        }
         workload.device = Device::pick(&Processor::from(&place).to_string())
             .map_err(|error| InvalidValue { field: "--device".to_owned(), ..error })?;
         workload.format = spec.format.as_deref().map(str::parse::<Format>).transpose()?;

@@ -62,6 +62,54 @@ fn with_auto_a_job_trains_every_sample_on_what_the_host_has() {
     }
 }
 
+/// A library of the driver, of a host with one GPU.
+#[cfg(feature = "cuda")]
+const DRIVER: &str = r#"
+#include <cstring>
+extern "C" int cuInit(unsigned) { return 0; }
+extern "C" int cuDeviceGetCount(int *count) { *count = 1; return 0; }
+extern "C" int cuDeviceGet(int *device, int at) { *device = at; return 0; }
+extern "C" int cuDeviceGetName(char *name, int len, int) { strncpy(name, "Stand-In 1", len); return 0; }
+extern "C" int cuDeviceTotalMem_v2(size_t *bytes, int) { *bytes = 1 << 30; return 0; }
+"#;
+
+#[cfg(feature = "cuda")]
+#[test]
+fn a_gpu_for_which_nothing_compiles_is_refused_in_one_line_with_the_remedy() {
+    let folder = tempfile::tempdir().unwrap();
+    let (text, driver) = (folder.path().join("driver.cpp"), folder.path().join("libcuda.so.1"));
+    fs::write(&text, DRIVER).unwrap();
+    let built = Command::new("g++").args(["-shared", "-fPIC", "-o"]).arg(&driver).arg(&text).status();
+    if !built.is_ok_and(|built| built.success()) {
+        return println!("skipped, not here: no g++");
+    }
+    fs::copy(&driver, folder.path().join("libcuda.so")).unwrap();
+    for device in ["cuda:0", "auto"] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_antdt"));
+        // Without the folder of a compiler that may be here.
+        command.env("LD_LIBRARY_PATH", folder.path()).env("XDG_STATE_HOME", folder.path());
+        let output = command.args(JOB).args(["--device", device]).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        if !said.contains("libnvrtc") {
+            return println!("skipped, not here: the system has a compiler for GPUs ({said})");
+        }
+        assert_eq!((output.status.code(), said.lines().count()), (Some(2), 1), "{said}");
+        for part in ["--device = ", ": must be cpu: libnvrtc.so cannot be loaded", "LD_LIBRARY_PATH"] {
+            assert!(said.contains(part), "{said}");
+        }
+    }
+    let found = doctor(folder.path());
+    assert!(found.contains("GPUs: ") && found.contains("libnvrtc.so cannot be loaded"), "{found}");
+}
+
+/// What `doctor` prints on a host that has the libraries of a folder.
+#[cfg(feature = "cuda")]
+fn doctor(libraries: &std::path::Path) -> String {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_antdt"));
+    command.env("LD_LIBRARY_PATH", libraries).env("XDG_STATE_HOME", libraries);
+    String::from_utf8(command.arg("doctor").output().unwrap().stdout).unwrap()
+}
+
 #[cfg(not(feature = "nccl"))]
 #[test]
 fn a_command_without_the_feature_refuses_nccl_in_one_line_with_the_remedy() {

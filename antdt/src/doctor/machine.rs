@@ -9,7 +9,9 @@ use std::time::{Duration, Instant, SystemTime};
 
 use antdt_core::text::format_duration;
 
+use crate::gpu::{self, HostGpu};
 use crate::job::JobSpec;
+use crate::job::processor::Processor;
 use crate::{host, net, run_dir};
 
 /// Free memory of `/dev/shm` below which it is noted: containers often begin with 64 MiB, and a gradient is soon larger.
@@ -93,8 +95,28 @@ pub fn look(spec: &JobSpec, dir: Option<&Path>) -> Vec<Finding> {
     ));
     findings.extend([shm(), open_files(), clock()]);
     findings.extend(groups(|path| std::fs::read_to_string(path).ok(), cores()));
-    findings.push(python());
+    findings.extend([gpus(spec.processor(), gpu::all(), gpu::compiler()), python()]);
     findings
+}
+
+/// The GPUs of this host, or why a worker can compute on none.
+fn gpus(wanted: Processor, gpus: Result<Vec<HostGpu>, String>, compiler: Result<(), String>) -> Finding {
+    const WHAT: &str = "GPUs";
+    let list = gpus.and_then(|gpus| compiler.map(|()| gpus)).map(|gpus| {
+        let each = gpus.iter().map(|gpu| format!("{} with {}", gpu.class, bytes(gpu.memory_bytes)));
+        each.collect::<Vec<_>>().join(", ")
+    });
+    match (list, wanted) {
+        (Ok(list), _) => Finding::good(WHAT, list),
+        (Err(why), Processor::Cpu) => Finding::good(
+            WHAT,
+            format!("none that a worker computes on, nor does this job ask for one: {why}"),
+        ),
+        (Err(why), Processor::Auto) => Finding::note(WHAT, format!("workers compute on the CPU: {why}")),
+        (Err(why), Processor::Cuda(_)) => {
+            Finding::fault(WHAT, format!("--device {wanted} has none; choose cpu or auto: {why}"))
+        }
+    }
 }
 
 /// Whether a master can listen and be reached.
@@ -418,6 +440,8 @@ fn bytes(bytes: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use antdt_core::DeviceClass;
+
     use super::*;
 
     #[test]
@@ -448,6 +472,23 @@ mod tests {
             (python_of(Ok(Some(false))), State::Good, "pip install safetensors"),
             (python_of(Ok(None)), State::Note, "did not start"),
         ];
+        let gpu = HostGpu { class: DeviceClass("nvidia-h100".into()), memory_bytes: 80 << 30 };
+        let none = || Err("no driver".to_owned());
+        all.extend([
+            (
+                gpus(Processor::Cpu, Ok(vec![gpu.clone(); 2]), Ok(())),
+                State::Good,
+                "nvidia-h100 with 80.0 GiB, nvidia-h100",
+            ),
+            (gpus(Processor::Cpu, none(), Ok(())), State::Good, "no driver"),
+            (gpus(Processor::Auto, none(), Ok(())), State::Note, "on the CPU: no driver"),
+            (gpus(Processor::Cuda(None), none(), Ok(())), State::Fault, "choose cpu or auto: no driver"),
+            (
+                gpus(Processor::Cuda(Some(0)), Ok(vec![gpu]), Err("no NVRTC".to_owned())),
+                State::Fault,
+                "no NVRTC",
+            ),
+        ]);
         let mut of_group = groups(limited, 4.0).into_iter();
         all.push((of_group.next().unwrap(), State::Note, "1.5 CPUs of the 4"));
         all.push((of_group.next().unwrap(), State::Note, "--pids-limit"));

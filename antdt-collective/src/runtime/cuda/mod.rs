@@ -70,6 +70,14 @@ pub fn gpus() -> Result<Vec<Gpu>, CudaError> {
         .collect()
 }
 
+/// Checks that kernels can be compiled on this host. Training frameworks compile theirs with the same library.
+///
+/// # Errors
+/// If the compiler is not installed, or is too old.
+pub fn compiler() -> Result<(), CompilerError> {
+    nvrtc::Nvrtc::load().map(drop)
+}
+
 /// Whether the driver can be loaded. It is asked before every first call: a missing library makes the calls panic.
 fn driver_is_present() -> bool {
     // SAFETY: opens and closes the driver's library, whose initialisers have no requirements, and calls nothing in it.
