@@ -88,16 +88,24 @@ pub(super) fn resolve(
 ) -> Result<Resolved, CliError> {
     let mut spec = JobSpec::default();
     let mut origins = Origins::default();
+    let flag = |setting: &JobSetting| -> Vec<String> {
+        matches.get_many::<String>(setting.name).into_iter().flatten().cloned().collect()
+    };
+    let variable =
+        |setting: &JobSetting| setting.variable().and_then(|name| env(&name).map(|text| (name, text)));
     let job = matches.get_one::<String>("job").cloned().or_else(|| env("ANTDT_JOB"));
     if let Some(file) = job.map(PathBuf::from) {
-        for (name, line) in job_file::apply(&mut spec, &file)? {
+        let overrides = |name: &str| {
+            let setting = JobSpec::SETTINGS.iter().find(|setting| setting.name == name);
+            setting.is_some_and(|setting| !flag(setting).is_empty() || variable(setting).is_some())
+        };
+        for (name, line) in job_file::apply(&mut spec, &file, overrides)? {
             origins.insert(name, Origin::File(file.clone(), line));
         }
     }
     for setting in JobSpec::SETTINGS {
-        let given: Vec<String> =
-            matches.get_many::<String>(setting.name).into_iter().flatten().cloned().collect();
-        let variable = setting.variable().and_then(|name| env(&name).map(|text| (name, text)));
+        let given = flag(setting);
+        let variable = variable(setting);
         let (values, origin) = match (given.is_empty(), variable) {
             (false, _) => (given, Origin::Flag(setting.flag())),
             (true, Some((name, text))) => match setting.form() {
@@ -245,7 +253,7 @@ fn unset_text(key: &str) -> String {
 fn part_tables(kind: &str, object: &Map<String, Json>, origins: Option<&Origins>) -> String {
     let origin = |name: &str| origins.map(|all| format!("  # {}", all.of(name))).unwrap_or_default();
     let mut text = format!("\n[{kind}]\n");
-    for (name, value) in object.iter().filter(|(_, value)| !value.is_object()) {
+    for (name, value) in object.iter().filter(|(_, value)| !value.is_object() && !value.is_null()) {
         let _ = writeln!(text, "{name} = {}{}", toml_text(value), origin(kind));
     }
     for (part, settings) in object {
@@ -324,8 +332,10 @@ for editors. In a job file, numbers, `true` and `false` are written plainly, all
 brackets; the values of a list are separated by `;` in a variable.
 
 The settings of a policy, an optimizer or a workload stand in a table of their own, such as `[policy.nd]`, `[optimizer.adam]` or
-`[workload.mlp]`; `antdt policies`, `antdt optimizers` and `antdt workloads` list them. A job file with such a table names the
-policy itself by `name` under `[policy]`, or leaves that to the flag; the same holds for the others.
+`[workload.mlp]`; `antdt policies`, `antdt optimizers` and `antdt workloads` list them. A job file with one such table uses its part:
+`[policy.nd]` alone selects the policy `nd`. With several tables of a kind, `name` under `[policy]` says which is used, or the flag or
+variable does; the same holds for the others. A flag, a variable or `name` goes before a table that stands alone. Tables of parts that are not
+used are checked, and have no effect.
 
 | key, and flag without `--` | variable | value | default | what |
 |---|---|---|---|---|

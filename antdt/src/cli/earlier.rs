@@ -77,6 +77,7 @@ fn names(key: &str, value: &Json) -> Vec<String> {
     let Json::Object(parts) = value else { return vec![key.to_owned()] };
     let of_part = |(part, value): (&String, &Json)| match value {
         Json::Object(settings) => settings.keys().map(|name| part_setting(key, part, name)).collect(),
+        Json::Null => Vec::new(),
         _ => vec![key.to_owned()],
     };
     parts.iter().flat_map(of_part).collect()
@@ -111,9 +112,9 @@ mod tests {
         let (mut spec, mut origins) = (JobSpec::default(), Origins::default());
         for (key, value) in given {
             spec.put(key, value).unwrap();
-            names(key, value)
-                .into_iter()
-                .for_each(|name| origins.insert(name, Origin::Flag((*key).to_owned())));
+            // A table that stands alone gives the part, too.
+            let given = names(key, value).into_iter().chain([(*key).to_owned()]);
+            given.for_each(|name| origins.insert(name, Origin::Flag((*key).to_owned())));
         }
         take(&mut spec, &mut origins, Path::new("before"), &before);
         let texts = spec.texts();
@@ -128,6 +129,6 @@ mod tests {
         assert_eq!(resumed(&[]), ["dd", "7s", origin, origin]);
         assert_eq!(resumed(&[("policy", json!("none"))]), ["none", "", "flag policy", "default"]);
         let table = json!({ "nd": { "drain": "9s" } });
-        assert_eq!(resumed(&[("policy", table)]), ["nd", "9s", "default", "flag policy"]);
+        assert_eq!(resumed(&[("policy", table)]), ["nd", "9s", "flag policy", "flag policy"]);
     }
 }

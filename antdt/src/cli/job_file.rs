@@ -13,15 +13,27 @@ use toml::de::{DeString, DeTable, ValueDeserializer};
 use super::CliError;
 use super::config::part_setting;
 use crate::job::JobSpec;
+use crate::job::tables::PartKind;
 
 /// Reads the file's settings into `spec`. Returns the line of each, also of the settings of parts, such as `policy.nd.drain`.
-pub(super) fn apply(spec: &mut JobSpec, file: &Path) -> Result<BTreeMap<String, usize>, CliError> {
+///
+/// `overrides` tells whether a flag or a variable sets a setting anyway; of several tables such as `[policy.nd]` the file need not
+/// choose then.
+pub(super) fn apply(
+    spec: &mut JobSpec,
+    file: &Path,
+    overrides: impl Fn(&str) -> bool,
+) -> Result<BTreeMap<String, usize>, CliError> {
     let text = fs::read_to_string(file)
         .map_err(|error| CliError::new(format!("--job = {}: {error}; name a TOML file", file.display())))?;
-    apply_text(spec, &text).map_err(|error| CliError::new(format!("{}: {error}", file.display())))
+    apply_text(spec, &text, overrides).map_err(|error| CliError::new(format!("{}: {error}", file.display())))
 }
 
-fn apply_text(spec: &mut JobSpec, text: &str) -> Result<BTreeMap<String, usize>, CliError> {
+fn apply_text(
+    spec: &mut JobSpec,
+    text: &str,
+    overrides: impl Fn(&str) -> bool,
+) -> Result<BTreeMap<String, usize>, CliError> {
     let refused = |error: toml::de::Error| CliError::new(located(text, error.span(), error.message()));
     let line_of = |key: &Spanned<DeString<'_>>| {
         let start = key.span().start.min(text.len());
@@ -31,12 +43,16 @@ fn apply_text(spec: &mut JobSpec, text: &str) -> Result<BTreeMap<String, usize>,
     for (key, value) in DeTable::parse(text).map_err(refused)?.get_ref() {
         let line = line_of(key);
         let json = Json::deserialize(ValueDeserializer::from(value.clone())).map_err(refused)?;
-        let name = put(spec, key.get_ref(), &json)
+        let name = put(spec, key.get_ref(), json, &overrides)
             .map_err(|error| CliError::new(format!("line {line}: {error}")))?;
         let Some(parts) = value.get_ref().as_table() else {
             lines.insert(name.to_owned(), line);
             continue;
         };
+        // A single table, which selects its part.
+        if let (1, Some((part, _))) = (parts.len(), parts.iter().next()) {
+            lines.insert(name.to_owned(), line_of(part));
+        }
         for (part, value) in parts {
             let Some(settings) = value.get_ref().as_table() else {
                 lines.insert(name.to_owned(), line_of(part));
@@ -52,7 +68,12 @@ fn apply_text(spec: &mut JobSpec, text: &str) -> Result<BTreeMap<String, usize>,
 }
 
 /// Reads one key. Returns the name of the setting.
-fn put(spec: &mut JobSpec, key: &str, value: &Json) -> Result<&'static str, CliError> {
+fn put(
+    spec: &mut JobSpec,
+    key: &str,
+    mut value: Json,
+    overrides: impl Fn(&str) -> bool,
+) -> Result<&'static str, CliError> {
     // Dashes and underscores are the same, as on the command line.
     let name = key.replace('_', "-");
     let Some(known) = JobSpec::keys().find(|known| *known == name) else {
@@ -67,7 +88,12 @@ fn put(spec: &mut JobSpec, key: &str, value: &Json) -> Result<&'static str, CliE
     if value.is_null() {
         return Err(CliError::new(format!("{key}: must be a finite number")));
     }
-    spec.put(known, value).map_err(|mut error| {
+    if let Json::Object(tables) = &mut value
+        && overrides(known)
+    {
+        tables.entry(PartKind::PART).or_insert(Json::Null);
+    }
+    spec.put(known, &value).map_err(|mut error| {
         // The error names the flag; in a file that is the key without the dashes.
         error.field = error.field.trim_start_matches("--").replacen(known, key, 1);
         CliError::from(error)
@@ -81,7 +107,7 @@ mod tests {
 
     fn read(text: &str) -> Result<JobSpec, String> {
         let mut spec = JobSpec::default();
-        apply_text(&mut spec, text).map(|_| spec).map_err(|error| error.to_string())
+        apply_text(&mut spec, text, |_| false).map(|_| spec).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -124,6 +150,44 @@ mod tests {
             read("[policy]\nwindow = 5\n").unwrap_err(),
             "line 1: policy window = 5: must be in the table of one policy, [policy.NAME]"
         );
+    }
+
+    #[test]
+    fn a_table_that_stands_alone_selects_its_part_and_a_name_goes_before_it() {
+        type Part = fn(&JobSpec) -> &str;
+        let (policy, workload): (Part, Part) = (|spec| &spec.policy, |spec| &spec.workload);
+        let optimizer: Part = |spec| spec.optimizer.as_deref().unwrap_or("unset");
+        let unset = JobSpec::default();
+        for (text, part, selected) in [
+            ("", policy, &*unset.policy),
+            ("[policy]", policy, &unset.policy),
+            ("[policy.nd]\ndrain = \"10s\"", policy, "nd"),
+            ("[policy.dd]", policy, "dd"),
+            ("policy = { lr = {} }", policy, "lr"),
+            ("[policy]\nname = \"none\"\n[policy.nd]", policy, "none"),
+            ("[policy]\nname = \"nd+backup\"\n[policy.nd]\n[policy.backup]", policy, "nd+backup"),
+            ("[workload.mlp]\nhidden = \"8\"", workload, "mlp"),
+            ("[workload]\nname = \"logistic\"\n[workload.mlp]", workload, "logistic"),
+            ("", optimizer, "unset"),
+            ("[optimizer.adam]\nbeta1 = 0.8", optimizer, "adam"),
+            ("[pace_rule.ratio]", |spec| &spec.pace_rule, "ratio"),
+        ] {
+            assert_eq!(part(&read(text).unwrap()), selected, "{text}");
+        }
+    }
+
+    #[test]
+    fn of_several_tables_one_is_named_in_the_file_or_outside_of_it() {
+        let text = "seed = 3\n[policy.nd]\ndrain = \"10s\"\n[policy.dd]\n";
+        assert_eq!(
+            read(text).unwrap_err(),
+            "line 2: policy = (nothing): must be named, by `name` under [policy] or by the flag --policy: there are \
+             tables of dd and nd"
+        );
+        let mut spec = JobSpec::default();
+        apply_text(&mut spec, text, |name| name == "policy").unwrap();
+        assert_eq!((spec.policy, spec.tables.of("policy").count()), (JobSpec::default().policy, 2));
+        assert!(apply_text(&mut JobSpec::default(), text, |name| name == "workload").is_err());
     }
 
     #[test]

@@ -38,7 +38,7 @@ use super::processor::Processor;
 use super::setting::{JobSetting, settings};
 use super::straggler::StragglerSpec;
 use super::sync::SyncSpec;
-use super::tables::{PartKind, Tables};
+use super::tables::{PartKind, Selected, Tables};
 use crate::{gpu, net, workload};
 
 #[cfg(test)]
@@ -202,7 +202,7 @@ settings! {
     log_format: LogFormat = LogFormat::Text, "log-format", "KIND";
 
     others:
-    /// Settings of policies and optimizers by name: the tables `[policy.NAME]` and `[optimizer.NAME]` of a job file.
+    /// Settings of policies, optimizers and other parts by name: the tables `[policy.NAME]`, `[optimizer.NAME]` and so on of a job file.
     tables: Tables = Tables::default();
     /// The user's own program and its arguments, started once per worker in place of the built-in workload.
     program: Option<Vec<String>> = None;
@@ -273,7 +273,16 @@ impl JobSpec {
     }
 
     /// Parses one key of a job file and sets it. The value replaces the old one; tables are added to the
-    /// existing ones.
+    /// existing ones. Tables of a kind of part come with the `name` of the part that the job uses; a single table
+    /// without a `name` selects its own part.
+    ///
+    /// ```
+    /// use antdt::job::JobSpec;
+    /// let mut spec = JobSpec::default();
+    /// spec.put("policy", &serde_json::json!({ "dd": {} }))?;
+    /// assert_eq!(spec.policy, "dd");
+    /// # Ok::<(), antdt_core::InvalidValue>(())
+    /// ```
     ///
     /// # Errors
     /// As [`set`](Self::set).
@@ -287,12 +296,14 @@ impl JobSpec {
                 self.program = Some(words.iter().map(text).collect::<Result<_, _>>()?);
             }
             (name, value) => {
-                let value = match (PartKind::of(name), value) {
-                    (Some(kind), Json::Object(object)) => self.tables.put(kind, object)?,
-                    _ => Some(value),
-                };
-                let Some(value) = value else { return Ok(()) };
                 let setting = Self::setting(name)?;
+                if let (Some(kind), Json::Object(object)) = (PartKind::of(name), value) {
+                    return match self.tables.put(kind, object)? {
+                        Selected::Part(part) => (setting.read)(self, &Json::String(part)),
+                        Selected::Unset => self.reset(name),
+                        Selected::Open => Ok(()),
+                    };
+                }
                 match setting.word() {
                     Some(word) if value == word => self.one_for_each_gpu(setting)?,
                     _ => (setting.read)(self, value)?,
@@ -311,8 +322,8 @@ impl JobSpec {
                 self.tables.of(kind).map(|(part, settings)| (part.clone(), Json::Object(settings.clone())));
             let mut tables: Map<String, Json> = tables.collect();
             if !tables.is_empty() {
-                let part = json.remove(kind).filter(|part| !part.is_null());
-                tables.extend(part.map(|part| (PartKind::PART.to_owned(), part)));
+                // Null, too: without a name, a single table would select its part.
+                tables.insert(PartKind::PART.to_owned(), json.remove(kind).unwrap_or_default());
                 json.insert(kind.to_owned(), Json::Object(tables));
             }
         }
@@ -349,16 +360,17 @@ impl JobSpec {
     /// # Errors
     /// The first unknown name, and the nearest known one.
     pub fn check_names(&self) -> Result<(), InvalidValue> {
-        for setting in Self::SETTINGS {
-            if let Json::String(text) = (setting.write)(self) {
-                setting.check_name(&text)?;
-            }
-        }
+        // Tables first: one with a misspelt name may have selected its part.
         for PartKind { name: kind, .. } in PartKind::ALL {
             let setting = Self::setting(kind)?;
             for (part, _) in self.tables.of(kind) {
                 let refused = |error| InvalidValue { field: format!("[{kind}.…]"), ..error };
                 setting.check_name(part).map_err(refused)?;
+            }
+        }
+        for setting in Self::SETTINGS {
+            if let Json::String(text) = (setting.write)(self) {
+                setting.check_name(&text)?;
             }
         }
         Ok(())

@@ -43,6 +43,50 @@ impl PartKind {
     }
 }
 
+/// What the entry of a job file for a kind of part says of the part that the job uses.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Selected {
+    /// The part of this name: the `name` of the entry, or the part of its only table.
+    Part(String),
+    /// That none is selected: the `name` is null, as [`JobSpec::to_json`](super::JobSpec::to_json) writes it.
+    Unset,
+    /// Nothing: the entry is empty.
+    Open,
+}
+
+impl Selected {
+    /// Reads what an entry says.
+    fn by(kind: &'static PartKind, object: &Map<String, Json>) -> Result<Self, InvalidValue> {
+        let PartKind { name: kind, .. } = kind;
+        let mut tables = Vec::new();
+        let mut named = None;
+        for (name, value) in object {
+            match value {
+                Json::Object(_) => tables.push(name.as_str()),
+                Json::String(part) if name == PartKind::PART => named = Some(Self::Part(part.clone())),
+                Json::Null if name == PartKind::PART => named = Some(Self::Unset),
+                other => {
+                    let expected = format!("in the table of one {kind}, [{kind}.NAME]");
+                    return Err(InvalidValue::new(format!("--{kind} {name}"), other, expected));
+                }
+            }
+        }
+        match (named, &tables[..]) {
+            (Some(named), _) => Ok(named),
+            (None, []) => Ok(Self::Open),
+            (None, [part]) => Ok(Self::Part((*part).to_owned())),
+            (None, parts) => {
+                let expected = format!(
+                    "named, by `{}` under [{kind}] or by the flag --{kind}: there are tables of {}",
+                    PartKind::PART,
+                    parts.join(" and ")
+                );
+                Err(InvalidValue::new(format!("--{kind}"), "(nothing)", expected))
+            }
+        }
+    }
+}
+
 /// Settings of a job's replaceable parts, such as its policy: the tables `[policy.NAME]` of a job file.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Tables(BTreeMap<&'static str, BTreeMap<String, PartSettings>>);
@@ -53,32 +97,23 @@ impl Tables {
         self.0.get(kind).into_iter().flatten()
     }
 
-    /// Adds the entry of a job file for a kind of part. Returns the name of the selected part, if the entry
-    /// has one.
+    /// Adds the entry of a job file for a kind of part. Returns which part it selects.
     ///
     /// # Errors
-    /// If the entry is neither a name nor a table.
-    pub fn put<'a>(
+    /// If the entry is neither a name nor a table, or has several tables and does not say which part is selected.
+    pub fn put(
         &mut self,
         kind: &'static PartKind,
-        object: &'a Map<String, Json>,
-    ) -> Result<Option<&'a Json>, InvalidValue> {
-        let mut named = None;
+        object: &Map<String, Json>,
+    ) -> Result<Selected, InvalidValue> {
+        let selected = Selected::by(kind, object)?;
         for (name, value) in object {
-            match value {
-                Json::Object(settings) => {
-                    let tables = self.0.entry(kind.name).or_default();
-                    tables.entry(name.clone()).or_default().extend(settings.clone());
-                }
-                Json::String(_) if name == PartKind::PART => named = Some(value),
-                other => {
-                    let PartKind { name: kind, .. } = kind;
-                    let expected = format!("in the table of one {kind}, [{kind}.NAME]");
-                    return Err(InvalidValue::new(format!("--{kind} {name}"), other, expected));
-                }
+            if let Json::Object(settings) = value {
+                let tables = self.0.entry(kind.name).or_default();
+                tables.entry(name.clone()).or_default().extend(settings.clone());
             }
         }
-        Ok(named)
+        Ok(selected)
     }
 
     /// Returns the settings of a part as texts.

@@ -65,7 +65,9 @@ fn every_setting_of_a_part_says_where_it_comes_from() {
         for table in [
             format!("\n[policy]\nname = \"none\"  # {file}:6\n"),
             format!("\n[policy.nd]\ndrain = \"10s\"  # {file}:3\n"),
-            format!("\n[optimizer]\n\n[optimizer.adam]\nbeta1 = 0.8  # {file}:8\nbeta2 = 0.99  # {file}:9\n"),
+            format!(
+                "\n[optimizer]\nname = \"adam\"  # {file}:8\n\n[optimizer.adam]\nbeta1 = 0.8  # {file}:8\nbeta2 = 0.99  # {file}:9\n"
+            ),
         ] {
             assert!(text.contains(&table), "{table} in {text}");
         }
@@ -82,11 +84,44 @@ fn every_setting_of_a_part_says_where_it_comes_from() {
 }
 
 #[test]
+fn a_part_is_named_by_the_flag_else_the_variable_else_the_file_else_its_only_table() {
+    let (alone, named) = ("[policy.dd]\n", "[policy]\nname = \"lr\"\n[policy.dd]\n");
+    let both = "[policy.dd]\n[policy.nd]\n";
+    let variable = [("ANTDT_POLICY", "backup")];
+    for (job, env, flags, policy, origin) in [
+        (named, &variable[..], "--policy none", "none", "flag --policy"),
+        (named, &variable, "", "backup", "variable ANTDT_POLICY"),
+        (named, &[], "", "lr", ":2"),
+        (alone, &variable, "--policy none", "none", "flag --policy"),
+        (alone, &variable, "", "backup", "variable ANTDT_POLICY"),
+        (alone, &[], "", "dd", ":1"),
+        (both, &variable, "--policy none", "none", "flag --policy"),
+        (both, &variable, "", "backup", "variable ANTDT_POLICY"),
+    ] {
+        with_job_file(job, |file| {
+            let shown = printed(&format!("config show --origin --json --job {file} {flags}"), env);
+            let shown: Json = serde_json::from_str(&shown).unwrap();
+            let origin = if origin.starts_with(':') { format!("{file}{origin}") } else { origin.to_owned() };
+            assert_eq!(shown["policy"]["name"], json!({ "value": policy, "origin": origin }), "{job}");
+            assert!(shown["policy"]["dd"].is_object(), "a table that is not used stays");
+        });
+    }
+    with_job_file(both, |file| {
+        let error = parse(["config", "show", "--job", file].map(str::to_owned), |_| None).unwrap_err();
+        let said = "policy = (nothing): must be named, by `name` under [policy] or by the flag --policy";
+        assert!(error.to_string().starts_with(&format!("{file}: line 1: {said}")), "{error}");
+    });
+}
+
+#[test]
 fn what_is_shown_is_a_job_file_of_the_same_job() {
+    let alone = "[policy.dd]\n[workload.mlp]\nhidden = \"8\"\n[optimizer.adam]\n";
     let tables = "[policy]\nname = \"none\"\n[policy.nd]\n\"a b\" = [1, 2]\nwindow = { most = \"1s\" }\n";
     for (job, flags) in [
         (JOB, "--learning-rate 0.05 --eval-fraction 0.5 --quiet --data a/b.tsv --format adult -- prog a=1"),
         (tables, "--sync ps-bsp --servers 2 --data synthetic:9"),
+        (alone, "--policy none"),
+        (alone, ""),
         ("", ""),
     ] {
         with_job_file(job, |file| {

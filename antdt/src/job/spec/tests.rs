@@ -97,6 +97,20 @@ fn settings_of_policies_travel_with_the_others() {
 }
 
 #[test]
+fn a_spec_says_itself_again_whichever_part_its_tables_belong_to() {
+    let read = |json: Json| serde_json::from_value::<JobSpec>(json).map_err(|error| error.to_string());
+    let alone = read(json!({ "policy": { "dd": {} }, "optimizer": { "adam": { "beta1": 0.5 } } })).unwrap();
+    assert_eq!((alone.policy.as_str(), alone.optimizer.as_deref()), ("dd", Some("adam")));
+    let others = JobSpec { policy: "none".to_owned(), optimizer: None, ..alone.clone() };
+    for spec in [alone, others] {
+        assert_eq!(read(serde_json::to_value(&spec).unwrap()), Ok(spec));
+    }
+    let refused = read(json!({ "optimizer": { "adam": {}, "sgd": {} } })).unwrap_err();
+    assert!(refused.contains("--optimizer = (nothing): must be named"), "{refused}");
+    assert!(refused.ends_with("there are tables of adam and sgd"), "{refused}");
+}
+
+#[test]
 fn an_unknown_key_of_a_spec_is_refused() {
     let error = serde_json::from_str::<JobSpec>(r#"{"epoch": 3}"#).unwrap_err().to_string();
     assert!(error.contains("did you mean `epochs`?"), "{error}");
@@ -434,7 +448,7 @@ fn a_step_is_held_against_the_global_batch_where_all_workers_take_it_on_one_mode
 fn the_rule_of_updates_is_what_the_flags_and_the_table_of_the_optimizer_say() {
     let rule = |settings: &[(&str, &str)]| {
         let mut spec = valid();
-        spec.put("optimizer", &json!({ "adam": { "beta1": 0.5 } })).unwrap();
+        spec.put("optimizer", &json!({ "name": null, "adam": { "beta1": 0.5 } })).unwrap();
         for (name, text) in settings {
             spec.set(name, text).unwrap();
         }
