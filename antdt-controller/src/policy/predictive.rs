@@ -378,17 +378,22 @@ impl Policy for Predictive {
         if let Some(action) = self.base.server_action(now, view, budget, &mut reasons) {
             return Decision { node_actions: vec![action], reasons, ..Decision::default() };
         }
+        let mut is_settled = true;
         if view.mode.sums_to_global_batch() {
             match self.plan(now, view, &live, &times) {
                 Ok(decision) => {
                     self.asked = Some(now);
                     return decision;
                 }
-                Err(reason) => reasons.push(reason),
+                Err(reason) => {
+                    is_settled = reason != Reason::TooSoon;
+                    reasons.push(reason);
+                }
             }
         }
-        // Not in an all-reduce, where batch sizes and restarts alone are what the policy was measured with.
-        if view.mode.takes_backups() && view.mode.needs_servers() {
+        // Not in an all-reduce, where batch sizes and restarts alone are what the policy was measured with; and not before batch sizes have
+        // had their turn: against a worker whose batch is about to shrink, a backup drops work, and is taken back only many steps later.
+        if is_settled && view.mode.takes_backups() && view.mode.needs_servers() {
             let decision = self.backups.decide(now, view, budget);
             if decision.acts() {
                 return decision;

@@ -35,6 +35,21 @@ fn the_first_straggler_of_a_job_is_answered_as_nd_does() {
     assert!(said.starts_with("which saves about") && said.ends_with("of the rest of the job"), "{said}");
 }
 
+/// Once a backup was asked for between two plans of batch sizes. It dropped a quarter of the work of 20 steps, until it was taken back.
+#[test]
+fn no_backup_is_asked_for_before_batch_sizes_have_had_their_turn() {
+    let mut view = view(&[1000, 1000, 1000, 4000]);
+    view.mode = Capabilities::SERVERS_IN_STEP;
+    view.step.as_mut().unwrap().steps = SETTLED_STEPS - 1;
+    let alone = BackupWorkers::default().decide(at(1), &view, &RestartBudget::default());
+    assert_eq!(alone.backups, Some(1), "a backup would help: {alone:?}");
+    let mut policy = Predictive::default();
+    let early = decide(&mut policy, 1, &view);
+    assert!(!early.acts() && early.reasons == [Reason::TooSoon], "{early:?}");
+    view.step.as_mut().unwrap().steps = SETTLED_STEPS;
+    assert!(decide(&mut policy, 2, &view).batch_sizes.is_some());
+}
+
 #[test]
 fn a_difference_that_is_known_is_followed_though_it_is_small() {
     // 4 % over peers: nd waits for a gain of 5 %.
