@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use antdt_collective::schedule::{Choice, CostModel};
-use antdt_controller::policy::REGISTRY;
+use antdt_controller::policy::{DEFAULT, REGISTRY};
 use antdt_core::{JobTime, NodeId, Seed};
 use antdt_sim::model::compute::{Constant, LogNormal, Slow, Straggler, Who};
 use antdt_sim::model::faults::Listed;
@@ -25,6 +25,19 @@ fn run(
     stragglers: &[Straggler],
     seed: u64,
 ) -> SimulatedJob {
+    run_in("allreduce", policy, workers, steps, noise, stragglers, seed)
+}
+
+/// The same in a mode, with two servers if it has some.
+fn run_in(
+    sync: &str,
+    policy: &str,
+    workers: u32,
+    steps: u64,
+    noise: f64,
+    stragglers: &[Straggler],
+    seed: u64,
+) -> SimulatedJob {
     let hosts = Hosts::default();
     let noisy = LogNormal::new(Constant::speed(SPEED).unwrap(), noise).unwrap();
     let network = AlphaBeta::new(hosts, CostModel::LOOPBACK, CostModel::LOOPBACK, Choice::Auto).unwrap();
@@ -35,6 +48,8 @@ fn run(
         faults: Box::new(Listed::new([])),
     };
     let setup = Setup {
+        sync: sync.parse().unwrap(),
+        servers: if sync.starts_with("ps-") { 2 } else { 0 },
         workers,
         global_batch_size: 64 * workers,
         samples: 64 * u64::from(workers) * steps,
@@ -94,6 +109,24 @@ fn without_a_straggler_nd_is_never_more_than_a_hundredth_slower_than_doing_nothi
                 let [none, nd] =
                     ["none", "nd"].map(|policy| took(&run(policy, workers, 120, noise, &[], seed)));
                 assert!(nd <= none * 1.01, "{workers} workers, noise {noise}, seed {seed}: {nd} and {none}");
+            }
+        }
+    }
+}
+
+/// On servers the default may have backups beside batch sizes, which once cost more than they saved.
+#[test]
+fn the_default_policy_takes_at_most_a_hundredth_longer_than_nd_with_and_without_servers() {
+    for sync in ["allreduce", "ps-bsp"] {
+        for (workers, noise) in [(4, 0.05), (8, 0.2)] {
+            for (slow, stragglers) in [(4.0, &slower(4.0, 1)[..]), (2.0, &slower(2.0, 20)), (1.0, &[])] {
+                let over = |seed| {
+                    let [nd, default] = ["nd", DEFAULT]
+                        .map(|it| took(&run_in(sync, it, workers, 120, noise, stragglers, seed)));
+                    default / nd
+                };
+                let mean = (200..210).map(over).sum::<f64>() / 10.0;
+                assert!(mean <= 1.01, "{sync}, {workers} workers, noise {noise}, one {slow}x slow: {mean}");
             }
         }
     }

@@ -1095,7 +1095,10 @@ fn a_running_job_tells_who_is_slow_how_that_is_known_and_what_was_done() {
 fn a_dry_run_says_what_the_policy_would_do_and_does_nothing() {
     let job = Job::start(&[MODES[0], STRAGGLER, &["--dry-run"]].concat());
     let text = says(&job, &[], "WOULD_ADJUST_BS");
-    assert!(text.contains("policy nd, dry run") && text.contains("not carried out (--dry-run)"), "{text}");
+    assert!(
+        text.contains("policy predictive, dry run") && text.contains("not carried out (--dry-run)"),
+        "{text}"
+    );
     let text = says(&job, &["--diagnose"], "done since");
     assert!(text.contains("worker-1 is a straggler") && text.contains("WOULD_ADJUST_BS"), "{text}");
     let report = stop(job);

@@ -110,7 +110,7 @@ fn what_a_recorded_job_would_have_been_stands_beside_what_it_was() {
     assert_eq!(code, 0, "{error}");
     let rows: Vec<&str> = out.lines().take(4).collect();
     assert!(rows[1].starts_with("recorded (none)"), "{out}");
-    assert!(rows[2].starts_with("none") && rows[3].starts_with("nd"), "{out}");
+    assert!(rows[2].starts_with("none") && rows[3].starts_with("predictive"), "{out}");
     let (code, out, error) = antdt(&["whatif", "--trace", &trace, "--workers", "64", "--network", "lan"]);
     assert_eq!(code, 0, "{error}");
     assert!(!out.contains("never"), "{out}");

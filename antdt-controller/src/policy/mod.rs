@@ -40,7 +40,7 @@ pub use lr::FollowBatch;
 pub use non_dedicated::{NonDedicated, NonDedicatedConfig};
 pub use none::Unmanaged;
 pub use predictive::Predictive;
-pub use registry::{Entry, REGISTRY};
+pub use registry::{DEFAULT, Entry, REGISTRY};
 
 /// A policy's proposal of an action on one incarnation of one node.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -13,6 +13,10 @@ use super::{
 /// A policy in the registry, under the name that [`Policy::name`] returns.
 pub type Entry = registry::Entry<Box<dyn Policy>>;
 
+/// Name of the policy of a job that names none: on every trace of `cargo xtask bench policies` it takes no longer than `nd` by 1 %, and less
+/// time where foresight pays (`docs/policies/predictive.md`).
+pub const DEFAULT: &str = Predictive::NAME;
+
 /// Registry of all policies.
 ///
 /// ```
@@ -146,6 +150,12 @@ mod tests {
             let defaults = (entry.settings)().into_iter().map(|s| (s.name.to_owned(), s.default));
             assert_eq!(policy.settings(), defaults.collect());
         }
+    }
+
+    #[test]
+    fn the_default_ships_and_decides() {
+        assert!(SHIPPED.iter().any(|entry| entry.name == DEFAULT));
+        assert!(!REGISTRY.by_name(DEFAULT).unwrap().actions().is_empty());
     }
 
     #[test]

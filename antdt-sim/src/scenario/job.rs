@@ -49,7 +49,7 @@ impl Default for JobFile {
         let setup = Setup::default();
         Self {
             sync: setup.sync.to_string(),
-            policy: "nd".to_owned(),
+            policy: policy::DEFAULT.to_owned(),
             dry_run: setup.dry_run,
             pace_rule: setup.pace_rule.name().to_owned(),
             workers: setup.workers,

@@ -147,7 +147,7 @@ fn the_shipped_recordings_are_those_of_the_generator() {
 #[test]
 fn the_least_scenario_has_the_defaults_of_a_job() {
     let (setup, policy, mut models) = parse(PLAIN).unwrap().build(Seed(0)).unwrap();
-    assert_eq!((setup, policy.as_str()), (Setup::default(), "nd"));
+    assert_eq!((setup, policy.as_str()), (Setup::default(), antdt_controller::policy::DEFAULT));
     assert_eq!(time(&mut models, 0, 0), Duration::from_secs(1));
     assert_eq!(faults(&mut models), []);
     let site = |index| Site::Node(NodeId::worker(index));

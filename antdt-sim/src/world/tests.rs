@@ -60,7 +60,7 @@ fn models(slowdown: f64, faults: Vec<(JobTime, Fault)>) -> Models {
     }
 }
 
-fn job(sync: &'static str, policy: &str, slowdown: f64, faults: Vec<(JobTime, Fault)>) -> SimulatedJob {
+fn job(sync: &str, policy: &str, slowdown: f64, faults: Vec<(JobTime, Fault)>) -> SimulatedJob {
     let setup = Setup {
         sync: sync.parse().unwrap(),
         servers: if sync.starts_with("ps-") { 2 } else { 0 },
@@ -122,6 +122,23 @@ fn a_slow_worker_holds_up_all_of_a_synchronous_step_and_a_policy_helps() {
         assert_eq!(nd.result, Ok(()));
         assert!(nd.completed.as_secs_f64() < 0.6 * seconds, "{sync:?}: {:?}", nd.completed);
         assert!(nd.actions.iter().any(|action| action.kind == "ADJUST_BS"));
+    }
+}
+
+/// A job that names no policy may be in any mode.
+#[test]
+fn in_every_mode_the_default_policy_takes_no_longer_than_nd_and_nothing_that_it_decides_is_refused() {
+    for sync in antdt_job::SyncMode::examples().iter().map(ToString::to_string) {
+        for slowdown in [1.0, 4.0] {
+            let [nd, default] = ["nd", antdt_controller::policy::DEFAULT].map(|policy| {
+                let outcome = job(&sync, policy, slowdown, Vec::new());
+                assert_eq!((&outcome.result, outcome.counts.acked), (&Ok(()), 10_240), "{sync} {policy}");
+                let refused: Vec<_> = outcome.actions.iter().filter(|it| it.kind == "REFUSED").collect();
+                assert!(refused.is_empty(), "{sync} {policy}: {refused:?}");
+                outcome.completed.as_secs_f64()
+            });
+            assert!(default <= 1.01 * nd, "{sync}, {slowdown}x: {default} s, and {nd} s with nd");
+        }
     }
 }
 

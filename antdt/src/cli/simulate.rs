@@ -6,7 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use antdt_collective::schedule::CostModel;
-use antdt_controller::policy;
+use antdt_controller::policy::{self, Unmanaged};
 use antdt_core::text::{named_duration, nearest};
 use antdt_core::{InvalidValue, JobTime, Seed};
 use antdt_job::SyncMode;
@@ -126,6 +126,9 @@ fn flag(name: &'static str, value: &'static str, help: &'static str) -> Arg {
     Arg::new(name).long(name).value_name(value).help(help).allow_hyphen_values(true)
 }
 
+/// Policies that `antdt whatif` compares unless it is told others: what a job does by itself, beside doing nothing.
+const COMPARED: [&str; 2] = [Unmanaged::NAME, policy::DEFAULT];
+
 pub(super) fn whatif_grammar() -> Clap {
     let mut whatif = Clap::new("whatif")
         .about("Simulate a job under several policies, and compare them")
@@ -137,7 +140,15 @@ pub(super) fn whatif_grammar() -> Clap {
         )
         .arg(flag("trace", "FILE", "recording, CSV of slowdowns, or scenario to simulate").required(true))
         .arg(
-            flag("policy", "NAMES", "policies, separated by commas: none, nd, predictive, dd, backup, lr, exclude-host, lb-bsp [default: none,nd]")
+            Arg::new("policy")
+                .long("policy")
+                .value_name("NAMES")
+                .help(format!(
+                    "policies, separated by commas: {} [default: {}]",
+                    policy::REGISTRY.names().join(", "),
+                    COMPARED.join(",")
+                ))
+                .allow_hyphen_values(true)
                 .action(ArgAction::Append),
         )
         .arg(flag("workers", "N", "number of workers [default: that of the file]"))
@@ -242,7 +253,7 @@ pub(super) fn whatif(matches: &ArgMatches) -> Result<WhatIfCommand, CliError> {
         policies.push(name);
     }
     if policies.is_empty() {
-        policies = vec!["none".to_owned(), "nd".to_owned()];
+        policies = COMPARED.map(str::to_owned).into();
     }
     let mut changes = Changes {
         given: BTreeSet::new(),

@@ -70,7 +70,7 @@ settings! {
     /// With auto, or auto=MODE,MODE, it is chosen when the first steps are measured.
     sync: SyncSpec = SyncSpec::default(), "sync", "MODE";
     /// Policy that decides how the job reacts to stragglers, or several joined by +, such as nd+backup.
-    policy: String = "nd".to_owned(), "policy", "NAME", among policy::REGISTRY.names(), joined by "+";
+    policy: String = policy::DEFAULT.to_owned(), "policy", "NAME", among policy::REGISTRY.names(), joined by "+";
     /// Write down what the policy would do, and do nothing; plans for a new membership are even.
     dry_run: bool = false, "dry-run", "";
     /// Rule that decides which worker is slow.

@@ -48,7 +48,7 @@ fn whatif_prints_a_table_and_writes_figures_and_a_page() {
     assert!(answer.good);
     let lines: Vec<&str> = answer.text.lines().collect();
     assert!(
-        lines[0].starts_with("policy") && lines[1].starts_with("none") && lines[2].starts_with("nd"),
+        lines[0].starts_with("policy") && lines[1].starts_with("none") && lines[2].starts_with("predictive"),
         "{lines:?}"
     );
     assert!(answer.text.contains("ADJUST_BS all: "), "{}", answer.text);
