@@ -285,11 +285,19 @@ fn open_trainer(spec: &JobSpec) -> anyhow::Result<Option<Box<dyn Trainer>>> {
 fn run(spec: &JobSpec, seams: Seams) -> ExitCode {
     let run = || {
         init_logging(spec)?;
+        for line in spec.idle_policies()?.into_iter().chain(crate::cli::unread(variables())) {
+            tracing::warn!("{line}");
+        }
         let host = Host::new(seams, spec.quiet)?;
         let orphaned = Orphaned::find(spec, &host.fleet)?;
         run_job(host, spec, orphaned)
     };
     ended(run())
+}
+
+/// Names of the variables in the environment of this process; one that is no text is none of ours.
+fn variables() -> impl Iterator<Item = String> {
+    std::env::vars_os().filter_map(|(name, _)| name.into_string().ok())
 }
 
 /// Waits for the end of a job's master and is the next one.

@@ -23,7 +23,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use antdt_core::registry::{Setting, Settings};
-use antdt_core::{ActionOutcome, ClusterView, InvalidValue, JobTime, NodeView, PaceEstimate, Reason};
+use antdt_core::{
+    ActionOutcome, Capabilities, ClusterView, InvalidValue, JobTime, NodeView, PaceEstimate, Reason,
+};
 use antdt_cost::forecast::expected_steps_with_backups;
 
 use super::{Decision, Policy};
@@ -165,13 +167,17 @@ impl Policy for BackupWorkers {
         vec![action::BackupWorkers::NAME]
     }
 
+    fn idle_in(&self, mode: Capabilities) -> Option<String> {
+        let why = "a step of this sync mode takes all workers; backups take a mode whose workers add up their gradients in each step";
+        (!mode.takes_backups()).then(|| why.to_owned())
+    }
+
     fn decide(&mut self, now: JobTime, view: &ClusterView, _budget: &RestartBudget) -> Decision {
         if view.plan_pending || view.membership_changed {
             return Decision::nothing(Reason::Unsettled);
         }
-        if !view.mode.takes_backups() {
-            let why = "a step of this sync mode takes all workers; backups take a mode whose workers add up their gradients in each step";
-            return Decision::nothing(Reason::Other(why.to_owned()));
+        if let Some(why) = self.idle_in(view.mode) {
+            return Decision::nothing(Reason::Other(why));
         }
         let mut live: Vec<&NodeView> = view.live_workers().collect();
         live.sort_by_key(|node| node.id);

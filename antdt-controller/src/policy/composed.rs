@@ -12,7 +12,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use antdt_core::registry::BuildError;
-use antdt_core::{ActionOutcome, ClusterView, InvalidValue, JobTime};
+use antdt_core::{ActionOutcome, Capabilities, ClusterView, InvalidValue, JobTime};
 
 use super::{Decision, Policy, REGISTRY, Seat, Split};
 use crate::action::{self, AdjustBs};
@@ -128,6 +128,12 @@ fn with(view: &mut ClusterView, decision: &Decision) {
 impl Policy for Composed {
     fn name(&self) -> &str {
         &self.name
+    }
+
+    /// If all of them are idle.
+    fn idle_in(&self, mode: Capabilities) -> Option<String> {
+        let reasons: Option<Vec<String>> = self.parts.iter().map(|part| part.idle_in(mode)).collect();
+        Some(reasons?.join("; "))
     }
 
     fn decide(&mut self, now: JobTime, view: &ClusterView, budget: &RestartBudget) -> Decision {

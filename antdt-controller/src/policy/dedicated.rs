@@ -23,8 +23,8 @@ use std::time::Duration;
 
 use antdt_core::registry::{Setting, Settings};
 use antdt_core::{
-    ClusterView, DeviceClass, Forecast, InvalidValue, JobTime, MembershipVersion, NodeId, NodeView,
-    PlanVersion, Reason,
+    Capabilities, ClusterView, DeviceClass, Forecast, InvalidValue, JobTime, MembershipVersion, NodeId,
+    NodeView, PlanVersion, Reason,
 };
 
 use super::{Decision, Policy, Seat, Split, percent};
@@ -411,15 +411,17 @@ impl Policy for Dedicated {
         vec![action::AdjustBs::NAME]
     }
 
+    fn idle_in(&self, mode: Capabilities) -> Option<String> {
+        let why = "workers that do not wait for each other keep their batch sizes and compute them at once";
+        (!mode.sums_to_global_batch()).then(|| why.to_owned())
+    }
+
     fn decide(&mut self, _now: JobTime, view: &ClusterView, _budget: &RestartBudget) -> Decision {
         if view.plan_pending || view.membership_changed {
             return Decision::nothing(Reason::Unsettled);
         }
-        if !view.mode.sums_to_global_batch() {
-            return Decision::nothing(Reason::Other(
-                "workers that do not wait for each other keep their batch sizes and compute them at once"
-                    .to_owned(),
-            ));
+        if let Some(why) = self.idle_in(view.mode) {
+            return Decision::nothing(Reason::Other(why));
         }
         let mut live: Vec<&NodeView> = view.live_workers().collect();
         live.sort_by_key(|node| node.id);

@@ -21,7 +21,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use antdt_core::registry::{Setting, Settings};
-use antdt_core::{ClusterView, Incarnation, InvalidValue, JobTime, NodeId, NodeView, PaceEstimate, Reason};
+use antdt_core::{
+    Capabilities, ClusterView, Incarnation, InvalidValue, JobTime, NodeId, NodeView, PaceEstimate, Reason,
+};
 
 use super::{Decision, Policy, Seat, Split, percent, split_by};
 use crate::action;
@@ -186,14 +188,17 @@ impl Policy for LbBsp {
         vec![action::AdjustBs::NAME]
     }
 
+    fn idle_in(&self, mode: Capabilities) -> Option<String> {
+        let why = "workers that do not wait for each other keep their batch sizes";
+        (!mode.sums_to_global_batch()).then(|| why.to_owned())
+    }
+
     fn decide(&mut self, _now: JobTime, view: &ClusterView, _budget: &RestartBudget) -> Decision {
         if view.plan_pending || view.membership_changed {
             return Decision::nothing(Reason::Unsettled);
         }
-        if !view.mode.sums_to_global_batch() {
-            return Decision::nothing(Reason::Other(
-                "workers that do not wait for each other keep their batch sizes".to_owned(),
-            ));
+        if let Some(why) = self.idle_in(view.mode) {
+            return Decision::nothing(Reason::Other(why));
         }
         if view.step.is_some_and(|step| step.plan < view.plan || step.steps < SETTLED_STEPS) {
             return Decision::nothing(Reason::TooSoon);

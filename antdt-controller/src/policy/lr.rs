@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use antdt_core::registry::{Setting, Settings};
-use antdt_core::{ClusterView, InvalidValue, JobTime, Reason};
+use antdt_core::{Capabilities, ClusterView, InvalidValue, JobTime, Reason};
 
 use super::{Decision, Policy};
 use crate::action::adjust_lr::{AdjustLr, RateRule};
@@ -51,10 +51,14 @@ impl Policy for FollowBatch {
         vec![AdjustLr::NAME]
     }
 
+    fn idle_in(&self, mode: Capabilities) -> Option<String> {
+        self.rule.suits(mode).err().map(|unfit| unfit.to_string())
+    }
+
     fn decide(&mut self, _now: JobTime, view: &ClusterView, _budget: &RestartBudget) -> Decision {
         let rule = self.rule.to_string();
-        if let Err(unfit) = self.rule.suits(view.mode) {
-            return Decision::nothing(Reason::Other(unfit.to_string()));
+        if let Some(why) = self.idle_in(view.mode) {
+            return Decision::nothing(Reason::Other(why));
         }
         if view.actions.get(AdjustLr::NAME) == Some(&rule) {
             return Decision::nothing(Reason::Balanced);
@@ -77,8 +81,6 @@ impl Policy for FollowBatch {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
-
-    use antdt_core::Capabilities;
 
     use super::*;
     use crate::testing::quiet_view;

@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use antdt_core::{
-    ActionOutcome, ClusterView, Forecast, Holder, JobTime, NodeActionKind, NodeId, NodeView, PaceEstimate,
-    Reason,
+    ActionOutcome, Capabilities, ClusterView, Forecast, Holder, JobTime, NodeActionKind, NodeId, NodeView,
+    PaceEstimate, Reason,
 };
 
 use crate::action::{self, ActionValues};
@@ -158,6 +158,12 @@ pub trait Policy: fmt::Debug + Send {
     /// Of several policies that are [joined](Composed), only the last one that names an action decides on it.
     fn actions(&self) -> Vec<&'static str> {
         action::REGISTRY.names()
+    }
+
+    /// Returns why the policy does nothing in any job of this sync mode, in words; `None` if it may act. `antdt run` warns a user who
+    /// chose such a policy.
+    fn idle_in(&self, _mode: Capabilities) -> Option<String> {
+        None
     }
 
     /// Decides what to do now. The dispatcher calls it once per control tick, while no plan is in flight and

@@ -63,6 +63,7 @@ pub struct Violation {
 ///
 /// * *total*: every job gets a decision, with a reason if it is to do nothing;
 /// * *valid*: no decision is refused (bounds and sums kept, only live workers, budget, chief);
+/// * *idle where it says*: in a mode in which [`Policy::idle_in`] gives a reason it never acts;
 /// * *deterministic*: a clone decides the same;
 /// * *indifferent to order*: the order of nodes in the view does not matter;
 /// * *sum-preserving*: [`Policy::split`] keeps the total and the bounds, and fails only if that is impossible without
@@ -97,6 +98,10 @@ pub fn check_policy(policy: &dyn Policy, cases: u32, seed: Seed) -> Result<(), V
         }
         if let Err(refusal) = validate(now, &decision, &view, &budget) {
             return Err(violation("valid", format!("{refusal}; {decision:?} for {view:?}")));
+        }
+        if decision.acts() && policy.idle_in(view.mode).is_some() {
+            let detail = format!("{decision:?} in a mode in which it is said to be idle, for {view:?}");
+            return Err(violation("idle where it says", detail));
         }
         if decision != again {
             return Err(violation("deterministic", format!("{decision:?}, then {again:?} for {view:?}")));

@@ -329,7 +329,7 @@ file (`--job job.toml`). A flag overrides the variable, the variable overrides t
 job had that `--resume` names, and that overrides the default.
 `antdt config show --origin` prints the values and where each comes from; `antdt config schema` prints a JSON schema
 for editors. In a job file, numbers, `true` and `false` are written plainly, all other values in quotes, lists in
-brackets; the values of a list are separated by `;` in a variable.
+brackets; the values of a list are separated by `;` in a variable. `antdt run` warns of a variable `ANTDT_...` that nothing reads.
 
 The settings of a policy, an optimizer or a workload stand in a table of their own, such as `[policy.nd]`, `[optimizer.adam]` or
 `[workload.mlp]`; `antdt policies`, `antdt optimizers` and `antdt workloads` list them. A job file with one such table uses its part:

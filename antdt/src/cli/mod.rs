@@ -25,12 +25,14 @@ mod flags;
 mod job_file;
 mod model;
 mod simulate;
+mod variable;
 
 #[cfg(test)]
 mod tests;
 
 pub use model::ModelExport;
 pub use simulate::{Changes, Diff, Sim, WhatIfCommand};
+pub(crate) use variable::unread;
 
 /// Number of processes that `antdt scale` changes a job to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -392,6 +392,26 @@ impl JobSpec {
         policy::build(&self.policy, &settings)
     }
 
+    /// Returns a line for each policy of the job that does nothing in its sync mode, nor in another one that `--sync auto` may choose.
+    ///
+    /// # Errors
+    /// As [`built_policy`](Self::built_policy).
+    pub fn idle_policies(&self) -> Result<Vec<String>, BuildError> {
+        let modes = self.choices();
+        let mut lines = Vec::new();
+        for part in self.policy.split('+') {
+            let policy = policy::build(part, &self.tables.texts("policy", part)?)?;
+            let reasons: Option<Vec<String>> =
+                modes.iter().map(|mode| policy.idle_in(mode.capabilities())).collect();
+            let why = reasons.and_then(|reasons| reasons.into_iter().next());
+            lines.extend(why.map(|why| {
+                let (policy, sync) = (&self.policy, &self.sync);
+                format!("--policy {policy}: {part} does nothing with --sync {sync}: {why}")
+            }));
+        }
+        Ok(lines)
+    }
+
     /// Builds the job's pace rule with its settings.
     ///
     /// # Errors

@@ -278,6 +278,43 @@ fn a_choice_of_modes_is_checked_in_each_of_them() {
 }
 
 #[test]
+fn a_policy_that_can_do_nothing_in_the_mode_of_the_job_is_named() {
+    let idle = |sync: &str, policy: &str| {
+        let mut spec = JobSpec { policy: policy.to_owned(), ..valid() };
+        (spec.sync, spec.servers) = (sync.parse().unwrap(), u32::from(sync.contains("ps-")));
+        spec.validate().unwrap();
+        spec.idle_policies().unwrap()
+    };
+    let modes = SyncMode::examples().into_iter().map(|mode| mode.to_string());
+    for sync in modes.chain(["auto".to_owned(), "auto=allreduce,ps-asp".to_owned()]) {
+        for policy in ["none", "nd", policy::DEFAULT, "exclude-host"] {
+            assert_eq!(idle(&sync, policy), Vec::<String>::new(), "{sync} {policy}");
+        }
+    }
+    for (sync, policy, named) in [
+        ("allreduce", "lr", Some("lr")),
+        ("allreduce", "nd+lr", Some("lr")),
+        ("auto", "lr", Some("lr")),
+        ("ps-asp", "dd", Some("dd")),
+        ("ps-asp", "nd+lr", None),
+        ("auto=allreduce,ps-asp", "lr", None),
+        ("local-sgd=4", "backup", Some("backup")),
+        ("allreduce", "backup", None),
+        ("ps-ssp=2", "lb-bsp", Some("lb-bsp")),
+    ] {
+        let lines = idle(sync, policy);
+        assert_eq!(lines.len(), usize::from(named.is_some()), "{sync} {policy}: {lines:?}");
+        for (line, part) in lines.iter().zip(named) {
+            let said = format!("--policy {policy}: {part} does nothing with --sync {sync}: ");
+            assert!(line.starts_with(&said) && !line.contains('\n'), "{line}");
+        }
+    }
+    let mut spec = JobSpec { policy: "lr".to_owned(), ..valid() };
+    spec.put("policy", &json!({ "name": "lr", "lr": { "rule": "fixed=0.5" } })).unwrap();
+    assert_eq!(spec.idle_policies().unwrap(), Vec::<String>::new(), "its rule suits every mode");
+}
+
+#[test]
 fn unknown_names_are_refused_with_the_known_ones() {
     let e = |setting: &str, text: &str| valid().set(setting, text).unwrap_err().to_string();
     assert_eq!(
