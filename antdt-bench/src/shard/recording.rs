@@ -31,6 +31,7 @@ pub(super) fn recording(scale: &Scale, folder: &Path, rows: &mut Rows) -> Result
     let record = |name: &str| -> Result<_> {
         let path = folder.join(name);
         let trace = TraceWriter::start(
+            name,
             Box::new(File::create(&path)?),
             Packing::of(&path),
             &TraceHeader::new("bench", NAME),

@@ -45,6 +45,8 @@ impl TraceSink for File {
 /// machine.
 #[derive(Debug)]
 pub struct TraceWriter {
+    /// The file, for the user.
+    name: String,
     shared: Arc<Shared>,
     /// Closed when the thread has ended.
     done: Receiver<Recorded>,
@@ -87,15 +89,22 @@ impl Shared {
 }
 
 impl TraceWriter {
-    /// Writes the header to the file, which must be empty, and starts the thread that writes the trace.
+    /// Writes the header to the file, which must be empty, and starts the thread that writes the trace. Warnings call the
+    /// file `name`.
     ///
     /// # Errors
     /// If the header cannot be written.
-    pub fn start(file: Box<dyn TraceSink>, packing: Packing, header: &TraceHeader) -> std::io::Result<Self> {
-        Self::start_within(file, packing, header, WAITING_MAX)
+    pub fn start(
+        name: impl Into<String>,
+        file: Box<dyn TraceSink>,
+        packing: Packing,
+        header: &TraceHeader,
+    ) -> std::io::Result<Self> {
+        Self::start_within(name.into(), file, packing, header, WAITING_MAX)
     }
 
     fn start_within(
+        name: String,
         mut file: Box<dyn TraceSink>,
         packing: Packing,
         header: &TraceHeader,
@@ -107,12 +116,17 @@ impl TraceWriter {
         file.write_all(&line)?;
         let shared = Arc::new(Shared { state: Mutex::default(), closing: Condvar::new(), waiting_max });
         let (ended, done) = channel();
-        let (writing, written) = (Arc::clone(&shared), line.len() as u64);
+        let (writing, written, named) = (Arc::clone(&shared), line.len() as u64, name.clone());
         std::thread::Builder::new().name("antdt-record".to_owned()).spawn(move || {
             // Whoever started it may have gone without waiting.
-            let _ = ended.send(write_all(&writing, file, packing, written));
+            let _ = ended.send(write_all(&writing, &named, file, packing, written));
         })?;
-        Ok(Self { shared, done })
+        Ok(Self { name, shared, done })
+    }
+
+    /// Returns the name of the file.
+    pub fn name(&self) -> &str {
+        &self.name
     }
 
     /// Returns a recorder for the state machine of this name.
@@ -195,7 +209,13 @@ where
 }
 
 /// The thread. `bytes` are in the file already.
-fn write_all(shared: &Shared, mut file: Box<dyn TraceSink>, packing: Packing, mut bytes: u64) -> Recorded {
+fn write_all(
+    shared: &Shared,
+    name: &str,
+    mut file: Box<dyn TraceSink>,
+    packing: Packing,
+    mut bytes: u64,
+) -> Recorded {
     let mut taken = Vec::new();
     let (mut in_file, mut warned) = (0, false);
     loop {
@@ -227,7 +247,7 @@ fn write_all(shared: &Shared, mut file: Box<dyn TraceSink>, packing: Packing, mu
         if let Some(why) = why
             && !std::mem::replace(&mut warned, true)
         {
-            tracing::warn!(why, "the recording ends here; the job goes on");
+            tracing::warn!(file = name, why, "the recording ends here; the job goes on");
         }
         if last {
             let state = shared.lock();

@@ -85,26 +85,28 @@ pub(super) fn start(
 ) -> Result<TraceWriter, JobError> {
     let mut header = TraceHeader::new(concat!("antdt ", env!("CARGO_PKG_VERSION")), job);
     header.settings = spec.texts();
+    let file = spec.record.clone().unwrap_or_default();
     let begun = (|| {
         header.machines.insert("head".to_owned(), serde_json::to_value(HeadSettings::from(head))?);
         if let Some(dataset) = ledger {
             header.machines.insert("ledger".to_owned(), serde_json::to_value(dataset)?);
         }
-        TraceWriter::start(to, packing, &header)
+        TraceWriter::start(file.display().to_string(), to, packing, &header)
     })();
-    let file = spec.record.clone().unwrap_or_default();
     begun.map_err(|error| refused(&file, format!("{error}; free some space, or name another file")))
 }
 
 /// Ends the recording.
 pub(super) fn finish(trace: TraceWriter) {
+    let file = trace.name().to_owned();
     match trace.finish(LAST_ENTRIES) {
         Some(recorded) => {
             let (entries, bytes) = (recorded.end.entries, recorded.bytes);
-            tracing::info!(entries, dropped = recorded.end.dropped, bytes, "the job was recorded");
+            tracing::info!(file, entries, dropped = recorded.end.dropped, bytes, "the job was recorded");
         }
         None => {
             tracing::warn!(
+                file,
                 "the last entries of the recording could not be written; the disk does not answer"
             );
         }
@@ -139,7 +141,8 @@ mod tests {
         // Compressed it is one too.
         let header = TraceHeader::new("antdt", "job");
         let packed =
-            TraceWriter::start(Box::new(File::create(&file).unwrap()), Packing::Gzip, &header).unwrap();
+            TraceWriter::start("trace", Box::new(File::create(&file).unwrap()), Packing::Gzip, &header)
+                .unwrap();
         packed.finish(LAST_ENTRIES).unwrap();
         open(&file).expect("an earlier recording");
     }

@@ -30,6 +30,7 @@ fn everything_is_in_the_file_in_order_and_the_last_entry_says_how_much() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("trace");
     let writer = TraceWriter::start(
+        "trace",
         Box::new(File::create(&path).unwrap()),
         Packing::Plain,
         &TraceHeader::new("test", "job"),
@@ -63,6 +64,7 @@ fn a_full_disk_ends_the_recording_and_not_the_job() {
     let full = File::options().write(true).open("/dev/full").unwrap();
     assert!(
         TraceWriter::start(
+            "trace",
             Box::new(full.try_clone().unwrap()),
             Packing::Plain,
             &TraceHeader::new("test", "job")
@@ -72,9 +74,19 @@ fn a_full_disk_ends_the_recording_and_not_the_job() {
     let shared = Arc::new(Shared { state: Mutex::default(), closing: Condvar::new(), waiting_max: 1 << 20 });
     let mut recorder = MachineRecorder { shared: Arc::clone(&shared), machine: "head" };
     tell(&mut recorder, 10);
+    let mut log = tempfile::tempfile().unwrap();
+    let warnings = tracing_subscriber::fmt()
+        .with_ansi(false)
+        .with_max_level(tracing::Level::WARN)
+        .with_writer(Mutex::new(log.try_clone().unwrap()))
+        .finish();
     let thread = std::thread::spawn({
         let shared = Arc::clone(&shared);
-        move || write_all(&shared, Box::new(full), Packing::Plain, 100)
+        move || {
+            tracing::subscriber::with_default(warnings, || {
+                write_all(&shared, "/data/job.trace", Box::new(full), Packing::Plain, 100)
+            })
+        }
     });
     while shared.lock().stopped.is_none() {
         std::thread::yield_now();
@@ -84,6 +96,13 @@ fn a_full_disk_ends_the_recording_and_not_the_job() {
     shared.closing.notify_all();
     let recorded = thread.join().unwrap();
     assert_eq!(recorded, Recorded { end: TraceEnd { entries: 0, dropped: 40 }, bytes: 100 });
+    let mut said = String::new();
+    log.rewind().unwrap();
+    log.read_to_string(&mut said).unwrap();
+    assert_eq!(said.lines().count(), 1, "{said}");
+    for part in ["the recording ends here; the job goes on", "/data/job.trace", "No space left on device"] {
+        assert!(said.contains(part), "{said}");
+    }
 }
 
 /// A pipe that nobody reads is the slowest disk there is.
@@ -91,9 +110,14 @@ fn a_full_disk_ends_the_recording_and_not_the_job() {
 fn a_disk_that_is_too_slow_ends_the_recording_with_whole_lines() {
     let (mut reader, pipe) = std::io::pipe().unwrap();
     let file = File::from(OwnedFd::from(pipe));
-    let writer =
-        TraceWriter::start_within(Box::new(file), Packing::Plain, &TraceHeader::new("test", "job"), 100_000)
-            .unwrap();
+    let writer = TraceWriter::start_within(
+        "trace".to_owned(),
+        Box::new(file),
+        Packing::Plain,
+        &TraceHeader::new("test", "job"),
+        100_000,
+    )
+    .unwrap();
     let mut recorder = writer.recorder("head");
     // A pipe holds 64 KiB; what waits is 100 kB, and as much may be on its way.
     tell(&mut recorder, 5_000);
@@ -115,6 +139,7 @@ fn a_disk_that_is_too_slow_ends_the_recording_with_whole_lines() {
 fn a_file_that_is_never_written_is_not_waited_for() {
     let (_reader, pipe) = std::io::pipe().unwrap();
     let writer = TraceWriter::start_within(
+        "trace".to_owned(),
         Box::new(File::from(OwnedFd::from(pipe))),
         Packing::Plain,
         &TraceHeader::new("test", "job"),
@@ -133,6 +158,7 @@ fn a_compressed_recording_reads_as_what_was_recorded_and_is_smaller() {
         let path = folder.path().join(name);
         let packing = Packing::of(&path);
         let writer = TraceWriter::start(
+            "trace",
             Box::new(File::create(&path).unwrap()),
             packing,
             &TraceHeader::new("test", "job"),
