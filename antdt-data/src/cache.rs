@@ -93,7 +93,9 @@ mod tests {
         assert_eq!(of(&[own, xdg, home]).unwrap(), Path::new("/a"));
         assert_eq!(of(&[("ANTDT_CACHE_DIR", ""), xdg, home]).unwrap(), Path::new("/b/antdt"));
         assert_eq!(of(&[home]).unwrap(), Path::new("/c/.cache/antdt"));
-        assert!(of(&[]).unwrap_err().to_string().contains("ANTDT_CACHE_DIR"));
+        let none = of(&[]).unwrap_err().to_string();
+        assert!(none.contains("neither HOME nor XDG_CACHE_HOME is set"), "{none}");
+        assert!(none.ends_with("; name one with --cache-dir or ANTDT_CACHE_DIR"), "{none}");
     }
 
     #[test]

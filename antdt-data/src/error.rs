@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use antdt_core::SampleRange;
 
+use crate::cache::Cache;
 use crate::source::Container;
 
 /// Reason why a data set cannot be opened. The error text names the file and says what to do.
@@ -47,8 +48,8 @@ pub enum OpenError {
     },
     /// A file that cannot be read by range could not be copied to a disk.
     #[error(
-        "cannot keep the content of {} in {}: {source}; free space there, or name another folder with ANTDT_CACHE_DIR",
-        path.display(), folder.display()
+        "cannot keep the content of {} in {}: {source}; free space there, or name another folder with --cache-dir or {}",
+        path.display(), folder.display(), Cache::VARIABLE
     )]
     Copy {
         /// Path of the file.
@@ -59,7 +60,11 @@ pub enum OpenError {
         source: io::Error,
     },
     /// No environment variable names the folder for indexes and copies.
-    #[error("no folder is known for row indexes and unpacked copies; name one with ANTDT_CACHE_DIR")]
+    #[error(
+        "there is no folder in which to remember where rows begin, or to unpack files: neither HOME nor XDG_CACHE_HOME is \
+         set; name one with --cache-dir or {}",
+        Cache::VARIABLE
+    )]
     NoCache,
     /// A row fails the check of its data set.
     #[error("{} line {line}: {why}; mend or remove the row", path.display())]
@@ -169,7 +174,11 @@ pub enum OpenError {
         path: PathBuf,
     },
     /// The row index of a file can be neither read nor written at its place.
-    #[error("cannot keep a row index in {}: {source}; name another folder with ANTDT_CACHE_DIR", path.display())]
+    #[error(
+        "cannot remember in {} where the rows of the data begin: {source}; name a folder that can be written with \
+         --cache-dir or {}",
+        path.display(), Cache::VARIABLE
+    )]
     IndexPlace {
         /// Path of the index file.
         path: PathBuf,
