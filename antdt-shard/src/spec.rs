@@ -1,6 +1,7 @@
 //! Settings of a data set: what is trained on, how it is cut into shards, and in which order they are handed
 //! out.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,6 +21,15 @@ pub enum Cut {
     At(Arc<[u64]>),
 }
 
+impl fmt::Display for Cut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Every(len) => write!(f, "{len} samples each"),
+            Self::At(ends) => write!(f, "{} of lengths that the data suggest", ends.len()),
+        }
+    }
+}
+
 /// Number of passes over the data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -28,6 +38,15 @@ pub enum Epochs {
     Finite(u32),
     /// Passes until the job is stopped: the data never end.
     Infinite,
+}
+
+impl fmt::Display for Epochs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Finite(epochs) => write!(f, "{epochs}"),
+            Self::Infinite => f.write_str("without end"),
+        }
+    }
 }
 
 /// What is shuffled anew in each epoch. Every order is a pure function of seed, epoch and index.
@@ -40,6 +59,16 @@ pub enum Shuffle {
     Shards,
     /// The order of the shards is shuffled, and that of the samples within each shard.
     ShardsAndSamples,
+}
+
+impl fmt::Display for Shuffle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::None => "none",
+            Self::Shards => "of the shards",
+            Self::ShardsAndSamples => "of the shards and of the samples in each",
+        })
+    }
 }
 
 /// Reaction when a shard has had too many data faults and is quarantined.
@@ -72,6 +101,15 @@ pub enum Assignment {
         /// Number of workers, and of parts.
         workers: u32,
     },
+}
+
+impl fmt::Display for Assignment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Dynamic => f.write_str("dynamic"),
+            Self::Static { workers } => write!(f, "static, to {workers} workers"),
+        }
+    }
 }
 
 /// Settings of a data set and of its ledger. A ledger checks them with [`validate`](Self::validate).

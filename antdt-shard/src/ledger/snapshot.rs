@@ -34,19 +34,15 @@ impl LedgerSnapshot {
     pub fn continued(&self, spec: DatasetSpec) -> Result<Self, InvalidValue> {
         spec.validate()?;
         let ours = &self.book.spec;
-        let kept = |field: &str, same: bool, expected: &dyn fmt::Debug| {
-            let refused = || InvalidValue::new(field, "changed", format!("as before: {expected:?}"));
-            if same { Ok(()) } else { Err(refused()) }
-        };
-        kept("name of the data set", spec.name == ours.name, &ours.name)?;
-        kept("samples", spec.num_samples == ours.num_samples, &ours.num_samples)?;
-        kept("shards", spec.cut == ours.cut, &ours.cut)?;
-        kept("shuffle", spec.shuffle == ours.shuffle, &ours.shuffle)?;
-        kept("seed of the order", spec.seed == ours.seed, &ours.seed)?;
-        kept("epoch overlap", spec.epoch_overlap == ours.epoch_overlap, &ours.epoch_overlap)?;
-        kept("assignment of shards", spec.assignment == ours.assignment, &ours.assignment)?;
+        kept("name of the data set", &spec.name, &ours.name)?;
+        kept("samples", &spec.num_samples, &ours.num_samples)?;
+        kept("shards", &spec.cut, &ours.cut)?;
+        kept("shuffle", &spec.shuffle, &ours.shuffle)?;
+        kept("seed of the order", &spec.seed.0, &ours.seed.0)?;
+        kept("epoch overlap", &spec.epoch_overlap, &ours.epoch_overlap)?;
+        kept("assignment of shards", &spec.assignment, &ours.assignment)?;
         let (Epochs::Finite(before), Epochs::Finite(after)) = (ours.epochs, spec.epochs) else {
-            kept("epochs", spec.epochs == ours.epochs, &ours.epochs)?;
+            kept("epochs", &spec.epochs, &ours.epochs)?;
             return Ok(Self { book: self.book.for_new_job(spec) });
         };
         if after < before {
@@ -59,6 +55,17 @@ impl LedgerSnapshot {
     pub const fn generation(&self) -> Option<Generation> {
         self.book.generation
     }
+}
+
+/// Refuses a setting that is not as it was.
+fn kept<T: PartialEq + fmt::Display>(field: &str, now: &T, before: &T) -> Result<(), InvalidValue> {
+    if now == before {
+        return Ok(());
+    }
+    let (now, before) = (now.to_string(), before.to_string());
+    // Shards of many lengths differ in more than what is said of them.
+    let value = if now == before { "changed".to_owned() } else { now };
+    Err(InvalidValue::new(field, value, format!("as before: {before}")))
 }
 
 /// Its bytes, as hexadecimal digits.

@@ -367,19 +367,44 @@ fn a_job_that_would_hand_out_other_data_does_not_go_on_from_a_checkpoint() {
     let spec = DatasetSpec { epochs: Epochs::Finite(3), ..small(40, 10) };
     let snapshot = ledger(spec.clone()).snapshot();
     for (other, why) in [
-        (DatasetSpec { name: "other".to_owned(), ..spec.clone() }, "name of the data set"),
-        (DatasetSpec { num_samples: 41, ..spec.clone() }, "samples"),
-        (DatasetSpec { cut: Cut::Every(20), ..spec.clone() }, "shards"),
-        (DatasetSpec { shuffle: Shuffle::None, ..spec.clone() }, "shuffle"),
-        (DatasetSpec { seed: antdt_core::Seed(77), ..spec.clone() }, "seed of the order"),
+        (
+            DatasetSpec { name: "other".to_owned(), ..spec.clone() },
+            format!("name of the data set = other: must be as before: {}", spec.name),
+        ),
+        (DatasetSpec { num_samples: 41, ..spec.clone() }, "samples = 41: must be as before: 40".to_owned()),
+        (
+            DatasetSpec { cut: Cut::Every(20), ..spec.clone() },
+            "shards = 20 samples each: must be as before: 10 samples each".to_owned(),
+        ),
+        (
+            DatasetSpec { cut: Cut::At([10, 40].into()), ..spec.clone() },
+            "shards = 2 of lengths that the data suggest: must be as before: 10 samples each".to_owned(),
+        ),
+        (
+            DatasetSpec { shuffle: Shuffle::None, ..spec.clone() },
+            "shuffle = none: must be as before: of the shards and of the samples in each".to_owned(),
+        ),
+        (
+            DatasetSpec { seed: antdt_core::Seed(77), ..spec.clone() },
+            format!("seed of the order = 77: must be as before: {}", spec.seed.0),
+        ),
         (
             DatasetSpec { assignment: Assignment::Static { workers: 2 }, ..spec.clone() },
-            "assignment of shards",
+            "assignment of shards = static, to 2 workers: must be as before: dynamic".to_owned(),
         ),
-        (DatasetSpec { epochs: Epochs::Finite(2), ..spec.clone() }, "epochs = 2: must be at least 3"),
-        (DatasetSpec { epochs: Epochs::Infinite, ..spec }, "epochs"),
+        (
+            DatasetSpec { epochs: Epochs::Finite(2), ..spec.clone() },
+            "epochs = 2: must be at least 3, as before".to_owned(),
+        ),
+        (
+            DatasetSpec { epochs: Epochs::Infinite, ..spec.clone() },
+            "epochs = without end: must be as before: 3".to_owned(),
+        ),
     ] {
         let error = snapshot.continued(other).unwrap_err().to_string();
-        assert!(error.starts_with(why), "{error}");
+        assert_eq!(error, why);
     }
+    let at = |ends: [u64; 2]| DatasetSpec { cut: Cut::At(ends.into()), ..spec.clone() };
+    let error = ledger(at([10, 40])).snapshot().continued(at([20, 40])).unwrap_err().to_string();
+    assert_eq!(error, "shards = changed: must be as before: 2 of lengths that the data suggest");
 }
