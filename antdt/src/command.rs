@@ -218,8 +218,14 @@ fn data_synth(synth: &DataSynth) -> Result<CommandOutput, CliError> {
         CliError::new(format!("--out = {}: {error}; name another file", synth.out.display()))
     };
     // The file is replaced in the end, whatever it is: a device must not be.
-    if synth.out.metadata().is_ok_and(|found| !found.is_file()) {
-        return Err(refused(&"it is not a regular file"));
+    match synth.out.metadata() {
+        Ok(found) if !found.is_file() => return Err(refused(&"it is not a regular file")),
+        Ok(_) if !synth.force => {
+            let out = synth.out.display();
+            let text = format!("--out = {out}: it exists; name another file, or replace it with --force");
+            return Err(CliError::new(text));
+        }
+        _ => {}
     }
     // Whoever reads the file sees all of it or nothing.
     let part = part_of(synth);

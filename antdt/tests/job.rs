@@ -655,9 +655,25 @@ fn a_batch_of_any_length_is_trained() {
 }
 
 #[test]
-fn generated_data_replaces_plain_files_only_and_leaves_nothing_half_done() {
+fn generated_data_replaces_plain_files_only_if_it_may_and_leaves_nothing_half_done() {
     let folder = tempfile::tempdir().unwrap();
     let out = |name: &str| folder.path().join(name).display().to_string();
+    let kept = folder.path().join("mine.tsv");
+    std::fs::write(&kept, "mine\n").unwrap();
+    let over = ["data", "synth", "--rows", "9", "--out", &out("mine.tsv")];
+    let refused = finish(antdt(&over).spawn().unwrap());
+    let error = String::from_utf8_lossy(&refused.stderr).into_owned();
+    let says = "it exists; name another file, or replace it with --force";
+    assert_eq!(error, format!("error: --out = {}: {says}\n", kept.display()));
+    assert_eq!(
+        (refused.status.code(), std::fs::read_to_string(&kept).unwrap().as_str()),
+        (Some(2), "mine\n")
+    );
+    let forced = finish(antdt(&[&over[..], &["--force"]].concat()).spawn().unwrap());
+    assert!(forced.status.success(), "{}", String::from_utf8_lossy(&forced.stderr));
+    assert_eq!(std::fs::read_to_string(&kept).unwrap().lines().count(), 9);
+    std::fs::remove_file(kept).unwrap();
+
     let refused = finish(antdt(&["data", "synth", "--rows", "9", "--out", "/dev/null"]).spawn().unwrap());
     let error = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert_eq!(error, "error: --out = /dev/null: it is not a regular file; name another file\n");

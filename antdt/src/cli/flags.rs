@@ -149,7 +149,8 @@ fn grammar() -> Clap {
                 .value_name("FILE")
                 .required(true)
                 .help("output file; compressed if it ends in .gz"),
-        );
+        )
+        .arg(model::force());
     let hidden =
         |name: &'static str| Clap::new(name).hide(true).about("Part of a running job; started by antdt run");
     let remote = |name: &'static str, about: &'static str| {
@@ -386,7 +387,7 @@ pub(super) fn data_synth(matches: &ArgMatches) -> Result<DataSynth, CliError> {
         let must = "the name of a text file, such as a.tsv or, compressed, a.tsv.gz";
         return Err(InvalidValue::new("--out", out.display(), must).into());
     }
-    Ok(DataSynth { rows, seed, out })
+    Ok(DataSynth { rows, seed, out, force: matches.get_flag("force") })
 }
 
 #[cfg(test)]

@@ -138,6 +138,8 @@ pub struct DataSynth {
     pub seed: u64,
     /// Path of the output file; compressed if its name ends in `.gz`.
     pub out: PathBuf,
+    /// Whether to replace the output file if it exists.
+    pub force: bool,
 }
 
 /// Reason why a command line is refused: one line that names the flag and the remedy, after "error: ".

@@ -36,15 +36,18 @@ pub(super) fn grammar() -> Clap {
                 .help("its number [default: the newest that can be used]"),
         )
         .arg(Arg::new("out").long("out").value_name("FILE").required(true).help("the file"))
-        .arg(
-            Arg::new("force").long("force").action(ArgAction::SetTrue).help("replace the file if it exists"),
-        );
+        .arg(force());
     Clap::new("model")
         .about("Trained models: list checkpoints, export one for other programs")
         .subcommand_required(true)
         .arg_required_else_help(true)
         .subcommand(Clap::new("list").about("List the checkpoints, newest first").arg(dir))
         .subcommand(export)
+}
+
+/// The flag with which a command replaces its output file.
+pub(super) fn force() -> Arg {
+    Arg::new("force").long("force").action(ArgAction::SetTrue).help("replace the file if it exists")
 }
 
 /// The folder that is named.

@@ -181,7 +181,10 @@ fn every_refusal_is_one_line_with_the_flag_and_the_remedy() {
         // Which no other command has, and which is near to one that this command does not have.
         ("doctor --silence-limits=11s", "is not a flag; --help names those there are"),
         ("status --policy=nd", "--policy is not a flag of status; it is one of antdt run, "),
-        ("model list d --force", "--force is not a flag of model list; it is one of antdt model export"),
+        (
+            "model list d --force",
+            "--force is not a flag of model list; it is one of antdt data synth, antdt model export",
+        ),
         ("--epochs 2", "--epochs is not a flag of antdt itself; it is one of antdt run, "),
         (
             "chaos --report-dir x -- antdt run --data synthetic:9",
@@ -210,8 +213,11 @@ fn an_argument_that_is_no_text_is_refused_by_its_number() {
 
 #[test]
 fn data_synth_takes_rows_seed_and_file() {
-    let command = parse_with("data synth --rows 1_000 --seed 3 --out a.tsv.gz", &[]).unwrap();
-    assert_eq!(command, Command::DataSynth(DataSynth { rows: 1000, seed: 3, out: "a.tsv.gz".into() }));
+    let line = "data synth --rows 1_000 --seed 3 --out a.tsv.gz";
+    let synth =
+        |force| Ok(Command::DataSynth(DataSynth { rows: 1000, seed: 3, out: "a.tsv.gz".into(), force }));
+    assert_eq!(parse_with(line, &[]), synth(false));
+    assert_eq!(parse_with(&format!("{line} --force"), &[]), synth(true));
 }
 
 #[test]
