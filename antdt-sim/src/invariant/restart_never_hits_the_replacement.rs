@@ -1,6 +1,6 @@
 //! Checks that an order to kill or to give up a node only affects the incarnation that it was issued for: one
 //! that was judged, that was silent, that said that it does not get on, that lost a server and heard nothing
-//! of it, that never registered, or without which the job goes back. A new incarnation is launched once, when
+//! of it, that never registered or never began, or without which the job goes back. A new incarnation is launched once, when
 //! the earlier one has ended or the job has gone back without it.
 //!
 //! Source: our design; actions name the incarnation that was judged, so that a late or repeated one cannot
@@ -44,19 +44,41 @@ struct Life {
     ended: bool,
 }
 
+impl Life {
+    const fn begun(at: JobTime, holder: Holder) -> Self {
+        Self {
+            incarnation: holder.incarnation,
+            launched: at,
+            heard: None,
+            stalled: false,
+            ordered: false,
+            finished: false,
+            doubted: None,
+            outdated: false,
+            undone: false,
+            preempted: false,
+            taken_back: false,
+            over: false,
+            ended: false,
+        }
+    }
+}
+
 /// Checks that a kill order hits only the incarnation that it was issued for; see the [module](self).
 #[derive(Debug)]
 pub struct RestartNeverHitsTheReplacement {
     silence: Duration,
     mode: Capabilities,
     lives: BTreeMap<NodeId, Life>,
+    /// Another master has gone on with the job.
+    taken_over: bool,
 }
 
 impl RestartNeverHitsTheReplacement {
     /// Returns the invariant for a job with this setup.
     pub fn new(setup: &Setup) -> Self {
         let mode = setup.sync.capabilities();
-        Self { silence: setup.silence_limit, mode, lives: BTreeMap::new() }
+        Self { silence: setup.silence_limit, mode, lives: BTreeMap::new(), taken_over: false }
     }
 
     fn life(&mut self, holder: Holder) -> Option<&mut Life> {
@@ -75,23 +97,15 @@ impl RestartNeverHitsTheReplacement {
                 return Err(format!("{holder} is launched after life {before}, which {ended} ended"));
             }
         }
-        let life = Life {
-            incarnation: holder.incarnation,
-            launched: at,
-            heard: None,
-            stalled: false,
-            ordered: false,
-            finished: false,
-            doubted: None,
-            outdated: false,
-            undone: false,
-            preempted: false,
-            taken_back: false,
-            over: false,
-            ended: false,
-        };
-        self.lives.insert(holder.node, life);
+        self.lives.insert(holder.node, Life::begun(at, holder));
         Ok(())
+    }
+
+    /// Notes the first life of a node that the master before wrote down and never launched. The next master ends it before it
+    /// launches another one, since it cannot know.
+    fn never_began(&mut self, at: JobTime, holder: Holder) {
+        let life = Life { undone: true, over: true, ended: true, ..Life::begun(at, holder) };
+        self.lives.insert(holder.node, life);
     }
 
     /// Why a life may be ended, if there is a reason.
@@ -179,7 +193,10 @@ impl Invariant for RestartNeverHitsTheReplacement {
             Happening::Kept(_) => {
                 self.lives.values_mut().for_each(|life| life.taken_back |= life.preempted);
             }
-            Happening::TakenOver => self.goes_back(true),
+            Happening::TakenOver => {
+                self.taken_over = true;
+                self.goes_back(true);
+            }
             Happening::Effect(HeadEffect::Note {
                 note: Note::Event { node: None, kind: "rollback", .. },
                 ..
@@ -198,6 +215,11 @@ impl Invariant for RestartNeverHitsTheReplacement {
                 if let Some(life) = self.lives.get_mut(&node) {
                     life.ordered = true;
                 }
+            }
+            Happening::Effect(HeadEffect::Kill(holder))
+                if self.taken_over && !self.lives.contains_key(&holder.node) =>
+            {
+                self.never_began(at, *holder);
             }
             Happening::Effect(HeadEffect::Kill(holder)) if !self.is_meant(at, *holder) => {
                 return Err(format!(
@@ -276,6 +298,17 @@ mod tests {
         history.saw(&Happening::TakenOver).effect(&HeadEffect::Kill(holder(1)));
         history.effect(&HeadEffect::Launch(life(1, 1))).holds();
         history.effect(&HeadEffect::Kill(life(1, 1))).fails("worker-1#1 is killed without an order");
+    }
+
+    /// A server is added; its master writes that down, and dies before it launches it.
+    #[test]
+    fn another_master_ends_the_first_life_of_a_node_that_never_began_and_launches_the_next_one() {
+        let server = |life| Holder::new(NodeId::server(1), Incarnation(life));
+        history().effect(&HeadEffect::Kill(server(0))).fails("server-1#0 is killed without an order");
+        let mut history = history();
+        history.saw(&Happening::TakenOver).effect(&HeadEffect::Kill(server(0)));
+        history.effect(&HeadEffect::Launch(server(1))).holds();
+        history.effect(&HeadEffect::Kill(server(1))).fails("server-1#1 is killed without an order");
     }
 
     #[test]
