@@ -112,6 +112,7 @@ pub fn case(seed: u64) -> Case {
         }
         faults.sort_by_key(|(at, _)| *at);
     }
+    hand_over(&mut setup, &rough, &mut faults);
     let policy = ["none", "nd", Restless::NAME][index(rng, 3)];
     let calm = faults.last().map_or(JobTime::ZERO, |(at, _)| *at);
     Case { setup, policy, rough: Rough { calm_from: calm, ..rough }, faults }
@@ -128,6 +129,9 @@ const LATER_FAULTS_EVERY: u64 = 5;
 
 /// In one case in so many the master ends, and another one goes on with the job.
 const MASTERS_EVERY: u64 = 8;
+
+/// In one case in so many, of those that have servers and keep their master, the number of servers changes while the job trains.
+const HAND_OVERS_EVERY: u64 = 20;
 
 /// Most steps between two checkpoints.
 const CHECKPOINT_STEPS_MAX: u64 = 12;
@@ -198,6 +202,23 @@ fn changes_of_servers(seed: u64, servers: u32, lasting: Duration) -> Vec<(JobTim
         return Vec::new();
     }
     chaos(Vec::new(), lasting).draw_servers(&mut chance).left().copied().collect()
+}
+
+/// Adds changes of the number of servers while the job trains, and the checkpoints that they need, to a few of the jobs that have
+/// servers and keep their master. They are drawn apart, so that all other seeds keep their histories.
+fn hand_over(setup: &mut Setup, rough: &Rough, faults: &mut Vec<(JobTime, Fault)>) {
+    let mut chance = setup.seed.derive("hand-overs").rng();
+    if setup.goes_back || setup.servers == 0 || chance.below(HAND_OVERS_EVERY) > 0 {
+        return;
+    }
+    setup.goes_back = true;
+    setup.checkpoint_every = Some(CheckpointEvery::Steps(1 + chance.below(CHECKPOINT_STEPS_MAX)));
+    // A job that takes checkpoints has its shard service in the master's process.
+    faults.retain(|(_, fault)| *fault != Fault::RestartLedger);
+    let trains = rough.duration(setup).saturating_sub(rough.start).max(Duration::from_millis(1));
+    let changes = chaos(Vec::new(), trains).draw_servers(&mut chance);
+    faults.extend(changes.left().map(|(at, fault)| (*at + rough.start, *fault)));
+    faults.sort_by_key(|(at, _)| *at);
 }
 
 /// Faults that hit these nodes in `lasting`.

@@ -106,6 +106,24 @@ fn every_invariant_holds_where_a_rare_defect_would_show() {
     hold_in([1913, 2298, 2380, 3034, 4457]);
 }
 
+/// A master writes down that it adds a server, and dies before it launches it: the next one ends the life that never began.
+#[test]
+fn a_server_that_was_added_and_never_began_is_ended_by_the_next_master() {
+    hold_in([6469, 8178]);
+}
+
+/// Those seeds that are known by name keep their histories, whatever is drawn for others.
+#[test]
+fn the_number_of_servers_changes_in_a_hundredth_of_all_worlds_and_in_none_that_is_known_by_name() {
+    let tally = hold_in(0..2_000);
+    assert!(tally.with(FaultKind::ScaleServers) >= 20, "{tally}");
+    for seed in [1913, 2298, 2380, 3034, 4457, 761, 1707] {
+        let has = |is: fn(&Fault) -> bool| case(seed).faults.iter().any(|(_, fault)| is(fault));
+        let keeps_its_master = !has(|fault| matches!(fault, Fault::RestartMaster(..)));
+        assert!(!(keeps_its_master && has(|fault| matches!(fault, Fault::ScaleServers(_)))), "{seed}");
+    }
+}
+
 /// A job that goes on with another master: that one restarted slow nodes as if none had been restarted before (761), and sooner than
 /// they are to be left alone (1707).
 #[test]
