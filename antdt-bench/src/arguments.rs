@@ -68,6 +68,10 @@ pub struct Arguments {
     /// Be done within four minutes (policies: three, without the real contention of disks, links and other processes).
     #[arg(long)]
     pub quick: bool,
+    /// Run six jobs and hurt each once, in half a minute: counts are judged and times only shown, so that debug builds and busy
+    /// machines pass. `cargo xtask verify` runs this with its debug build (survive).
+    #[arg(long, conflicts_with_all = ["quick", "full"])]
+    pub smoke: bool,
     /// Measure the whole matrix (baselines), all counts of the targets (survive), or more seeds, longer jobs and more real processes
     /// (policies); takes hours.
     #[arg(long, conflicts_with = "quick")]
@@ -94,8 +98,8 @@ pub struct Arguments {
     /// Seconds that a peer may take for one order; one that takes longer is ended and its row says `stalled` (collective).
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
     pub peer_limit: u64,
-    /// Measure only what has this text in its name, such as `tcp, 2 ranks, 64 MiB` (collective), `overlap` (job), `recording` (shard), or the
-    /// parts `replay`, `headline` and `contention` (policies). May be given several times.
+    /// Measure only what has this text in its name, such as `tcp, 2 ranks, 64 MiB` (collective), `overlap` (job), `recording` (shard), the
+    /// parts `replay`, `headline` and `contention` (policies), or `kills`, `master` and `ps-bsp` (survive). May be given several times.
     #[arg(long, value_name = "TEXT")]
     pub only: Vec<String>,
     /// Address from which a rank of the benchmark `collective` gets its orders.
@@ -133,10 +137,13 @@ impl Arguments {
                 "--full is for `baselines`, `policies` and `survive`; leave it out with `{name}`"
             ));
         }
-        let with_parts = [Name::Job, Name::Collective, Name::Shard, Name::Policies];
+        if arguments.smoke && name != Name::Survive {
+            return refuse(format!("--smoke is for `survive`; leave it out with `{name}`"));
+        }
+        let with_parts = [Name::Job, Name::Collective, Name::Shard, Name::Policies, Name::Survive];
         if !arguments.only.is_empty() && !with_parts.contains(&name) {
             return refuse(format!(
-                "--only is for `job`, `collective`, `shard` and `policies`; leave it out with `{name}`"
+                "--only is for `job`, `collective`, `shard`, `policies` and `survive`; leave it out with `{name}`"
             ));
         }
         Ok(arguments)
@@ -171,6 +178,8 @@ mod tests {
             (asked.name, asked.peer, asked.quick),
             (Name::Collective, vec![Peer::Gloo, Peer::Openmpi], true)
         );
+        let asked = checked("bench survive --smoke --only server").unwrap();
+        assert_eq!((asked.name, asked.smoke, asked.only), (Name::Survive, true, vec!["server".to_owned()]));
     }
 
     #[test]
@@ -187,7 +196,10 @@ mod tests {
             ("bench policies --continue", "--full"),
             ("bench baselines --full --quick", "--quick"),
             ("bench baselines --continue", "--full"),
-            ("bench sim --only tcp", "--only is for `job`, `collective`, `shard` and `policies`"),
+            ("bench sim --only tcp", "--only is for `job`, `collective`, `shard`, `policies` and `survive`"),
+            ("bench policies --smoke", "--smoke is for `survive`"),
+            ("bench survive --smoke --quick", "--quick"),
+            ("bench survive --smoke --full", "--full"),
         ] {
             let error = checked(words).unwrap_err();
             assert!(error.contains(said), "{words}: {error}");

@@ -183,22 +183,10 @@ fn loss_of(cells: &[Measured], seed: u64) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
-
     use super::*;
 
     fn settings(quick: bool, full: bool) -> Settings {
-        Settings {
-            antdt: PathBuf::new(),
-            antdt_bench: PathBuf::new(),
-            peers: Vec::new(),
-            peer_limit: Duration::ZERO,
-            only: Vec::new(),
-            quick,
-            full,
-            go_on: false,
-            report_dir: PathBuf::new(),
-        }
+        Settings { quick, full, ..Settings::default() }
     }
 
     #[test]

@@ -73,8 +73,7 @@ impl Scale {
 /// that is not installed, stalls or dies.
 pub fn run(settings: &Settings, rows: &mut Rows) -> Result<()> {
     let scale = if settings.quick { Scale::QUICK } else { Scale::FULL };
-    let wanted =
-        |title: &str| settings.only.is_empty() || settings.only.iter().any(|text| title.contains(text));
+    let wanted = |title: &str| settings.asks_for(title);
     if !titles().iter().any(|title| wanted(title)) {
         bail!(
             "--only = {}: no row begins so; rows begin with `kernel`, `{}`, `{}`, or such as `tcp, 2 ranks, 64 MiB`, with \

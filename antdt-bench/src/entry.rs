@@ -151,6 +151,13 @@ impl Entry {
         }
     }
 
+    /// Takes the target away: a value that misses it is shown like any other.
+    #[must_use]
+    pub fn without_target(self) -> Self {
+        let state = if self.value.is_some() { State::Ok } else { self.state };
+        Self { target: None, interval: None, state, ..self }
+    }
+
     /// Sets the text about what the value is compared with.
     #[must_use]
     pub fn beside(mut self, peer: impl Into<String>) -> Self {
@@ -237,6 +244,14 @@ mod tests {
         assert_eq!(row(2.0, Some(0.1)).state, State::Failed);
         assert_eq!(row(2.0, None).state, State::Failed);
         assert_eq!(row(0.5, Some(0.5)).state, State::Ok);
+    }
+
+    #[test]
+    fn without_its_target_a_value_fails_nothing_and_a_missing_one_stays_missing() {
+        let missed = Entry::shown("a", 2.0, "s").at_most(1.0);
+        assert_eq!(missed.without_target(), Entry::shown("a", 2.0, "s"));
+        let missing = Entry::without("b", State::NotMeasured, "no etcd").at_most(1.0);
+        assert_eq!(missing.without_target(), Entry::without("b", State::NotMeasured, "no etcd"));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use serde::Serialize;
 pub struct Environment {
     /// Name of the benchmark.
     pub benchmark: String,
-    /// Mode of the run, `quick` or `full`.
+    /// Mode of the run: `smoke`, `quick` or `full`.
     pub mode: &'static str,
     /// Version of `antdt`.
     pub antdt: &'static str,
@@ -28,8 +28,8 @@ pub struct Environment {
 }
 
 impl Environment {
-    /// Returns the environment of this process.
-    pub fn here(benchmark: &str, quick: bool) -> Self {
+    /// Returns the environment of this process, for a run in this mode.
+    pub fn here(benchmark: &str, mode: &'static str) -> Self {
         let processor = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let processor = processor
             .lines()
@@ -37,7 +37,7 @@ impl Environment {
             .map_or_else(|| "unknown".to_owned(), |(_, name)| name.trim().to_owned());
         Self {
             benchmark: benchmark.to_owned(),
-            mode: if quick { "quick" } else { "full" },
+            mode,
             antdt: env!("CARGO_PKG_VERSION"),
             system: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
             kernel: of_the_kernel("kernel/osrelease"),
@@ -72,7 +72,7 @@ mod tests {
     #[test]
     #[cfg(target_os = "linux")]
     fn what_decides_about_figures_is_said() {
-        let here = Environment::here("collective", true);
+        let here = Environment::here("collective", "quick");
         assert!(here.cores > 0 && here.mode == "quick");
         let text = here.to_string();
         for part in [&here.kernel, &here.congestion_control, here.antdt] {

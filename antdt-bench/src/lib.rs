@@ -33,7 +33,7 @@ pub use environment::Environment;
 pub use rows::Rows;
 
 /// Settings of a run of a benchmark.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Settings {
     /// The `antdt` program under test.
     pub antdt: PathBuf,
@@ -44,8 +44,11 @@ pub struct Settings {
     /// Time that a peer may take for one order before its processes are ended.
     pub peer_limit: Duration,
     /// Texts that select rows: a row is measured only if its name has one of them; empty to measure all rows.
-    /// For `collective`, for `job` (`overlap`), for `shard` (`recording`) and for `policies` (its parts, such as `replay`).
+    /// For `collective`, for `job` (`overlap`), for `shard` (`recording`), and for `policies` and `survive` (their parts, such as
+    /// `replay` and `kills`).
     pub only: Vec<String>,
+    /// Whether to hurt six jobs once each, and to judge no time (`survive`).
+    pub smoke: bool,
     /// Whether the run must end within four minutes; three for `policies`.
     pub quick: bool,
     /// Whether to measure the whole matrix (`baselines`), everything that the targets name (`survive`), or more seeds and longer jobs
@@ -56,6 +59,22 @@ pub struct Settings {
     pub go_on: bool,
     /// Folder for reports and logs.
     pub report_dir: PathBuf,
+}
+
+impl Settings {
+    /// Returns how much is measured, in a word: `smoke`, `quick`, or `full` for all else.
+    pub const fn mode(&self) -> &'static str {
+        match (self.smoke, self.quick) {
+            (true, _) => "smoke",
+            (false, true) => "quick",
+            (false, false) => "full",
+        }
+    }
+
+    /// Returns whether what has this name is to be measured, by [`only`](Self::only).
+    pub fn asks_for(&self, name: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|text| name.contains(text.as_str()))
+    }
 }
 
 /// Function that runs a benchmark.

@@ -9,10 +9,10 @@
 
 use std::mem::discriminant;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 
 use crate::store::Store;
-use crate::{Rows, Settings};
+use crate::{Entry, Rows, Settings};
 
 mod cell;
 mod etcd;
@@ -33,14 +33,9 @@ use harness::Bench;
 /// # Errors
 /// If a job cannot be run, or does not end as it should.
 pub fn run(settings: &Settings, rows: &mut Rows) -> Result<()> {
-    let scale = match (settings.quick, settings.full) {
-        (true, _) => Scale::QUICK,
-        (false, false) => Scale::CORE,
-        (false, true) => Scale::WHOLE,
-    };
+    let cells = chosen(settings)?;
     let mut bench = Bench::new(settings)?;
     let mut store = Store::open(&settings.report_dir.join("cells.jsonl"), settings.go_on)?;
-    let cells = scale.cells();
     for alike in cells.chunk_by(|one, other| discriminant(&one.what) == discriminant(&other.what)) {
         for cell in alike {
             if find(store.cells(), cell).is_none() {
@@ -48,10 +43,39 @@ pub fn run(settings: &Settings, rows: &mut Rows) -> Result<()> {
                 store.push(measured)?;
             }
         }
-        rows.extend(table::rows(&of(store.cells(), alike)));
+        let measured = table::rows(&of(store.cells(), alike));
+        rows.extend(if settings.smoke { untimed(measured) } else { measured });
     }
     rows.push(table::exactness(&of(store.cells(), &cells)));
     Ok(())
+}
+
+/// The cells that the settings ask for.
+///
+/// # Errors
+/// If they name none.
+fn chosen(settings: &Settings) -> Result<Vec<Cell>> {
+    let all = match (settings.smoke, settings.quick, settings.full) {
+        (true, _, _) => cell::smoke(),
+        (false, true, _) => Scale::QUICK.cells(),
+        (false, false, false) => Scale::CORE.cells(),
+        (false, false, true) => Scale::WHOLE.cells(),
+    };
+    let mut names: Vec<String> = all.iter().map(|cell| cell.what.to_string()).collect();
+    names.dedup();
+    let cells: Vec<Cell> = all.into_iter().filter(|cell| settings.asks_for(&cell.what.to_string())).collect();
+    ensure!(
+        !cells.is_empty(),
+        "--only = {}: no part has that in its name; the parts are: {}",
+        settings.only.join(", "),
+        names.join("; ")
+    );
+    Ok(cells)
+}
+
+/// The same rows, of which those that are times are only shown: a debug build on a busy machine misses any target of a time.
+fn untimed(rows: Vec<Entry>) -> Vec<Entry> {
+    rows.into_iter().map(|row| if row.unit == "s" { row.without_target() } else { row }).collect()
 }
 
 fn find<'a>(measured: &'a [Measured], cell: &Cell) -> Option<&'a Measured> {
@@ -66,6 +90,44 @@ fn of<'a>(measured: &'a [Measured], cells: &[Cell]) -> Vec<&'a Measured> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::entry::State;
+
+    fn settings(smoke: bool, only: &[&str]) -> Settings {
+        let only = only.iter().map(|text| (*text).to_owned()).collect();
+        Settings { only, smoke, quick: !smoke, ..Settings::default() }
+    }
+
+    #[test]
+    fn only_the_parts_that_are_asked_for_are_measured_and_a_text_of_none_is_refused_with_the_names() {
+        let names = |smoke, only: &[&str]| -> Vec<String> {
+            let cells = chosen(&settings(smoke, only)).unwrap();
+            cells.iter().map(|cell| cell.what.to_string()).collect()
+        };
+        let smoke = [
+            "kills, allreduce",
+            "kills, ps-bsp",
+            "stop, allreduce",
+            "server, ps-bsp",
+            "master, ps-bsp",
+            "everything, allreduce",
+        ];
+        assert_eq!(names(true, &[]), smoke);
+        assert_eq!(names(true, &["master", "stop"]), ["stop, allreduce", "master, ps-bsp"]);
+        assert_eq!(names(false, &["kills, ps-b"]), ["kills, ps-bsp", "kills, ps-backup=1"]);
+        let refused = chosen(&settings(true, &["scale"])).unwrap_err().to_string();
+        assert_eq!(
+            refused,
+            format!("--only = scale: no part has that in its name; the parts are: {}", smoke.join("; "))
+        );
+    }
+
+    #[test]
+    fn in_a_smoke_run_a_time_fails_nothing_but_a_count_does() {
+        let time = Entry::shown("until it is ended", 9.0, "s").at_most(2.0);
+        let count = Entry::shown("survivors that keep their process", 50.0, "%").at_least(100.0);
+        let rows = untimed(vec![time, count]);
+        assert_eq!(rows.iter().map(|row| row.state).collect::<Vec<_>>(), [State::Ok, State::Failed]);
+    }
 
     #[test]
     fn what_another_benchmark_has_stored_is_no_part_of_this_one() {

@@ -3,6 +3,8 @@
 //! The benchmarks themselves live in `antdt-bench`; a new one is added there and needs no change here. What it would refuse
 //! is refused before the build, by its own code.
 
+use std::fmt::Write as _;
+use std::fs;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 
@@ -18,6 +20,53 @@ use arguments::{Arguments, list};
 
 /// The program's exit code when no target was missed, but something could not be measured or compared.
 const INCOMPLETE: u8 = 3;
+
+/// What a run in `verify` has shown.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Shown {
+    /// A line for each row.
+    pub(crate) rows: String,
+    /// Why some rows are not judged.
+    pub(crate) incomplete: Option<String>,
+}
+
+/// Runs the shortest form of `survive` with the programs that the tests were built with.
+///
+/// # Errors
+/// If it fails; what it said is shown then.
+pub(crate) fn smoke(root: &Path, features: &[&str]) -> Result<Shown> {
+    let mut build = Command::new("cargo");
+    // The same selection as for the tests, whose features an example or a program alone would not have.
+    build.args(["build", "--workspace", "--bins", "--tests", "--example", "counting"]).args(features);
+    shell::run_quietly(build.current_dir(root))?;
+    let target = shell::target_dir(root)?;
+    let (debug, report) = (target.join("debug"), target.join("bench/survive-smoke"));
+    let mut bench = Command::new(debug.join("antdt-bench"));
+    bench.args(["survive", "--smoke", "--antdt"]).arg(debug.join("antdt")).arg("--report-dir").arg(&report);
+    let (_, code) = shell::run_quietly_unless(bench.current_dir(root), &[INCOMPLETE])?;
+    let file = report.join("bench.json");
+    let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
+    let rows: Vec<serde_json::Value> =
+        serde_json::from_str(&text).with_context(|| format!("{} holds no rows", file.display()))?;
+    Ok(shown(&rows, code))
+}
+
+/// What is said of the rows of a benchmark that ended with this code.
+fn shown(rows: &[serde_json::Value], code: u8) -> Shown {
+    let text = |row: &serde_json::Value, key: &str| row[key].as_str().unwrap_or_default().to_owned();
+    let mut said = String::new();
+    for row in rows {
+        let value = row["value"].as_f64().map_or_else(|| "-".to_owned(), |value| format!("{value:.2}"));
+        let line = format!("{}: {value} {}", text(row, "name"), text(row, "unit"));
+        let _ = write!(said, "\n    {}", line.trim_end());
+    }
+    let open: Vec<String> = rows
+        .iter()
+        .filter(|row| row["state"] != "ok")
+        .map(|row| format!("{}: {}", text(row, "name"), text(row, "peer")))
+        .collect();
+    Shown { rows: said, incomplete: (code == INCOMPLETE).then(|| open.join("; ")) }
+}
 
 /// Builds in release mode and hands the arguments over. Ends the process if they are wrong or ask for help, as the program
 /// would.
@@ -66,4 +115,23 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> Result<ExitCode> {
         bail!("the benchmark failed: {status}");
     }
     Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_shows_its_rows_and_what_was_not_judged_is_no_pass() {
+        let rows = serde_json::json!([
+            {"name": "pause", "value": 0.123, "unit": "s", "state": "ok", "peer": "2 kills"},
+            {"name": "kept", "value": null, "unit": "", "state": "not_measured", "peer": "others took 90 % of the cores"},
+        ]);
+        let rows = rows.as_array().unwrap();
+        let complete = shown(&rows[..1], 0);
+        assert_eq!(complete, Shown { rows: "\n    pause: 0.12 s".to_owned(), incomplete: None });
+        let incomplete = shown(rows, INCOMPLETE);
+        assert_eq!(incomplete.rows, "\n    pause: 0.12 s\n    kept: -");
+        assert_eq!(incomplete.incomplete.as_deref(), Some("kept: others took 90 % of the cores"));
+    }
 }

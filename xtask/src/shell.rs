@@ -43,14 +43,20 @@ pub(crate) struct Said {
 
 /// Runs a command without showing what it says, unless it fails. Returns what it said.
 pub(crate) fn run_quietly(command: &mut Command) -> Result<Said> {
+    run_quietly_unless(command, &[]).map(|(said, _)| said)
+}
+
+/// The same for a command of which these exit codes are no failure either. Returns what it said, and its exit code.
+pub(crate) fn run_quietly_unless(command: &mut Command, also: &[u8]) -> Result<(Said, u8)> {
     let output = command.output().with_context(|| format!("cannot start {:?}", command.get_program()))?;
-    if !output.status.success() {
+    let code = output.status.code().and_then(|code| u8::try_from(code).ok());
+    let Some(code) = code.filter(|code| *code == 0 || also.contains(code)) else {
         io::stderr().write_all(&output.stdout)?;
         io::stderr().write_all(&output.stderr)?;
         bail!("{}", output.status);
-    }
+    };
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    Ok(Said { out: text(&output.stdout), err: text(&output.stderr) })
+    Ok((Said { out: text(&output.stdout), err: text(&output.stderr) }, code))
 }
 
 /// Where cargo puts what it builds.

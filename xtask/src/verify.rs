@@ -9,7 +9,7 @@ use std::time::Instant;
 use anyhow::{Result, bail};
 
 use crate::features::{self, Features};
-use crate::{codegen, mutants, rdma_vm, sanitize, shell, sim, skipped, tidy};
+use crate::{bench, codegen, mutants, rdma_vm, sanitize, shell, sim, skipped, tidy};
 
 /// The crates that must compute without a runtime.
 pub(crate) const PURE: [&str; 12] = [
@@ -59,6 +59,13 @@ pub(crate) fn verify(root: &Path, flags: &[&str]) -> Result<()> {
         step_says(name, "cargo xtask verify", || Ok(Done::Skipped(format!("SKIPPED: {why}"))))?;
         skipped.push(skipped::Skipped::step(name, why));
     }
+    let smoke = "target/debug/antdt-bench survive --smoke --antdt target/debug/antdt";
+    step_says("survive", smoke, || {
+        let bench::Shown { rows, incomplete } = bench::smoke(root, features)?;
+        let Some(why) = incomplete else { return Ok(Done::Ran(rows)) };
+        skipped.push(skipped::Skipped::step("survive", &why));
+        Ok(Done::Skipped(format!("INCOMPLETE: {why}{rows}")))
+    })?;
     cargo(root, "doc tests", &[&["test", "--doc", "--workspace"], features].concat(), &[])?;
     // With the examples come the features of what only tests need. Without these, most of what others wrote, which clippy
     // has checked with them, would be checked again.

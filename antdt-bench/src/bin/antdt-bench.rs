@@ -54,12 +54,13 @@ fn run(arguments: Arguments) -> Result<ExitCode> {
         peers: arguments.peer,
         peer_limit: Duration::from_secs(arguments.peer_limit),
         only: arguments.only,
+        smoke: arguments.smoke,
         quick: arguments.quick,
         full: arguments.full,
         go_on: arguments.go_on,
         report_dir: report_dir.clone(),
     };
-    let environment = Environment::here(&name, arguments.quick);
+    let environment = Environment::here(&name, settings.mode());
     println!("{environment}");
     let mut rows = Rows::create(&report_dir.join("rows.jsonl"), &environment)?;
     let measured = arguments.name.bench()(&settings, &mut rows);

@@ -32,8 +32,7 @@ impl Measured {
 pub(super) struct Cells<'a> {
     store: Store<Measured>,
     scale: String,
-    /// Texts of which a part's name has one; all parts if there is none.
-    only: Vec<String>,
+    settings: &'a Settings,
     rows: &'a mut Rows,
 }
 
@@ -42,9 +41,9 @@ impl<'a> Cells<'a> {
     ///
     /// # Errors
     /// If the file cannot be read or written.
-    pub(super) fn open(settings: &Settings, scale: &Scale, rows: &'a mut Rows) -> Result<Self> {
+    pub(super) fn open(settings: &'a Settings, scale: &Scale, rows: &'a mut Rows) -> Result<Self> {
         let store = Store::open(&settings.report_dir.join("cells.jsonl"), settings.go_on)?;
-        Ok(Self { store, scale: format!("{scale:?}"), only: settings.only.clone(), rows })
+        Ok(Self { store, scale: format!("{scale:?}"), settings, rows })
     }
 
     /// Adds the rows of a part: those of an earlier run of the same scale, or else those that `measure` adds. One that is not asked for
@@ -57,7 +56,7 @@ impl<'a> Cells<'a> {
         name: &str,
         measure: impl FnOnce(&mut Rows) -> Result<()>,
     ) -> Result<()> {
-        if !self.only.is_empty() && !self.only.iter().any(|text| name.contains(text)) {
+        if !self.settings.asks_for(name) {
             return Ok(());
         }
         let is_it = |it: &&Measured| it.name == name && it.scale == self.scale && it.is_complete();
@@ -75,23 +74,18 @@ impl<'a> Cells<'a> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::{Path, PathBuf};
-    use std::time::Duration;
+    use std::path::Path;
 
     use super::*;
     use crate::entry::State;
 
     fn settings(folder: &Path, go_on: bool, only: &[&str]) -> Settings {
         Settings {
-            antdt: PathBuf::new(),
-            antdt_bench: PathBuf::new(),
-            peers: Vec::new(),
-            peer_limit: Duration::ZERO,
             only: only.iter().map(|text| (*text).to_owned()).collect(),
-            quick: false,
             full: true,
             go_on,
             report_dir: folder.to_owned(),
+            ..Settings::default()
         }
     }
 

@@ -1,5 +1,6 @@
 //! [`Cell`]: one thing that is done to a job, and what was [`Measured`] of it.
 
+use std::fmt;
 use std::time::Duration;
 
 use antdt::chaos::ChaosReport;
@@ -48,6 +49,32 @@ pub(super) enum What {
     Keep(u64),
     /// A model of so many bytes goes to a worker that joins.
     Join(u64),
+}
+
+/// The name by which `--only` asks for it.
+impl fmt::Display for What {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Kills(mode, _) => write!(f, "kills, {mode}"),
+            Self::Stop => f.write_str("stop, allreduce"),
+            Self::Hang => f.write_str("hang, allreduce"),
+            Self::Server(mode) => write!(f, "server, {mode}"),
+            Self::AllWorkers => f.write_str("all workers, allreduce"),
+            Self::Master(mode) => write!(f, "master, {mode}"),
+            Self::Standby(mode) => write!(f, "standby, {mode}"),
+            Self::Elected(mode) => write!(f, "elected, {mode}"),
+            Self::Deposed(mode) => write!(f, "deposed, {mode}"),
+            Self::Whole => f.write_str("everything, allreduce"),
+            Self::Scale(_) => f.write_str("scale, allreduce"),
+            Self::Points(_) => f.write_str("simulated crashes"),
+            Self::Crash(mode) => write!(f, "crash, {mode}"),
+            Self::Soak(mode, _) => write!(f, "chaos, {mode}"),
+            Self::Goodput(_) => f.write_str("goodput, allreduce"),
+            Self::Round(members) => write!(f, "rounds of {members} members"),
+            Self::Keep(bytes) => write!(f, "checkpoints of {} MiB", bytes >> 20),
+            Self::Join(bytes) => write!(f, "{} MiB to a worker that joins", bytes >> 20),
+        }
+    }
 }
 
 /// One cell of the benchmark.
@@ -165,8 +192,8 @@ impl Scale {
         goodput: Some(Duration::from_secs(180)),
         bytes: 1 << 30,
     };
-    /// As often as the targets say: 500 kills of workers over ten modes, 200 of masters, 100 of servers, 50 crashes beside
-    /// 1,000 simulated ones.
+    /// As often as the targets say: at least 500 kills of workers, which are 550 in ten jobs of each of eleven modes, 200 of masters,
+    /// 100 of servers, 50 crashes beside 1,000 simulated ones.
     pub(super) const WHOLE: Self = Self {
         jobs: 10,
         kills: 5,
@@ -232,6 +259,20 @@ impl Scale {
         }
         all
     }
+}
+
+/// Six jobs of a few seconds, each hurt once in one of the ways that are easiest to break: what `cargo xtask verify` has time for.
+pub(super) fn smoke() -> Vec<Cell> {
+    let [allreduce, ps_bsp] = ["allreduce", "ps-bsp"].map(str::to_owned);
+    let all = [
+        What::Kills(allreduce, 1),
+        What::Kills(ps_bsp.clone(), 1),
+        What::Stop,
+        What::Server(ps_bsp.clone()),
+        What::Master(ps_bsp),
+        What::Whole,
+    ];
+    all.into_iter().map(|what| Cell { what, number: 0 }).collect()
 }
 
 /// A mode whose model is a count: momentum of the averages would carry it further than what was trained.

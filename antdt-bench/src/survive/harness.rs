@@ -1,5 +1,6 @@
 //! [`Bench`]: hurts the jobs, one cell after the other.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -8,7 +9,7 @@ use antdt::report::{EventEntry, Report};
 use antdt_core::Seed;
 use antdt_job::SyncMode;
 use anyhow::{Context, Result, ensure};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal};
 
 use super::cell::{Cell, Measured, What};
 use super::etcd::Etcd;
@@ -59,6 +60,7 @@ impl<'a> Bench<'a> {
     /// If a job cannot be run, or does not end as it should.
     pub(super) fn measure(&mut self, cell: &Cell) -> Result<Measured> {
         let mut measured = Measured::of(cell.clone());
+        let name = cell.what.to_string();
         let watched = Others::watch();
         let m = &mut measured;
         match &cell.what {
@@ -74,7 +76,7 @@ impl<'a> Bench<'a> {
             What::Whole => self.kill_whole(m)?,
             What::Scale(most) => self.scale(m, *most)?,
             What::Points(count) => {
-                self.says(&format!("{count} simulated crashes"));
+                self.says(&name);
                 let began = Instant::now();
                 points::measure(m, *count);
                 println!("{:>6.1} s", began.elapsed().as_secs_f64());
@@ -83,13 +85,13 @@ impl<'a> Bench<'a> {
             What::Soak(mode, soak) => self.soak(m, &mode.parse()?, *soak)?,
             What::Goodput(lasting) => self.goodput(m, *lasting)?,
             What::Round(members) => {
-                self.says(&format!("rounds of {members} members"));
+                self.says(&name);
                 let folder = self.folder(&format!("rounds-{members}"));
                 m.figures = round::measure(*members, ROUNDS, &folder)?;
                 println!("{:>6.1} ms", 1e3 * crate::meter::median(m.figures.iter().copied()));
             }
             What::Keep(bytes) => {
-                self.says(&format!("checkpoints of {} MiB", bytes >> 20));
+                self.says(&name);
                 let folder = self.folder("large-kept");
                 let kept = large::keep(&self.program, &folder, *bytes, &self.runtime)?;
                 println!("{:>6.2} of dd", kept.speed);
@@ -97,7 +99,7 @@ impl<'a> Bench<'a> {
                 m.beside = format!("dd with fsync: {:.0} MB/s", kept.disk / 1e6);
             }
             What::Join(bytes) => {
-                self.says(&format!("{} MiB to a worker that joins", bytes >> 20));
+                self.says(&name);
                 let folder = self.folder("large-joined");
                 let (share, link) = large::join(&self.program, &folder, *bytes, &self.runtime)?;
                 println!("{share:>6.2} of the link");
@@ -145,11 +147,18 @@ impl<'a> Bench<'a> {
         Ok(report)
     }
 
+    /// Counts the nodes that had these processes, and those of them that have them no more.
+    fn keep_processes(m: &mut Measured, before: &BTreeMap<String, Pid>) -> Result<()> {
+        m.survivors = u32::try_from(before.len())?;
+        m.replaced = u32::try_from(before.values().filter(|pid| !is_alive(**pid)).count())?;
+        Ok(())
+    }
+
     /// Kills workers of a job of this mode one after the other, each when all take part.
     fn kills(&mut self, m: &mut Measured, sync: &SyncMode, kills: u32) -> Result<()> {
-        let name = sync.to_string();
+        let name = m.cell.what.to_string();
         let long = epochs(KEPT + 3 * Duration::from_secs(u64::from(kills.saturating_sub(1))));
-        let order = self.order(&format!("kills, {name}"), sync, long, &of_mode(sync, WORKERS));
+        let order = self.order(&name, sync, long, &of_mode(sync, WORKERS));
         let mut job = Job::start(&order)?;
         let mut dead = Vec::new();
         for kill in 0..kills {
@@ -173,20 +182,26 @@ impl<'a> Bench<'a> {
             let survivors = report.workers.iter().enumerate().filter(|(worker, _)| *worker != victim);
             m.figures.extend(survivors.filter_map(|(_, worker)| pause::after(&worker.series, at)));
         }
-        ensure!(!m.figures.is_empty(), "no survivor went on after a kill in {name}");
+        ensure!(!m.figures.is_empty(), "{name}: no survivor went on after a kill");
         Ok(())
     }
 
     /// Starts a job that takes a checkpoint every five steps, and waits until it has one.
-    fn kept(&mut self, what: &str, sync: &SyncMode, lasting: Duration) -> Result<Job> {
-        self.kept_with(what, sync, lasting, &[])
+    fn kept(&mut self, m: &Measured, sync: &SyncMode, lasting: Duration) -> Result<Job> {
+        self.kept_with(m, sync, lasting, &[])
     }
 
     /// The same with further arguments.
-    fn kept_with(&mut self, what: &str, sync: &SyncMode, lasting: Duration, more: &[String]) -> Result<Job> {
+    fn kept_with(
+        &mut self,
+        m: &Measured,
+        sync: &SyncMode,
+        lasting: Duration,
+        more: &[String],
+    ) -> Result<Job> {
         let often = ["--checkpoint-every", "5steps"].map(str::to_owned);
         let arguments = [&of_mode(sync, WORKERS), &often[..], more].concat();
-        let order = self.order(&format!("{what}, {sync}"), sync, epochs(lasting), &arguments);
+        let order = self.order(&m.cell.what.to_string(), sync, epochs(lasting), &arguments);
         let mut job = Job::start(&order)?;
         job.until(&self.runtime, WORKERS, 1)?;
         job.wait_for("a checkpoint", |job| newest(&job.folder).ok())?;
@@ -196,7 +211,7 @@ impl<'a> Bench<'a> {
     /// Stops a worker for good; the time until its process is ended.
     fn stop(&mut self, m: &mut Measured) -> Result<()> {
         let sync: SyncMode = "allreduce".parse()?;
-        let order = self.order("stop, allreduce", &sync, epochs(STOPPED), &of_mode(&sync, WORKERS));
+        let order = self.order(&m.cell.what.to_string(), &sync, epochs(STOPPED), &of_mode(&sync, WORKERS));
         let mut job = Job::start(&order)?;
         // The limit follows the steps, which are known after a few.
         job.until(&self.runtime, WORKERS, 10)?;
@@ -215,7 +230,7 @@ impl<'a> Bench<'a> {
         // The emulated worker sleeps in the middle of a batch for thirty years, and its heartbeats go on.
         let hang = ["--straggler", "worker=1,slow=1e9,from=2s,restart=cures"].map(str::to_owned);
         let arguments = [of_mode(&sync, WORKERS), hang.to_vec()].concat();
-        let order = self.order("hang, allreduce", &sync, epochs(STOPPED), &arguments);
+        let order = self.order(&m.cell.what.to_string(), &sync, epochs(STOPPED), &arguments);
         let report = Self::finish(m, Job::start(&order)?)?;
         let series = &report.workers.get(1).context("there is no worker-1")?.series;
         let told = event(&report, "stalled", "worker-1#0").context("the hang was not reported")?;
@@ -227,9 +242,13 @@ impl<'a> Bench<'a> {
 
     /// Kills a server; the time until anybody ends a batch again.
     fn kill_server(&mut self, m: &mut Measured, sync: &SyncMode) -> Result<()> {
-        let mut job = self.kept("server", sync, KEPT)?;
+        let mut job = self.kept(m, sync, KEPT)?;
+        let before = job.nodes("worker-");
         let pid = job.node("server-1", None)?;
         send(pid, Signal::KILL)?;
+        job.node("server-1", Some(pid))?;
+        job.goes_on(&self.runtime, WORKERS, 2)?;
+        Self::keep_processes(m, &before)?;
         let report = Self::finish(m, job)?;
         let at = event(&report, "lost", "server-1#0 ended").context("the report has no end of the server")?;
         m.figures.push(until_back(&report, at)?);
@@ -238,7 +257,7 @@ impl<'a> Bench<'a> {
     }
 
     fn kill_all_workers(&mut self, m: &mut Measured) -> Result<()> {
-        let job = self.kept("all workers", &"allreduce".parse()?, KEPT)?;
+        let job = self.kept(m, &"allreduce".parse()?, KEPT)?;
         for pid in job.nodes("worker-").into_values() {
             send(pid, Signal::KILL)?;
         }
@@ -252,15 +271,14 @@ impl<'a> Bench<'a> {
     /// Kills the master of a job. Another one is started then, or waits already; the times until that one answers, and until its
     /// first step.
     fn kill_master(&mut self, m: &mut Measured, sync: &SyncMode, waits: bool) -> Result<()> {
-        let mut job = self.kept(if waits { "standby" } else { "master" }, sync, KEPT)?;
+        let mut job = self.kept(m, sync, KEPT)?;
         let before = job.nodes("worker-");
         let serving = match waits {
             true => job.standby(&self.program, Signal::KILL, &self.runtime)?.serving,
             false => job.next_master(&self.program, &self.runtime)?,
         };
         job.until(&self.runtime, WORKERS, 1)?;
-        m.survivors = u32::try_from(before.len())?;
-        m.replaced = u32::try_from(before.values().filter(|pid| !is_alive(**pid)).count())?;
+        Self::keep_processes(m, &before)?;
         let report = Self::finish(m, job)?;
         let first = pause::until_next(&report, 0.0).context("the job that is taken over took no step")?;
         m.figures = vec![serving, first];
@@ -270,14 +288,13 @@ impl<'a> Bench<'a> {
     /// Kills or stops the master of a job of which etcd elects another one. The times until that one answers, and until its first
     /// step. A master that was stopped goes on then.
     fn elected(&mut self, m: &mut Measured, sync: &SyncMode, signal: Signal) -> Result<()> {
-        let what = if signal == Signal::KILL { "elected" } else { "deposed" };
         let folder = self.settings.report_dir.join("etcd");
         let Some(etcd) = Etcd::start(&folder)? else {
             m.beside = "there is no etcd in the path".to_owned();
             return Ok(());
         };
         let elect = ["--elect".to_owned(), format!("etcd://{}", etcd.address)];
-        let mut job = match self.kept_with(what, sync, KEPT, &elect) {
+        let mut job = match self.kept_with(m, sync, KEPT, &elect) {
             Err(error) if format!("{error:#}").contains("without etcd") => {
                 println!();
                 m.beside = "the program was built without etcd, since there was no protoc".to_owned();
@@ -288,8 +305,7 @@ impl<'a> Bench<'a> {
         let before = job.nodes("worker-");
         let Followed { serving, harm } = job.standby(&self.program, signal, &self.runtime)?;
         job.until(&self.runtime, WORKERS, 1)?;
-        m.survivors = u32::try_from(before.len())?;
-        m.replaced = u32::try_from(before.values().filter(|pid| !is_alive(**pid)).count())?;
+        Self::keep_processes(m, &before)?;
         m.inexact.extend(harm.map(|harm| format!("{}: {harm}", job.folder.display())));
         let report = Self::finish(m, job)?;
         let first = pause::until_next(&report, 0.0).context("the job that is taken over took no step")?;
@@ -301,7 +317,7 @@ impl<'a> Bench<'a> {
     /// job to its first step.
     fn kill_whole(&mut self, m: &mut Measured) -> Result<()> {
         let sync: SyncMode = "allreduce".parse()?;
-        let job = self.kept("everything", &sync, KEPT)?;
+        let job = self.kept(m, &sync, KEPT)?;
         let report = self.resumed(m, job, &sync, "everything, resumed", 2, KEPT)?;
         let first = pause::until_next(&report, 0.0).context("the job that goes on took no step")?;
         m.figures.push(first);
@@ -313,7 +329,7 @@ impl<'a> Bench<'a> {
     /// parameters count how often each sample was trained: equal to those of a job that was never killed.
     fn crash(&mut self, m: &mut Measured, sync: &SyncMode, number: u32) -> Result<()> {
         let rng = &mut Seed(16).derive("crashes").derive_number(number.into()).rng();
-        let job = self.kept("crash", sync, CRASHED)?;
+        let job = self.kept(m, sync, CRASHED)?;
         std::thread::sleep(Duration::from_secs(3).mul_f64(rng.unit()));
         let workers = [2, 4, 5][usize::try_from(rng.below(3))?];
         let what = format!("crash {number}, {sync}, {workers} workers");
@@ -387,7 +403,7 @@ impl<'a> Bench<'a> {
         let sync: SyncMode = "allreduce".parse()?;
         let stay = 3;
         let long = epochs(Duration::from_secs(10) * most / 8);
-        let order = self.order("scale, allreduce", &sync, long, &of_mode(&sync, 1));
+        let order = self.order(&m.cell.what.to_string(), &sync, long, &of_mode(&sync, 1));
         let folder = order.folder.clone();
         let mut job = Job::start(&order)?;
         job.until(&self.runtime, 1, 1)?;

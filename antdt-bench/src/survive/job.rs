@@ -126,6 +126,17 @@ impl Job {
         })
     }
 
+    /// Waits until so many workers take part, of as many, and the job has taken so many more steps than now.
+    pub(super) fn goes_on(
+        &mut self,
+        runtime: &tokio::runtime::Runtime,
+        workers: u32,
+        more: u64,
+    ) -> Result<()> {
+        let now = runtime.block_on(async { RemoteJob::find(Some(&self.folder))?.describe().await })?.steps;
+        self.until(runtime, workers, now + more)
+    }
+
     /// The processes of its nodes of one kind, by the names of the nodes.
     pub(super) fn nodes(&self, kind: &str) -> BTreeMap<String, Pid> {
         children(Pid::from_child(&self.child)).into_iter().filter_map(|child| node(child, kind)).collect()

@@ -81,7 +81,7 @@ pub(super) fn keep(
     let mut job = Job::start(&order(program, folder, bytes, &["--checkpoint-keep", "1"])?)?;
     job.until(runtime, 1, 2)?;
     let pid = job.node("worker-0", None)?;
-    let usual = peak(pid, || steps(&mut job, runtime, 3))?;
+    let usual = peak(pid, || job.goes_on(runtime, 1, 3))?;
     let (mut extra, mut speeds, mut disks) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
         let mut id = 0;
@@ -98,19 +98,13 @@ pub(super) fn keep(
         #[allow(clippy::cast_precision_loss, reason = "a size")]
         disks.push(len as f64 / theirs);
         speeds.push(theirs / ours);
-        steps(&mut job, runtime, 1)?;
+        job.goes_on(runtime, 1, 1)?;
     }
     let report = job.stop(runtime)?;
     let series = &report.workers.first().context("there is no worker-0")?.series;
     let held = pause::longest(series).context("the job is too short")?;
     let extra = extra.into_iter().fold(0.0, f64::max);
     Ok(Kept { held, extra, speed: median(speeds), disk: median(disks) })
-}
-
-/// Waits until the job has taken so many more steps.
-fn steps(job: &mut Job, runtime: &tokio::runtime::Runtime, more: u64) -> Result<()> {
-    let now = runtime.block_on(async { RemoteJob::find(Some(&job.folder))?.describe().await })?.steps;
-    job.until(runtime, 1, now + more)
 }
 
 /// The most memory that a process holds meanwhile, in bytes.

@@ -64,10 +64,13 @@ pub(super) fn rows(cells: &[&Measured]) -> Vec<Entry> {
                     .beside(of),
             ]
         }
-        What::Server(_) => by_mode(cells, |what| until_the_next_step(what, "a server")),
+        What::Server(_) => {
+            let steps = by_mode(cells, |what| until_the_next_step(what, "a server"));
+            [steps, vec![kept("kill -9 of a server: workers that keep their process", cells)]].concat()
+        }
         What::AllWorkers => until_the_next_step(cells, "all workers"),
-        What::Master(_) => by_mode(cells, |what| of_masters(what, "--resume", SERVING_P95)),
-        What::Standby(_) => by_mode(cells, |what| of_masters(what, "one waits", SERVING_P95)),
+        What::Master(_) => by_mode(cells, |what| of_followed(what, "--resume")),
+        What::Standby(_) => by_mode(cells, |what| of_followed(what, "one waits")),
         What::Elected(_) => by_mode(cells, of_elected),
         What::Deposed(_) => by_mode(cells, of_deposed),
         What::Whole => {
@@ -214,19 +217,22 @@ fn pauses(cells: &[&Measured]) -> Vec<Entry> {
     let kills: u32 =
         cells.iter().map(|it| if let What::Kills(_, kills) = it.cell.what { kills } else { 0 }).sum();
     let all = || cells.iter().flat_map(|it| it.figures.iter().copied());
-    let (survivors, replaced) =
-        cells.iter().fold((0, 0), |sum, it| (sum.0 + it.survivors, sum.1 + it.replaced));
     let of = format!("{} pauses of survivors of {kills} kills", all().count());
-    let kept = 100.0 * f64::from(survivors - replaced) / f64::from(survivors);
     vec![
-        Entry::shown("kill -9 of a worker: survivors that keep their process", kept, "%")
-            .at_least(100.0)
-            .beside(format!("{replaced} of {survivors} did not")),
+        kept("kill -9 of a worker: survivors that keep their process", cells),
         Entry::shown("kill -9 of a worker: pause, median", median(all()), "s")
             .at_most(PAUSE_P50)
             .beside(of.clone()),
         Entry::shown("kill -9 of a worker: pause, 95 %", p95(all()), "s").at_most(PAUSE_P95).beside(of),
     ]
+}
+
+/// The share of survivors whose process is the same afterwards, which must be all of them.
+fn kept(name: impl Into<String>, cells: &[&Measured]) -> Entry {
+    let (survivors, replaced) =
+        cells.iter().fold((0, 0), |sum, it| (sum.0 + it.survivors, sum.1 + it.replaced));
+    let share = 100.0 * f64::from(survivors - replaced) / f64::from(survivors);
+    Entry::shown(name, share, "%").at_least(100.0).beside(format!("{replaced} of {survivors} did not"))
 }
 
 fn until_the_next_step(cells: &[&Measured], who: &str) -> Vec<Entry> {
@@ -260,6 +266,18 @@ fn of_deposed(cells: &[&Measured]) -> Vec<Entry> {
     let harm = inexact(cells).next();
     let harmed = cells.iter().filter(|it| !it.inexact.is_empty()).count() as f64;
     vec![Entry::shown(name, harmed, "jobs").at_most(0.0).beside(harm.cloned().unwrap_or(beside))]
+}
+
+/// A master that another one on the same host has followed. Where the model is on servers, workers need not start again.
+fn of_followed(cells: &[&Measured], how: &str) -> Vec<Entry> {
+    let Some(first) = cells.first() else { return Vec::new() };
+    let mut rows = of_masters(cells, how, SERVING_P95);
+    let on_servers = |sync: SyncMode| sync.capabilities().needs_servers();
+    if mode(first).parse().is_ok_and(on_servers) {
+        let name = format!("kill -9 of the master, {}, {how}: workers that keep their process", mode(first));
+        rows.push(kept(name, cells));
+    }
+    rows
 }
 
 fn of_masters(cells: &[&Measured], how: &str, most: f64) -> Vec<Entry> {
@@ -333,8 +351,20 @@ mod tests {
         assert_eq!(one(What::Stop, &[1.9]), [State::Ok]);
         assert_eq!(one(What::Stop, &[]), [State::Failed], "no figure is no success");
         assert_eq!(one(What::Hang, &[2.4, 3.0])[0], State::Failed);
-        assert_eq!(one(What::Master("ps-bsp".to_owned()), &[1.1, 0.1]), [State::Failed]);
-        assert_eq!(one(What::Standby("ps-bsp".to_owned()), &[0.9, 0.1]), [State::Ok]);
+        let followed = |mode: &str, serving, replaced| {
+            let what = What::Master(mode.to_owned());
+            states(&[Measured { survivors: 3, replaced, ..measured(what, &[serving, 0.1]) }])
+        };
+        assert_eq!(followed("ps-bsp", 1.1, 0), [State::Failed, State::Ok]);
+        assert_eq!(followed("ps-bsp", 0.9, 1), [State::Ok, State::Failed]);
+        assert_eq!(followed("allreduce", 0.9, 3), [State::Ok], "its model is in the workers");
+        let served = |replaced| {
+            let what = What::Server("ps-asp".to_owned());
+            states(&[Measured { survivors: 3, replaced, ..measured(what, &[0.2]) }])
+        };
+        assert_eq!(served(0), [State::Ok; 2]);
+        assert_eq!(served(1), [State::Ok, State::Failed]);
+        assert_eq!(one(What::Standby("allreduce".to_owned()), &[0.9, 0.1]), [State::Ok]);
         assert_eq!(one(What::Elected("ps-bsp".to_owned()), &[1.9, 0.1]), [State::Ok]);
         assert_eq!(one(What::Elected("ps-bsp".to_owned()), &[2.1, 0.1]), [State::Failed]);
         assert_eq!(one(What::Elected("ps-bsp".to_owned()), &[]), [State::NotMeasured], "without etcd");
@@ -376,7 +406,8 @@ mod tests {
         let of = |mode: &str, figure| measured(What::Server(mode.to_owned()), &[figure]);
         let cells = [of("ps-bsp", 0.2), of("ps-asp", 0.1), of("ps-bsp", 0.3)];
         let rows = rows(&cells.iter().collect::<Vec<_>>());
-        assert_eq!(rows.iter().map(|row| row.value.unwrap()).collect::<Vec<_>>(), [0.3, 0.1]);
+        let values: Vec<f64> = rows.iter().take(2).map(|row| row.value.unwrap()).collect();
+        assert_eq!(values, [0.3, 0.1]);
         assert!(rows[0].name.contains("ps-bsp") && rows[0].name.contains("of 2"));
     }
 }
