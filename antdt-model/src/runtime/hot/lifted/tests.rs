@@ -181,6 +181,32 @@ fn a_gradient_is_clipped_on_a_gpu_as_on_the_host_and_none_of_it_is_copied() {
 }
 
 #[test]
+fn rows_count_in_a_norm_on_a_gpu_and_statistics_do_not() {
+    let Some(kernels) = kernels() else { return };
+    let gpu = EmulatedGpu::start(&kernels, true).unwrap();
+    let clipped = UpdateRule { clip_norm: Some(0.5), ..rule("sgd", &[]) };
+    let (mut plain, mut lifted) = (replica(&clipped), HotReplica::from(replica(&clipped)));
+    lifted.lift(gpu.flat(lifted.flat_shape().unwrap()).unwrap()).unwrap();
+    // Either would change the norm by far more than what is rounded.
+    let rows = SparseGradient { rows: vec![2], values: vec![40.0; DIM] };
+    let mut dense = vec![1.0; layout().dense_len()];
+    let tensors: Vec<_> = layout()
+        .ranges()
+        .map(|(place, group)| {
+            let value = if group.kind == GroupKind::State { 70.0 } else { 1.0 };
+            dense[place.clone()].fill(value);
+            let tensor = gpu.tensor(place.len()).unwrap();
+            tensor.compute(&vec![value; place.len()]).unwrap();
+            tensor
+        })
+        .collect();
+    let addresses: Vec<u64> = tensors.iter().map(EmulatedTensor::address).collect();
+    lifted.apply_lifted(&addresses, &rows, 4).unwrap();
+    plain.apply(&dense, &rows, 4).unwrap();
+    assert!(lifted.into_settled().unwrap().export() == plain.export());
+}
+
+#[test]
 fn rows_that_are_hot_and_a_flat_vector_that_is_lifted_take_one_step() {
     let Some(kernels) = kernels() else { return };
     let gpu = EmulatedGpu::start(&kernels, true).unwrap();
