@@ -112,6 +112,13 @@ fn a_server_that_was_added_and_never_began_is_ended_by_the_next_master() {
     hold_in([6469, 8178]);
 }
 
+/// A master writes down that it has one server fewer, and dies before it tells the launcher: workers of the next one waited for ever for
+/// the server that is gone.
+#[test]
+fn a_job_has_the_servers_that_its_last_master_wrote_down() {
+    hold_in([9305]);
+}
+
 /// Those seeds that are known by name keep their histories, whatever is drawn for others.
 #[test]
 fn the_number_of_servers_changes_in_a_hundredth_of_all_worlds_and_in_none_that_is_known_by_name() {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use antdt_controller::Policy;
-use antdt_core::{Exit, Holder, JobTime, Machine, RollbackId, ServerWeights};
+use antdt_core::{Exit, Holder, JobTime, Machine, Role, RollbackId, ServerWeights};
 use antdt_job::head::{HeadRecord, RolledBack};
 use antdt_job::{Head, HeadEffect, HeadEvent};
 use antdt_monitor::classify;
@@ -150,6 +150,12 @@ impl<O: Observer> World<O> {
         let Some(successor) = self.successor.as_deref_mut() else { return };
         successor.begins = None;
         let unheard = std::mem::take(&mut successor.unheard);
+        // As in `antdt`: the job has those servers that were written down, whatever it began with.
+        let servers = successor.record.nodes.iter().filter(|node| node.holder.node.role == Role::Server);
+        let present = servers.filter(|node| !node.retired).count();
+        if let Some(servers) = u32::try_from(present).ok().filter(|servers| *servers > 0) {
+            self.setup.servers = servers;
+        }
         let config = head_config(&self.setup, successor.policy.clone_box());
         self.head = Head::resume(config, &successor.record).expect("the settings of the job");
         // The servers that it starts hold equal shares.
