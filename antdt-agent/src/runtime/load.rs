@@ -15,7 +15,7 @@
 //! that may be dropped from the memory of the group (`inactive_file`) are not counted as used. A missing or
 //! unreadable file makes its figure unknown, and is never an error.
 //!
-//! A measurement reads about ten small files in some 0.1 ms, at most once a second. What a group uses is read of the one with the smallest
+//! A measurement reads about ten small files in some 0.1 ms, at most once in two seconds. What a group uses is read of the one with the smallest
 //! bound only.
 
 use std::collections::VecDeque;
@@ -26,13 +26,13 @@ use std::time::Duration;
 use antdt_core::{GpuLoad, JobTime, NodeLoad};
 
 /// Time between two looks.
-const EVERY: Duration = Duration::from_secs(1);
+const EVERY: Duration = Duration::from_secs(2);
 
 /// Stretch of time that shares are of: long enough for a hundred periods of a quota, short enough to be what is now.
 const OVER: Duration = Duration::from_secs(10);
 
 /// Looks that are kept: those of ten seconds, and the one before them.
-const LOOKS_MAX: usize = 11;
+const LOOKS_MAX: usize = 6;
 
 /// Text of a file, if there is one that may be read.
 type Read = Box<dyn Fn(&str) -> Option<String> + Send>;
@@ -111,7 +111,7 @@ impl LoadMeter {
         None
     }
 
-    /// Measures the load, unless the last measurement is less than a second old. Rates are over the last ten
+    /// Measures the load, unless the last measurement is less than two seconds old. Rates are over the last ten
     /// seconds. Returns `None` without a measurement, and at the first one.
     pub fn look(&mut self, now: JobTime) -> Option<NodeLoad> {
         if self.looks.back().is_some_and(|last| now.since(last.at) < EVERY) {
@@ -367,7 +367,7 @@ mod tests {
         ]);
         let mut meter = LoadMeter::of(files.read());
         assert_eq!(meter.look(at(0)), None, "a share takes two looks");
-        assert_eq!(meter.look(at(999)), None, "too soon");
+        assert_eq!(meter.look(at(1_999)), None, "too soon");
         files.write("/proc/stat", "cpu  190 0 90 830 80 0 0 10 0 0\n");
         files.write("/proc/self/stat", "7 (a b) c) S 1 2 3 4 5 6 7 8 9 10 130 40 3 4 0");
         files.write("/sys/fs/cgroup/jobs/one/cpu.stat", "throttled_usec 5760000\n");
@@ -403,8 +403,8 @@ mod tests {
         let mut meter = LoadMeter::of(files.read());
         meter.look(at(0));
         files.write("/sys/fs/cgroup/cpu/x/cpu.stat", "throttled_time 1500000000\n");
-        let seen = meter.look(at(1_000)).unwrap();
-        assert_eq!((seen.cpu_quota, seen.cpu_throttled, seen.host_busy), (Some(1.5), Some(0.5), None));
+        let seen = meter.look(at(2_000)).unwrap();
+        assert_eq!((seen.cpu_quota, seen.cpu_throttled, seen.host_busy), (Some(1.5), Some(0.25), None));
         assert_eq!((seen.memory_used, seen.memory_bound), (Some(1500), Some(2048)));
     }
 
@@ -413,15 +413,15 @@ mod tests {
         let mut meter = LoadMeter::of(|_| None);
         assert_eq!(meter.look(at(0)), None);
         assert_eq!(
-            meter.look(at(1_000)),
-            Some(NodeLoad { over: Duration::from_secs(1), ..NodeLoad::default() })
+            meter.look(at(2_000)),
+            Some(NodeLoad { over: Duration::from_secs(2), ..NodeLoad::default() })
         );
         // Nonsense neither.
         let mut meter =
             LoadMeter::of(|_| Some("cpu x\n:::\nMemTotal: many kB\nthrottled_usec -5\n".to_owned()));
         meter.look(at(0));
-        let seen = meter.look(at(1_000)).unwrap();
-        assert_eq!(seen, NodeLoad { over: Duration::from_secs(1), ..NodeLoad::default() });
+        let seen = meter.look(at(2_000)).unwrap();
+        assert_eq!(seen, NodeLoad { over: Duration::from_secs(2), ..NodeLoad::default() });
         // Without a bound of its own, a group has the host's.
         let files = Files::of(&[HOST, UNIFIED, ("/sys/fs/cgroup/jobs/one/memory.max", "max\n")]);
         let of_process = files.read()("/proc/self/cgroup").unwrap();
@@ -447,9 +447,9 @@ mod tests {
             seen.extend(meter.look(at(second * 1_000)));
         }
         let shares: Vec<f64> =
-            [0, 19, 24, 29, 39].map(|index: usize| seen[index].cpu_throttled.unwrap()).into();
-        assert_eq!(shares, [1.0, 1.0, 0.5, 0.0, 0.0]);
-        assert_eq!((seen[0].over, seen[39].over), (Duration::from_secs(1), Duration::from_secs(10)));
+            [0, 9, 12, 14, 19].map(|index: usize| seen[index].cpu_throttled.unwrap()).into();
+        assert_eq!(shares, [1.0, 1.0, 0.4, 0.0, 0.0]);
+        assert_eq!((seen[0].over, seen[19].over), (Duration::from_secs(2), Duration::from_secs(10)));
         assert!(meter.looks.len() <= LOOKS_MAX);
     }
 
