@@ -103,8 +103,8 @@ pub struct Joined {
     pub members: Arc<[(Holder, String)]>,
     /// Whether the worker must apply its prepared step before anything else.
     pub commit_prepared: bool,
-    /// Rank that has the newest model and sends it to the others; `None` at the start of the job, when all
-    /// start from the seed.
+    /// Rank whose model, the newest, those get that have none, from it or from any with the same one; `None` at the start of the
+    /// job, when all start from the seed.
     pub source: Option<Rank>,
     /// Number of the next step of the group.
     pub next_step: u64,

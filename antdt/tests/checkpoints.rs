@@ -1000,6 +1000,29 @@ fn a_job_is_scaled_up_and_down_in_any_mode_while_those_that_stay_keep_their_proc
 }
 
 #[test]
+fn a_worker_that_joins_gets_its_model_from_all_that_have_the_same_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let to =
+        ["--report-dir", folder.path().to_str().unwrap(), "--log", "antdt=debug", "--log-format", "json"];
+    let job = ["--sync", "allreduce", "--nproc-per-node", "3", "--epochs", "2", "--policy", "none"];
+    let log = folder.path().join("log");
+    let mut job = program(true, &[&job[..], &to, &["--emulate-speed", "120"]].concat());
+    let job = job.stderr(std::fs::File::create(&log).unwrap()).spawn().unwrap();
+    let takes_part = |workers: &str| {
+        wait_for(workers, || ask(&["status"], folder.path()).ok().filter(|text| text.contains(workers)));
+    };
+    takes_part("3 of 3 workers take part");
+    ask(&["scale", "4"], folder.path()).unwrap();
+    takes_part("4 of 4 workers take part");
+    let output = finish(job);
+    let said = std::fs::read_to_string(&log).unwrap();
+    assert!(output.status.success(), "{said}");
+    let said: Vec<&str> = said.lines().filter(|line| line.contains("the model is here")).collect();
+    assert!(!said.is_empty() && said.iter().all(|line| line.contains("\"givers\":3,")), "{said:?}");
+    counted(folder.path(), 2, false);
+}
+
+#[test]
 fn a_job_takes_a_checkpoint_when_the_user_wants_one() {
     for mode in [MODES[0], MODES[2]] {
         let folder = tempfile::tempdir().unwrap();

@@ -38,6 +38,8 @@ pub enum OperationKind {
     AllToAll = 8,
     /// The members of a new group tell each other which results of the earlier group they have committed.
     Regroup = 9,
+    /// Ranks that lack a buffer get it from ranks that have it.
+    Copy = 10,
 }
 
 impl OperationKind {
@@ -53,6 +55,7 @@ impl OperationKind {
             7 => Self::Scatter,
             8 => Self::AllToAll,
             9 => Self::Regroup,
+            10 => Self::Copy,
             _ => return None,
         })
     }
@@ -112,6 +115,7 @@ impl fmt::Display for Operation {
             OperationKind::Scatter => write!(f, "scatter(root {})", self.root),
             OperationKind::AllToAll => f.write_str("all-to-all"),
             OperationKind::Regroup => f.write_str("regroup"),
+            OperationKind::Copy => f.write_str("copy"),
         }
     }
 }

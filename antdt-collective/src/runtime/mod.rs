@@ -34,7 +34,8 @@ mod wait;
 
 pub use abort::AbortHandle;
 pub use communicator::{
-    Communicator, CommunicatorBuffer, CommunicatorConfig, Halves, History, JoinError, ScheduledCommunicator,
+    Communicator, CommunicatorBuffer, CommunicatorConfig, CopyRole, Halves, History, JoinError,
+    ScheduledCommunicator,
 };
 pub use compressed::Compressor;
 #[cfg(feature = "cuda")]

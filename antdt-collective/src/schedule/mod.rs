@@ -22,6 +22,7 @@ pub mod scatter;
 
 pub mod binomial;
 pub mod chain;
+pub mod relay;
 
 pub mod all_to_all;
 pub mod rooted;
@@ -46,6 +47,7 @@ pub use doubling::RecursiveDoubling;
 pub use halving::HalvingDoubling;
 pub use hierarchical::Hierarchical;
 pub use interpret::{ScheduleError, interpret};
+pub use relay::Relay;
 pub use ring::{Ring, RingGather};
 pub use rooted::{Gather, Scatter};
 pub use scatter::{DirectScatter, RingScatter};

@@ -278,6 +278,32 @@ fn every_rank_ends_with_the_roots_buffer() {
 
 proptest! {
     #[test]
+    fn every_taker_of_a_relay_ends_with_the_givers_buffer_and_givers_send_alike(
+        roles in prop::collection::vec(0_u8..3, 1..12),
+        len in 0_usize..200,
+        segment in 1_usize..40,
+    ) {
+        let of = |role: u8| (0..).map(Rank).zip(&roles).filter(move |(_, it)| **it == role).map(|(rank, _)| rank);
+        let relay = Relay { givers: of(0).collect(), takers: of(1).collect(), segment };
+        let world = u32::try_from(roles.len()).unwrap();
+        let whole: Vec<i64> = (1..=len as i64).collect();
+        let before: Vec<Vec<i64>> =
+            roles.iter().map(|role| if *role == 0 { whole.clone() } else { vec![-1; len] }).collect();
+        let all = schedules(&relay, world, len);
+        let mut buffers = before.clone();
+        interpret(&all, &mut buffers, ReduceOp::Sum).unwrap();
+        let given = !relay.givers.is_empty();
+        for (rank, role) in roles.iter().enumerate() {
+            let due = if *role == 1 && given { &whole } else { &before[rank] };
+            prop_assert!(buffers[rank] == *due, "rank {rank}, {relay:?}");
+        }
+        let sent: Vec<usize> = relay.givers.iter().map(|giver| all[giver.0 as usize].sent()).collect();
+        let (least, most) = (sent.iter().min().copied().unwrap_or(0), sent.iter().max().copied().unwrap_or(0));
+        prop_assert!(most - least <= segment, "{sent:?}");
+        prop_assert_eq!(sent.iter().sum::<usize>(), if given && !relay.takers.is_empty() { len } else { 0 });
+    }
+
+    #[test]
     fn every_rank_ends_with_every_block(blocks in prop::collection::vec(0_usize..9, 1..9)) {
         let world = u32::try_from(blocks.len()).unwrap();
         let len = blocks.iter().sum();

@@ -12,6 +12,7 @@ mod interrupt;
 mod keep;
 mod lift;
 mod mean;
+mod offer;
 mod push;
 mod reduce;
 mod share;

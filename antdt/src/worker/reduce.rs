@@ -14,7 +14,7 @@ use antdt_agent::{
 use antdt_collective::bucket::Buckets;
 use antdt_collective::lanes::Lanes;
 use antdt_collective::runtime::{
-    AbortHandle, Backend, BucketMemory, Communicator, CommunicatorConfig, Listener, ProcessGroup,
+    AbortHandle, Backend, BucketMemory, Communicator, CommunicatorConfig, CopyRole, Listener, ProcessGroup,
     ReducerParts, Transfer,
 };
 use antdt_collective::schedule::Choice;
@@ -40,6 +40,7 @@ use super::interrupt::Interrupt;
 use super::keep::Keep;
 use super::lift::{LiftedDense, Lifting};
 use super::mean;
+use super::offer::Offer;
 use super::share::Share;
 use super::spread::Spread;
 use super::stream::{self, GradientStream};
@@ -480,7 +481,7 @@ impl Reducer<'_, '_> {
         Ok(())
     }
 
-    /// Takes the model from `source`, or gives it, if a member lacks it.
+    /// Takes the model, or gives it, if a member lacks it. It is that of `source`; all members that have the same one send a share.
     fn share_model(&mut self, comm: &mut Comm, source: Rank) -> Result<(), WorkerError> {
         let mut lacking = [u8::from(!self.trained)];
         comm.all_reduce(&mut lacking, ReduceOp::Max)?;
@@ -488,34 +489,51 @@ impl Reducer<'_, '_> {
             return Ok(());
         }
         let began = Instant::now();
-        if comm.group().me() == source {
-            for model in self.weights.shared()? {
-                comm.broadcast(source, &mut model.outline())?;
+        if self.trained {
+            let models = self.weights.shared()?;
+            let outlines: Vec<Vec<u8>> = models.iter().map(|model| model.outline()).collect();
+            let offer = Offer::of(&models, &outlines).to_bytes();
+            // Where each member goes on with a model of its own, only that of the source is asked for.
+            let gives = comm.all_gather_v(&offer)?.get(source.0 as usize) == Some(&offer);
+            let mut give = |bytes| comm.copy(if gives { CopyRole::Gives(bytes) } else { CopyRole::Neither });
+            for (model, outline) in models.iter().zip(&outlines) {
+                give(outline)?;
                 for array in model.arrays().into_iter().filter(|array| !array.is_empty()) {
-                    comm.broadcast_into(source, array, &mut [])?;
+                    give(array)?;
                 }
             }
             return Ok(());
         }
+        let offers = comm.all_gather_v(&[])?;
+        let of_source = offers.get(source.0 as usize);
+        let offer = of_source.and_then(|offer| Offer::read(offer));
+        let offer = offer.ok_or_else(|| unfit(format!("rank {source} has no model to share")))?;
+        let givers = offers.iter().filter(|offer| Some(*offer) == of_source).count();
+        let rules = shared_rules(self.ring.sync, self.ring.rule);
+        if offer.outlines.len() != rules.len() {
+            return Err(unfit(format!(
+                "{} models are shared, {} are needed",
+                offer.outlines.len(),
+                rules.len()
+            )));
+        }
         let (mut models, mut bytes) = (Vec::new(), 0);
-        for rule in shared_rules(self.ring.sync, self.ring.rule) {
-            let mut outline = Vec::new();
-            comm.broadcast(source, &mut outline)?;
+        for (rule, len) in rules.into_iter().zip(offer.outlines) {
+            let mut outline = vec![0; usize::try_from(len).map_err(unfit)?];
+            comm.copy(CopyRole::Takes(&mut outline))?;
             let read = Replica::from_outline(&outline, self.compute.layout(), &rule, self.ring.seed);
             let mut model = read.map_err(unfit)?;
             bytes += outline.len();
             // Straight to where it is needed: the pages are there when the last byte is, and the model is not in memory twice.
             for array in model.arrays_mut().into_iter().filter(|array| !array.is_empty()) {
                 bytes += array.len();
-                comm.broadcast_into(source, &[], array)?;
+                comm.copy(CopyRole::Takes(array))?;
             }
             models.push(model);
         }
-        if !self.trained {
-            self.weights.take_shared(models)?;
-            let seconds = began.elapsed().as_secs_f64();
-            tracing::debug!(holder = %self.ring.agent.holder(), bytes, seconds, "the model is here");
-        }
+        self.weights.take_shared(models)?;
+        let seconds = began.elapsed().as_secs_f64();
+        tracing::debug!(holder = %self.ring.agent.holder(), bytes, givers, seconds, "the model is here");
         Ok(())
     }
 

@@ -2,7 +2,7 @@
 
 use antdt_core::Rank;
 
-use super::{CommunicatorBuffer, Halves};
+use super::{CommunicatorBuffer, CopyRole, Halves, copy_by_broadcast};
 use crate::element::{Element, ElementType};
 use crate::elements::{Elements, ElementsMut};
 use crate::error::CollectiveError;
@@ -180,14 +180,14 @@ pub trait Communicator: Send {
     /// See [`CollectiveError`]; `bytes` are then as they were.
     fn broadcast(&mut self, root: Rank, bytes: &mut Vec<u8>) -> Result<(), CollectiveError>;
 
-    /// Copies `mine` of `root` into `into` of all other members, without memory of its own; `into` of `root` and
-    /// `mine` of the others are ignored. All members pass the same length.
+    /// Copies the bytes that some members have, the same ones, to all members that lack them, without memory of its own.
+    /// Each member says by `role` what it has to do with it. Those that have the bytes share the sending.
     ///
     /// # Errors
-    /// See [`CollectiveError`]; also if a member passes another length than `root`. `into` may then hold a part
-    /// of what `root` has.
-    fn broadcast_into(&mut self, root: Rank, mine: &[u8], into: &mut [u8]) -> Result<(), CollectiveError> {
-        broadcast_by_copy(self, root, mine, into)
+    /// See [`CollectiveError`]; also if lengths differ, or if members lack what nobody has. What was to be overwritten may
+    /// then be so in part.
+    fn copy(&mut self, role: CopyRole<'_>) -> Result<(), CollectiveError> {
+        copy_by_broadcast(self, role)
     }
 
     /// Waits until all members have called this.
@@ -224,28 +224,6 @@ pub trait Communicator: Send {
         data: ElementsMut<'_>,
         weight: f64,
     ) -> Result<WeightedMean, CollectiveError>;
-}
-
-/// A [`Communicator::broadcast_into`] by way of a [`Communicator::broadcast`].
-pub(in crate::runtime) fn broadcast_by_copy<C: Communicator + ?Sized>(
-    communicator: &mut C,
-    root: Rank,
-    mine: &[u8],
-    into: &mut [u8],
-) -> Result<(), CollectiveError> {
-    let gives = communicator.group().me() == root;
-    let mut bytes = if gives { mine.to_vec() } else { Vec::new() };
-    communicator.broadcast(root, &mut bytes)?;
-    if gives {
-        return Ok(());
-    }
-    let (len, due) = (bytes.len(), into.len());
-    if len != due {
-        let what = format!("a broadcast of {len} bytes into {due}; all members must pass the same length");
-        return Err(CollectiveError::Invalid { what });
-    }
-    into.copy_from_slice(&bytes);
-    Ok(())
 }
 
 /// Implements the calls of a [`Communicator`] by passing them on to another one.
@@ -310,8 +288,8 @@ macro_rules! forward {
                 $inner.broadcast(root, bytes)
             }
 
-        fn broadcast_into(&mut $self, root: Rank, mine: &[u8], into: &mut [u8]) -> Result<(), CollectiveError> {
-                $inner.broadcast_into(root, mine, into)
+        fn copy(&mut $self, role: $crate::runtime::CopyRole<'_>) -> Result<(), CollectiveError> {
+                $inner.copy(role)
             }
 
         fn barrier(&mut $self) -> Result<(), CollectiveError> {

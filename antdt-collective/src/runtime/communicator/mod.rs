@@ -3,6 +3,7 @@
 mod buffer;
 mod collectives;
 mod config;
+mod copying;
 mod execution;
 mod fit;
 mod history;
@@ -18,10 +19,11 @@ use antdt_core::Rank;
 
 pub use buffer::{CommunicatorBuffer, Halves};
 pub use collectives::Communicator;
-#[cfg(any(test, feature = "cuda", feature = "testing"))]
-pub(in crate::runtime) use collectives::broadcast_by_copy;
 pub(in crate::runtime) use collectives::forward;
 pub use config::CommunicatorConfig;
+use copying::Copies;
+pub use copying::CopyRole;
+pub(in crate::runtime) use copying::copy_by_broadcast;
 use execution::Execution;
 pub use history::{History, JoinError};
 use lending::Operand;
@@ -40,7 +42,7 @@ use crate::op::ReduceOp;
 use crate::patience::Patience;
 use crate::schedule::{
     Algorithm, AllToAll, BinomialBroadcast, ChainBroadcast, Choice, CostModel, DirectScatter, Dissemination,
-    Gather, Hierarchical, RingScatter, Scatter, Schedule, select_all_gather, spans_of, split_even,
+    Gather, Hierarchical, Relay, RingScatter, Scatter, Schedule, select_all_gather, spans_of, split_even,
 };
 use crate::weighted::{Weighed, WeightedMean};
 
@@ -820,24 +822,24 @@ impl<T: Transport> Communicator for ScheduledCommunicator<T> {
         Ok(())
     }
 
-    fn broadcast_into(&mut self, root: Rank, mine: &[u8], into: &mut [u8]) -> Result<(), CollectiveError> {
-        self.check_root(root)?;
-        let gives = self.me() == root;
-        let len = if gives { mine.len() } else { into.len() };
-        let operation = Operation { root, len: len as u64, ..Operation::plain(OperationKind::Broadcast) };
-        let call = self.begin(operation, 0);
-        // All meet first, in one round: members that disagree about the root or the length find out.
-        self.numbers(&call, len as u64)?;
-        self.checked_len(&[len as u64])?;
-        let schedule = self.broadcasting(root, len);
-        if !gives {
-            return self.execute(then(call), &schedule, into);
+    fn copy(&mut self, role: CopyRole<'_>) -> Result<(), CollectiveError> {
+        let call = self.begin(Operation::plain(OperationKind::Copy), 0);
+        // All meet first, in one round: members of which one lacks what nobody has, or other lengths, find out.
+        let numbers = self.numbers(&call, role.number())?;
+        let copies = Copies::agreed(&numbers, self.transport.group());
+        let Copies { givers, takers, len } = copies.map_err(|error| self.transport.fail(error))?;
+        let len = self.checked_len(&[len])?;
+        let relay = Relay { givers, takers, segment: BROADCAST_SEGMENT };
+        let schedule = relay.schedule(self.me(), self.world(), len);
+        match role {
+            CopyRole::Gives(mine) => Execution::into(mine, &mut [], ReduceOp::Max, &mut self.apart).run(
+                &mut self.transport,
+                &mut then(call),
+                &schedule,
+            ),
+            CopyRole::Takes(into) => self.execute(then(call), &schedule, into),
+            CopyRole::Neither => Ok(()),
         }
-        Execution::into(mine, &mut [], ReduceOp::Max, &mut self.apart).run(
-            &mut self.transport,
-            &mut then(call),
-            &schedule,
-        )
     }
 
     fn barrier(&mut self) -> Result<(), CollectiveError> {

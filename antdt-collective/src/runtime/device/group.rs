@@ -16,7 +16,7 @@ use crate::frame::{Operation, OperationKind};
 use crate::group::Group;
 use crate::kernel;
 use crate::op::ReduceOp;
-use crate::runtime::communicator::broadcast_by_copy;
+use crate::runtime::communicator::{CopyRole, copy_by_broadcast};
 use crate::runtime::process_group::ProcessGroup;
 use crate::runtime::{AbortHandle, Communicator, CommunicatorConfig, Halves, Transfer};
 use crate::schedule::split_even;
@@ -571,13 +571,13 @@ impl<C: Bulk + 'static> Communicator for DeviceGroup<C> {
         Ok(())
     }
 
-    fn broadcast_into(&mut self, root: Rank, mine: &[u8], into: &mut [u8]) -> Result<(), CollectiveError> {
+    fn copy(&mut self, role: CopyRole<'_>) -> Result<(), CollectiveError> {
         self.check()?;
         if !C::MOVES || self.comm.is_none() {
-            return self.below.broadcast_into(root, mine, into);
+            return self.below.copy(role);
         }
         // The device has the bytes in memory of its own anyway.
-        broadcast_by_copy(self, root, mine, into)
+        copy_by_broadcast(self, role)
     }
 
     fn barrier(&mut self) -> Result<(), CollectiveError> {

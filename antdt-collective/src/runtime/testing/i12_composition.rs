@@ -5,13 +5,13 @@ use antdt_core::Rank;
 use super::case::{cases, for_each, in_order, numbers};
 use super::members::{Make, PATIENT, on_all};
 use crate::runtime::transport::Transport;
-use crate::runtime::{Communicator, ScheduledCommunicator};
+use crate::runtime::{Communicator, CopyRole, ScheduledCommunicator};
 use crate::schedule::Choice;
 
 /// Checks invariant I12: an all-reduce equals a reduce-scatter followed by an all-gather of the parts, and
 /// gathering all operands and folding them in order, exactly for integers. A gather, an all-to-all and a
-/// scatter move every block to where it belongs, and a broadcast, into memory of its own or of the caller,
-/// leaves the root's bytes everywhere, from and to every root.
+/// scatter move every block to where it belongs, a broadcast leaves the root's bytes everywhere, and a copy those of
+/// one or several members with the ones that take them, from and to every root.
 ///
 /// # Panics
 /// If the invariant is broken.
@@ -70,10 +70,29 @@ fn blocks<T: Transport>(communicator: &mut ScheduledCommunicator<T>, me: Rank, w
         let mut bytes = block(unit, me.0, 0);
         communicator.broadcast(root, &mut bytes).expect("all members broadcast");
         assert!(bytes == all[root.0 as usize], "root {root}, rank {me} of {world}, {unit}");
-        let mut into = vec![0; if root == me { 0 } else { bytes.len() }];
-        let mine = if root == me { &bytes[..] } else { &[] };
-        communicator.broadcast_into(root, mine, &mut into).expect("all members broadcast");
-        assert!(root == me || into == bytes, "into, root {root}, rank {me} of {world}, {unit}");
+        // The root takes, or gives as the only one, or with the ranks of its parity; others take, or have no part.
+        for (of_root, of_parity, of_others) in
+            [('G', 'G', 'T'), ('T', 'G', '-'), ('G', 'T', '-'), ('G', '-', 'T')]
+        {
+            let role = match (me.0 == root.0, me.0 % 2 == root.0 % 2) {
+                (true, _) => of_root,
+                (_, true) => of_parity,
+                _ => of_others,
+            };
+            let given = &all[root.0 as usize];
+            let mut into = vec![0; given.len()];
+            let anybody = of_root == 'G' || (0..world).any(|rank| rank != root.0 && rank % 2 == root.0 % 2);
+            let copied = communicator.copy(match role {
+                'G' => CopyRole::Gives(given),
+                'T' if anybody => CopyRole::Takes(&mut into),
+                _ => CopyRole::Neither,
+            });
+            copied.expect("all members copy");
+            assert!(
+                role != 'T' || !anybody || into == *given,
+                "copy, root {root}, rank {me} of {world}, {unit}"
+            );
+        }
     }
     communicator.barrier().expect("all members meet");
 }
