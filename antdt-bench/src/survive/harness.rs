@@ -35,6 +35,9 @@ const STOPPED: Duration = Duration::from_secs(5);
 const KEPT: Duration = Duration::from_millis(2500);
 const CRASHED: Duration = Duration::from_secs(10);
 
+/// Steps of the job between two deaths of workers: a second and a half, or half of that where each worker's steps count.
+const STEPS_BETWEEN_KILLS: u64 = 15;
+
 /// Rounds of the membership.
 const ROUNDS: usize = 31;
 
@@ -157,12 +160,16 @@ impl<'a> Bench<'a> {
     /// Kills workers of a job of this mode one after the other, each when all take part.
     fn kills(&mut self, m: &mut Measured, sync: &SyncMode, kills: u32) -> Result<()> {
         let name = m.cell.what.to_string();
-        let long = epochs(KEPT + 3 * Duration::from_secs(u64::from(kills.saturating_sub(1))));
+        let long = epochs(KEPT + 4 * Duration::from_secs(u64::from(kills.saturating_sub(1))));
         let order = self.order(&name, sync, long, &of_mode(sync, WORKERS));
         let mut job = Job::start(&order)?;
         let mut dead = Vec::new();
         for kill in 0..kills {
-            job.until(&self.runtime, WORKERS, 1)?;
+            // Each death on its own: the life that followed the last one has joined, and all have trained since.
+            match kill {
+                0 => job.until(&self.runtime, WORKERS, 1)?,
+                _ => job.goes_on(&self.runtime, WORKERS, STEPS_BETWEEN_KILLS)?,
+            }
             let victim = format!("worker-{}", 1 + kill % (WORKERS - 1));
             let before = job.nodes("");
             let pid = *before.get(&victim).with_context(|| format!("there is no {victim}"))?;
@@ -176,11 +183,16 @@ impl<'a> Bench<'a> {
             dead.push(format!("{victim}#{} ended", kill / (WORKERS - 1)));
         }
         let report = Self::finish(m, job)?;
+        let mut deaths = vec![Vec::new(); WORKERS as usize];
         for (kill, dead) in (0..).zip(&dead) {
             let at = event(&report, "lost", dead).with_context(|| format!("the report has no `{dead}`"))?;
-            let victim = 1 + kill % (WORKERS as usize - 1);
-            let survivors = report.workers.iter().enumerate().filter(|(worker, _)| *worker != victim);
-            m.figures.extend(survivors.filter_map(|(_, worker)| pause::after(&worker.series, at)));
+            deaths[1 + kill % (WORKERS as usize - 1)].push(at);
+        }
+        for (victim, times) in deaths.iter().enumerate() {
+            let survivors = report.workers.iter().zip(&deaths).enumerate();
+            for (_, (worker, own)) in survivors.filter(|(worker, _)| *worker != victim) {
+                m.figures.extend(times.iter().filter_map(|at| pause::after(&worker.series, *at, own)));
+            }
         }
         ensure!(!m.figures.is_empty(), "{name}: no survivor went on after a kill");
         Ok(())
@@ -428,7 +440,7 @@ impl<'a> Bench<'a> {
             .collect();
         ensure!(asked.len() == 2, "the report has {} changes of the number of workers", asked.len());
         let series = &report.workers.first().context("there is no worker-0")?.series;
-        m.figures.push(asked.iter().filter_map(|at| pause::after(series, *at)).fold(0.0, f64::max));
+        m.figures.push(asked.iter().filter_map(|at| pause::after(series, *at, &[])).fold(0.0, f64::max));
         m.beside = format!("1 -> {most} -> {stay} workers");
         Ok(())
     }

@@ -20,12 +20,13 @@ fn rests(series: &BatchSeries) -> impl Iterator<Item = (f64, f64, f64)> {
     })
 }
 
-/// The pause of a worker after something that happened at `at_s`, in seconds; at least 0. `None` if the worker ends no batch after
-/// that.
-pub(super) fn after(series: &BatchSeries, at_s: f64) -> Option<f64> {
+/// The pause of a worker after something that happened at `at_s`, in seconds; at least 0. A rest in which the worker itself died, at
+/// one of the times `own`, is none. `None` if the worker ends no batch after that.
+pub(super) fn after(series: &BatchSeries, at_s: f64, own: &[f64]) -> Option<f64> {
     let usual = median(rests(series).map(|(.., rest)| rest));
     rests(series)
         .filter(|(from, to, _)| *to >= at_s && *from <= at_s + BEGINS_WITHIN)
+        .filter(|(from, to, _)| !own.iter().any(|died| (from..=to).contains(&died)))
         .map(|(.., rest)| (rest - usual).max(0.0))
         .max_by(f64::total_cmp)
 }
@@ -68,11 +69,14 @@ mod tests {
     fn a_pause_is_what_a_rest_is_longer_than_usual() {
         let series = series(&[0.0, 0.01, 0.01, 0.51, 0.01, 0.01, 0.91, 0.01]);
         // The fourth batch ends at 0.93.
-        let pause = after(&series, 0.5).unwrap();
+        let pause = after(&series, 0.5, &[]).unwrap();
         assert!((pause - 0.9).abs() < 1e-9, "the longest of those that begin in time: {pause}");
-        let pause = after(&series, 2.0).unwrap();
+        let pause = after(&series, 2.0, &[]).unwrap();
         assert!((pause - 0.9).abs() < 1e-9 || pause < 1e-9, "{pause}");
-        assert_eq!(after(&series, 60.0), None);
+        assert_eq!(after(&series, 60.0, &[]), None);
+        // The rest of 0.9 s is that of its own death at 1.5 s, and says nothing of how long it waits for others.
+        let pause = after(&series, 0.5, &[1.5]).unwrap();
+        assert!((pause - 0.5).abs() < 1e-9, "{pause}");
     }
 
     #[test]
