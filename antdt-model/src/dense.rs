@@ -21,7 +21,7 @@ fn pieces(layout: &ParamLayout, range: &Range<usize>) -> Vec<Piece> {
         let Some(range) = cut(&place, range) else { continue };
         match pieces.last_mut() {
             Some(last) if (last.kind, last.decays) == (group.kind, group.decays) => {
-                last.range.end = range.end
+                last.range.end = range.end;
             }
             _ => pieces.push(Piece { range, kind: group.kind, decays: group.decays }),
         }
