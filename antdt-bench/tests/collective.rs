@@ -41,7 +41,10 @@ fn what_would_measure_nothing_is_an_error() {
     for (args, says) in [
         (&["collective", "--only", "nonsense"][..], "--only = nonsense: no row begins so"),
         (&["shard", "--only", "nonsense"], "--only = nonsense: here it is `recording`"),
-        (&["sim", "--only", "kernel"], "--only is for `job`, `collective`, `shard` and `policies`"),
+        (
+            &["sim", "--only", "kernel"],
+            "--only is for `job`, `collective`, `shard`, `policies` and `survive`",
+        ),
         (&["job", "--peer", "gloo"], "--peer is for `collective`"),
     ] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_antdt-bench"));
