@@ -180,7 +180,7 @@ pub trait Communicator: Send {
     /// See [`CollectiveError`]; `bytes` are then as they were.
     fn broadcast(&mut self, root: Rank, bytes: &mut Vec<u8>) -> Result<(), CollectiveError>;
 
-    /// Copies the bytes that some members have, the same ones, to all members that lack them, without memory of its own.
+    /// Copies the bytes that some members have, the same ones, to all members that lack them: straight into their memory, unless a library moves them.
     /// Each member says by `role` what it has to do with it. Those that have the bytes share the sending.
     ///
     /// # Errors
