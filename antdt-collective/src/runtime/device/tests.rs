@@ -24,7 +24,7 @@ use crate::runtime::process_group::{Backend, ProcessGroup, TransportBackend};
 use crate::runtime::region::DevicePlace;
 use crate::runtime::testing::{PATIENT, abort_handles, at_once, holder, loopback_listener};
 use crate::runtime::transport::{Listener, REGISTRY};
-use crate::runtime::{AbortHandle, Communicator, CommunicatorConfig};
+use crate::runtime::{AbortHandle, Communicator, CommunicatorConfig, CopyRole};
 use crate::schedule::split_even;
 use crate::weighted::{self, Weighed, WeightedMean};
 
@@ -430,6 +430,11 @@ pub(in crate::runtime) fn every_collective(group: &mut Box<dyn ProcessGroup>) {
     let mut told = if me == 0 { block(0, 9) } else { Vec::new() };
     group.broadcast(Rank(0), &mut told).unwrap();
     assert_eq!(told, block(0, 9));
+    // Of several that give, the library asks the first.
+    let mut taken = vec![0; block(0, 9).len()];
+    let role = if me == world - 1 { CopyRole::Takes(&mut taken) } else { CopyRole::Gives(&told) };
+    group.copy(role).unwrap();
+    assert!(me != world - 1 || taken == block(0, 9));
     // What is short, and what has no bytes.
     let ranks: Vec<Vec<u8>> = (0..world).map(|rank| vec![rank as u8]).collect();
     assert_eq!(group.all_gather_v(&[me as u8]).unwrap(), ranks);
@@ -446,9 +451,9 @@ fn every_collective_gives_over_the_library_what_it_gives_over_messages() {
         every_collective(&mut group);
         group.leave();
     });
-    // Twelve calls over the library, in each of which every member put something.
+    // Thirteen calls over the library, in each of which every member put something.
     let tables = meeting.tables.lock().unwrap();
-    assert_eq!(tables[&0].len(), 3 * 12, "{:?}", tables[&0].keys());
+    assert_eq!(tables[&0].len(), 3 * 13, "{:?}", tables[&0].keys());
 }
 
 // Goes through these groups of a few, of which each reduces and leaves; all processes wait for each other in between.
