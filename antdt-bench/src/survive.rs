@@ -1,6 +1,6 @@
 //! The benchmark `survive`: measures what the death of a process costs in real jobs, whose workers, servers
-//! or masters are killed, stopped or hang, and whose number of workers changes; and what membership rounds
-//! and checkpoints cost.
+//! or masters are killed, stopped or hang, and whose numbers of workers and servers and whose servers' shares change; and what
+//! membership rounds and checkpoints cost.
 //!
 //! The jobs train the counting model of `antdt/examples/counting.rs`: parameter `n` of the trained model is the number of times that
 //! sample `n` was trained, so that the model itself shows whether the job trained each sample exactly once, whatever the ledger

@@ -21,6 +21,10 @@ pub(super) enum What {
     Hang,
     /// A server is killed.
     Server(String),
+    /// The number of servers is changed, up and down again.
+    ScaleServers(String),
+    /// A server is slow, and gets a smaller share of the parameters.
+    Repartition,
     /// All workers are killed.
     AllWorkers,
     /// The master is killed, and another one started.
@@ -59,6 +63,8 @@ impl fmt::Display for What {
             Self::Stop => f.write_str("stop, allreduce"),
             Self::Hang => f.write_str("hang, allreduce"),
             Self::Server(mode) => write!(f, "server, {mode}"),
+            Self::ScaleServers(mode) => write!(f, "scale servers, {mode}"),
+            Self::Repartition => f.write_str("repartition, ps-bsp"),
             Self::AllWorkers => f.write_str("all workers, allreduce"),
             Self::Master(mode) => write!(f, "master, {mode}"),
             Self::Standby(mode) => write!(f, "standby, {mode}"),
@@ -130,7 +136,7 @@ pub(super) struct Scale {
     pub(super) kills: u32,
     /// Jobs in which a worker is stopped.
     pub(super) stops: u32,
-    /// Jobs in which a training thread hangs, all workers or everything is killed.
+    /// Jobs in which a training thread hangs, a server is slow, all workers or everything is killed.
     pub(super) others: u32,
     /// Jobs of each of two modes whose server, or master, is killed.
     pub(super) servers: u32,
@@ -139,6 +145,8 @@ pub(super) struct Scale {
     /// The same where etcd elects masters: jobs whose master is killed, or stopped for a while.
     pub(super) elected: u32,
     pub(super) deposed: u32,
+    /// Jobs of each of two modes whose number of servers is changed.
+    pub(super) handed_over: u32,
     /// Most workers of the job that is scaled.
     pub(super) workers: u32,
     /// Simulated jobs of which all processes end at a random event.
@@ -165,6 +173,7 @@ impl Scale {
         standbys: 1,
         elected: 0,
         deposed: 0,
+        handed_over: 1,
         workers: 8,
         points: 200,
         crashes: 0,
@@ -173,7 +182,7 @@ impl Scale {
         goodput: None,
         bytes: 256 << 20,
     };
-    /// About 19 minutes: of that, kills of workers 4, the soaks 5, the goodput 4.
+    /// About 20 minutes: of that, kills of workers 4, the soaks 5, the goodput 4.
     pub(super) const CORE: Self = Self {
         jobs: 1,
         kills: 6,
@@ -184,6 +193,7 @@ impl Scale {
         standbys: 3,
         elected: 3,
         deposed: 2,
+        handed_over: 3,
         workers: 16,
         points: 1000,
         crashes: 6,
@@ -204,6 +214,7 @@ impl Scale {
         standbys: 50,
         elected: 50,
         deposed: 10,
+        handed_over: 10,
         crashes: 50,
         soaked: &["ps-bsp", "allreduce"],
         soak: Soak::FULL,
@@ -231,6 +242,10 @@ impl Scale {
         for mode in ["ps-bsp", "ps-asp"] {
             add(What::Server(mode.to_owned()), self.servers);
         }
+        for mode in ["ps-bsp", "ps-asp"] {
+            add(What::ScaleServers(mode.to_owned()), self.handed_over);
+        }
+        add(What::Repartition, self.others);
         add(What::AllWorkers, self.others);
         for mode in ["ps-bsp", "allreduce"] {
             add(What::Master(mode.to_owned()), self.masters);

@@ -1,6 +1,7 @@
 //! [`Bench`]: hurts the jobs, one cell after the other.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -13,7 +14,7 @@ use rustix::process::{Pid, Signal};
 
 use super::cell::{Cell, Measured, What};
 use super::etcd::Etcd;
-use super::job::{Followed, Job, Left, Order, SAMPLES, newest, send};
+use super::job::{Followed, Job, Left, NO_POLICY, Order, SAMPLES, newest, send};
 use super::soak::{self, Soak};
 use super::{large, pause, points, round};
 use crate::Settings;
@@ -34,9 +35,21 @@ const PACE: u64 = (SPEED * WORKERS) as u64;
 const STOPPED: Duration = Duration::from_secs(5);
 const KEPT: Duration = Duration::from_millis(2500);
 const CRASHED: Duration = Duration::from_secs(10);
+/// The same of one whose server is found to be slow: a second of reports after as long of others, and what remains must be worth a
+/// hand-over.
+const SLOWED: Duration = Duration::from_millis(7500);
+
+/// How a server of the job `repartition` is slow, and what makes the policy act on it within seconds: a server that is slow for a
+/// twentieth of the long window stays so, no restart would cure it, and a pause to form a group costs next to nothing.
+const SLOW_SERVER: &str = "server=1,slow=700";
+const SLOW_SERVER_JOB: &str =
+    "[policy.nd]\nrestart-cures = 0\nreform-pause = \"100ms\"\n\n[pace-rule.ratio]\nslow-fraction = 0.05\n";
 
 /// Steps of the job between two deaths of workers: a second and a half, or half of that where each worker's steps count.
 const STEPS_BETWEEN_KILLS: u64 = 15;
+
+/// The numbers of servers that a job of 2 has one after the other.
+const SERVERS: [u32; 2] = [4, 1];
 
 /// Rounds of the membership.
 const ROUNDS: usize = 31;
@@ -71,6 +84,8 @@ impl<'a> Bench<'a> {
             What::Stop => self.stop(m)?,
             What::Hang => self.hang(m)?,
             What::Server(mode) => self.kill_server(m, &mode.parse()?)?,
+            What::ScaleServers(mode) => self.scale_servers(m, &mode.parse()?)?,
+            What::Repartition => self.repartition(m)?,
             What::AllWorkers => self.kill_all_workers(m)?,
             What::Master(mode) => self.kill_master(m, &mode.parse()?, false)?,
             What::Standby(mode) => self.kill_master(m, &mode.parse()?, true)?,
@@ -136,6 +151,7 @@ impl<'a> Bench<'a> {
             averages: sync.capabilities().averages_models(),
             sync: sync.to_string(),
             epochs,
+            policy: NO_POLICY,
             arguments: pace.iter().map(|word| (*word).to_owned()).chain(arguments.iter().cloned()).collect(),
         }
     }
@@ -265,6 +281,59 @@ impl<'a> Bench<'a> {
         let at = event(&report, "lost", "server-1#0 ended").context("the report has no end of the server")?;
         m.figures.push(until_back(&report, at)?);
         m.beside = went_back(&report);
+        Ok(())
+    }
+
+    /// Changes the number of servers of a job twice; the longest pauses of a worker after the two.
+    fn scale_servers(&mut self, m: &mut Measured, sync: &SyncMode) -> Result<()> {
+        let order = self.order(&m.cell.what.to_string(), sync, epochs(STOPPED), &of_mode(sync, WORKERS));
+        let mut job = Job::start(&order)?;
+        job.until(&self.runtime, WORKERS, 1)?;
+        let before = job.nodes("worker-");
+        for servers in SERVERS {
+            job.change_servers(&self.runtime, servers)?;
+            job.goes_on(&self.runtime, WORKERS, 2)?;
+        }
+        Self::keep_processes(m, &before)?;
+        let report = Self::finish(m, job)?;
+        m.figures = pauses_after(&report, "SCALE")?;
+        ensure!(m.figures.len() == SERVERS.len(), "the report has {} changes", m.figures.len());
+        m.inexact.extend(undone(&report));
+        m.beside = went_back(&report);
+        Ok(())
+    }
+
+    /// Has a job find one of its servers slow and give it a smaller share of the parameters; the longest pause of a worker after that.
+    fn repartition(&mut self, m: &mut Measured) -> Result<()> {
+        let sync: SyncMode = "ps-bsp".parse()?;
+        let name = m.cell.what.to_string();
+        let settings = self.settings.report_dir.join("slow-server.toml");
+        fs::write(&settings, SLOW_SERVER_JOB)
+            .with_context(|| format!("cannot write {}", settings.display()))?;
+        let settings = settings.display().to_string();
+        let slow = ["--job", &settings, "--straggler", SLOW_SERVER, "--heartbeat", "50ms"];
+        // Before it has one, nobody knows how long the servers would stand still.
+        let often = ["--checkpoint-every", "5steps"];
+        let more = slow.iter().chain(&often).map(|word| (*word).to_owned());
+        let arguments: Vec<String> = of_mode(&sync, WORKERS).into_iter().chain(more).collect();
+        let order = Order { policy: "nd", ..self.order(&name, &sync, epochs(SLOWED), &arguments) };
+        let mut job = Job::start(&order)?;
+        job.until(&self.runtime, WORKERS, 1)?;
+        let before = job.nodes("worker-");
+        let slow = job.node("server-1", None)?;
+        job.node("server-1", Some(slow))?;
+        job.goes_on(&self.runtime, WORKERS, 2)?;
+        Self::keep_processes(m, &before)?;
+        let report = Self::finish(m, job)?;
+        m.figures = pauses_after(&report, "REPARTITION")?;
+        ensure!(!m.figures.is_empty(), "{name}: the servers' shares stayed as they were");
+        m.inexact.extend(undone(&report));
+        m.beside = report
+            .actions
+            .iter()
+            .find(|action| action.kind == "REPARTITION")
+            .map(|action| action.reason.clone())
+            .unwrap_or_default();
         Ok(())
     }
 
@@ -450,6 +519,24 @@ impl<'a> Bench<'a> {
 fn event(report: &Report, kind: &str, text: &str) -> Option<f64> {
     let is_it = |event: &&EventEntry| event.kind == kind && event.text.contains(text);
     report.events.iter().find(is_it).map(|event| event.time_s)
+}
+
+/// The longest pause of a worker after each action of this kind.
+fn pauses_after(report: &Report, kind: &str) -> Result<Vec<f64>> {
+    let actions = report.actions.iter().filter(|action| action.kind == kind);
+    let of_each = actions.map(|action| {
+        let pauses =
+            report.workers.iter().filter_map(|worker| pause::after(&worker.series, action.time_s, &[]));
+        pauses.max_by(f64::total_cmp).with_context(|| format!("nobody went on after the {kind}"))
+    });
+    of_each.collect()
+}
+
+/// Why a job whose servers handed over has undone steps, if it has.
+fn undone(report: &Report) -> Option<String> {
+    let back = |event: &&EventEntry| event.kind == "rollback" && event.text.starts_with("went back");
+    let events = report.events.iter().filter(back);
+    events.map(|event| event.text.clone()).find(|text| !text.contains(" 0 are trained again"))
 }
 
 /// The usual arguments of a mode, with so many workers.

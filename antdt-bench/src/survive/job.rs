@@ -21,6 +21,9 @@ use crate::tree::{children, is_alive};
 /// Samples of the counting model, and its parameters: `antdt/examples/counting.rs`.
 pub(super) const SAMPLES: u64 = 1_200;
 
+/// The policy of a job that is only hurt: no other change to it than what is done.
+pub(super) const NO_POLICY: &str = "none";
+
 /// Bound on whatever a job is waited for; all of it takes seconds.
 const LIMIT: Duration = Duration::from_secs(90);
 
@@ -70,19 +73,20 @@ pub(super) struct Order {
     /// Whether the final model is an average, in which a sample has a share only.
     pub(super) averages: bool,
     pub(super) epochs: u32,
+    pub(super) policy: &'static str,
     pub(super) arguments: Vec<String>,
 }
 
 impl Job {
     /// Starts a job.
     pub(super) fn start(order: &Order) -> Result<Self> {
-        let Order { program, folder, sync, averages, epochs, arguments } = order;
+        let Order { program, folder, sync, averages, epochs, policy, arguments } = order;
         // What an earlier benchmark left there would be taken for this job's.
         if folder.exists() {
             fs::remove_dir_all(folder).with_context(|| format!("cannot empty {}", folder.display()))?;
         }
         let epochs_text = epochs.to_string();
-        let counting = ["--workload", "counting", "--optimizer", "sums", "--policy", "none"];
+        let counting = ["--workload", "counting", "--optimizer", "sums", "--policy", *policy];
         let job = ["--sync", sync.as_str(), "--epochs", &epochs_text];
         let own = counting.iter().chain(&job).map(|word| (*word).to_owned());
         let child = start(program, &own.chain(arguments.iter().cloned()).collect::<Vec<_>>(), folder)
@@ -135,6 +139,17 @@ impl Job {
     ) -> Result<()> {
         let now = runtime.block_on(async { RemoteJob::find(Some(&self.folder))?.describe().await })?.steps;
         self.until(runtime, workers, now + more)
+    }
+
+    /// Changes the number of its servers, which stay as they are while others begin, and waits until others serve.
+    pub(super) fn change_servers(&mut self, runtime: &tokio::runtime::Runtime, servers: u32) -> Result<()> {
+        let before = self.nodes("server-");
+        runtime.block_on(async { RemoteJob::find(Some(&self.folder))?.scale_servers(servers).await })?;
+        self.wait_for(&format!("{servers} other servers"), |job| {
+            let now = job.nodes("server-");
+            let others = now.iter().all(|(node, pid)| before.get(node) != Some(pid));
+            (now.len() == servers as usize && others).then_some(())
+        })
     }
 
     /// The processes of its nodes of one kind, by the names of the nodes.

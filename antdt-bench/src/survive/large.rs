@@ -12,7 +12,7 @@ use anyhow::{Context, Result, ensure};
 use rustix::process::Pid;
 use serde_json::Value;
 
-use super::job::{Job, Order};
+use super::job::{Job, NO_POLICY, Order};
 use super::pause;
 use crate::baselines::pacer;
 use crate::meter::{median, status_bytes_of};
@@ -67,6 +67,7 @@ fn order(program: &Path, folder: &Path, bytes: u64, arguments: &[&str]) -> Resul
         sync: "allreduce".to_owned(),
         averages: false,
         epochs: 100,
+        policy: NO_POLICY,
         arguments,
     })
 }

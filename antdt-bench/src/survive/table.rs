@@ -68,6 +68,18 @@ pub(super) fn rows(cells: &[&Measured]) -> Vec<Entry> {
             let steps = by_mode(cells, |what| until_the_next_step(what, "a server"));
             [steps, vec![kept("kill -9 of a server: workers that keep their process", cells)]].concat()
         }
+        What::ScaleServers(_) => {
+            let steps = by_mode(cells, |what| of_hand_overs(what, "2 to 4 to 1 servers"));
+            [steps, vec![kept("2 to 4 to 1 servers: workers that keep their process", cells)]].concat()
+        }
+        What::Repartition => {
+            let name = "a slow server gets a smaller share";
+            [
+                of_hand_overs(cells, name),
+                vec![kept(format!("{name}: workers that keep their process"), cells)],
+            ]
+            .concat()
+        }
         What::AllWorkers => until_the_next_step(cells, "all workers"),
         What::Master(_) => by_mode(cells, |what| of_followed(what, "--resume")),
         What::Standby(_) => by_mode(cells, |what| of_followed(what, "one waits")),
@@ -171,12 +183,14 @@ fn mode(it: &Measured) -> &str {
     match &it.cell.what {
         What::Kills(mode, _)
         | What::Server(mode)
+        | What::ScaleServers(mode)
         | What::Master(mode)
         | What::Standby(mode)
         | What::Elected(mode)
         | What::Deposed(mode)
         | What::Crash(mode)
         | What::Soak(mode, _) => mode,
+        What::Repartition => "ps-bsp",
         _ => "allreduce",
     }
 }
@@ -240,6 +254,14 @@ fn until_the_next_step(cells: &[&Measured], who: &str) -> Vec<Entry> {
     let name =
         format!("kill -9 of {who}, {}: until the next step, the longest of {}", mode(first), cells.len());
     vec![Entry::shown(name, longest(figures(cells, 0)), "s").beside(beside(cells))]
+}
+
+/// The longest pause while servers handed over.
+fn of_hand_overs(cells: &[&Measured], what: &str) -> Vec<Entry> {
+    let Some(first) = cells.first() else { return Vec::new() };
+    let all = || cells.iter().flat_map(|it| it.figures.iter().copied());
+    let name = format!("{what}, {}: longest pause of {}", mode(first), all().count());
+    vec![Entry::shown(name, longest(all()), "s").at_most(PAUSE_P95).beside(beside(cells))]
 }
 
 fn of_elected(cells: &[&Measured]) -> Vec<Entry> {
@@ -364,6 +386,14 @@ mod tests {
         };
         assert_eq!(served(0), [State::Ok; 2]);
         assert_eq!(served(1), [State::Ok, State::Failed]);
+        for what in [What::ScaleServers("ps-asp".to_owned()), What::Repartition] {
+            let handed_over = |pause, replaced| {
+                states(&[Measured { survivors: 3, replaced, ..measured(what.clone(), &[0.2, pause]) }])
+            };
+            assert_eq!(handed_over(0.3, 0), [State::Ok; 2]);
+            assert_eq!(handed_over(2.3, 0), [State::Failed, State::Ok]);
+            assert_eq!(handed_over(0.3, 1), [State::Ok, State::Failed]);
+        }
         assert_eq!(one(What::Standby("allreduce".to_owned()), &[0.9, 0.1]), [State::Ok]);
         assert_eq!(one(What::Elected("ps-bsp".to_owned()), &[1.9, 0.1]), [State::Ok]);
         assert_eq!(one(What::Elected("ps-bsp".to_owned()), &[2.1, 0.1]), [State::Failed]);
