@@ -445,6 +445,28 @@ fn an_interrupted_job_takes_a_checkpoint_says_what_remains_and_goes_on() {
     assert!(parameters(&newest(folder.path()).unwrap()).iter().all(|count| *count == 3.0));
 }
 
+/// Steps come from the workers' reports, samples from the ledger. A worker goes on until its process ends, which is when no report is
+/// left: it may have a batch in the ledger that it has not reported yet, and no more.
+#[test]
+fn the_steps_of_an_interrupted_job_are_those_of_its_samples() {
+    // In a step of 10 ms. What is committed in one, and how many may be without a report.
+    for (mode, batch, unreported) in
+        [(&["--sync", "allreduce"][..], 24, 1), (&["--sync", "ps-asp", "--servers", "1"], 12, 2)]
+    {
+        let folder = tempfile::tempdir().unwrap();
+        let dir = folder.path().to_str().unwrap();
+        let args = ["--report-dir", dir, "--nproc-per-node", "2", "--emulate-speed", "1200", "--quiet"];
+        let long = ["--epochs", "100", "--policy", "none"];
+        let job = program(true, &[mode, &args, &long].concat()).spawn().unwrap();
+        wait_until_it_trains(dir);
+        kill("-INT", job.id());
+        finish(job);
+        let Report { samples, steps, .. } = report(folder.path());
+        let committed = samples.committed / batch;
+        assert!(steps > 0 && committed <= steps + unreported, "{mode:?}: {steps} of {committed} steps");
+    }
+}
+
 #[test]
 fn an_interrupted_job_without_checkpoints_says_that_none_was_kept_and_which_flag_keeps_one() {
     let folder = tempfile::tempdir().unwrap();

@@ -26,6 +26,9 @@ use crate::session::{AgentSession, Beat, BeatReply, Notice, SessionState};
 /// What a process ends with that SIGTERM ended: 128 and the number of the signal, as a shell reports it.
 const SIGTERM_CODE: i32 = 128 + 15;
 
+/// How long a process that ends with its job sends what its training thread still reports. A master that ends its nodes gives them 2 s.
+const LAST_REPORTS: Duration = Duration::from_secs(1);
+
 /// Settings of an [`Agent`]: the address of the master, and what the agent tells the master about its node.
 #[derive(Debug, Clone)]
 pub struct AgentConfig {
@@ -133,6 +136,8 @@ struct Shared {
     clock: JobClock,
     /// The next heartbeat is due at once.
     nudge: Notify,
+    /// Held while a heartbeat is under way, whose reports are in the session no more.
+    beating: tokio::sync::Mutex<()>,
 }
 
 impl Shared {
@@ -240,6 +245,7 @@ impl Agent {
             holder: config.info.holder,
             clock,
             nudge: Notify::new(),
+            beating: tokio::sync::Mutex::new(()),
         });
         let agent = Self {
             client: ControlClient::new(channel.clone()),
@@ -304,7 +310,7 @@ impl Agent {
     /// the platform wants the node to go, and the node hands its work over first. The process ends once the
     /// job is over, or with a second SIGTERM.
     pub fn heed_sigterm(&self) {
-        let shared = Arc::clone(&self.shared);
+        let (shared, client) = (Arc::clone(&self.shared), self.client.clone());
         self.runtime.spawn(async move {
             let mut told = match signal(SignalKind::terminate()) {
                 Ok(told) => told,
@@ -318,7 +324,13 @@ impl Agent {
             shared.nudge.notify_one();
             tokio::select! {
                 _ = told.recv() => {}
-                () = over(&shared) => {}
+                () = over(&shared) => {
+                    // A second one does not wait for the master.
+                    tokio::select! {
+                        _ = told.recv() => {}
+                        _ = tokio::time::timeout(LAST_REPORTS, last_reports(client, &shared)) => {}
+                    }
+                }
             }
             std::process::exit(SIGTERM_CODE);
         });
@@ -708,6 +720,21 @@ async fn over(shared: &Shared) {
     }
 }
 
+/// Sends what was reported since the last heartbeat, and what is reported meanwhile, until there is nothing. The training thread
+/// commits batches for as long as its process lives, and the master counts a batch as a step by its report.
+async fn last_reports(client: ControlClient<JobChannel>, shared: &Shared) {
+    while shared.session().state() == SessionState::Finished {
+        let _beating = shared.beating.lock().await;
+        let beat = shared.session().beat();
+        if beat.reports.is_empty() {
+            return;
+        }
+        if send(client.clone(), shared.holder, &beat, Unusual::default(), LAST_REPORTS).await.is_err() {
+            return;
+        }
+    }
+}
+
 async fn heartbeats(
     client: ControlClient<JobChannel>,
     shared: Arc<Shared>,
@@ -726,6 +753,7 @@ async fn heartbeats(
         }
         // From the moment when it was sent, so that a late one is not made up for.
         due = tokio::time::Instant::now() + every;
+        let _beating = shared.beating.lock().await;
         let load = meter.look(shared.clock.now());
         let (beat, unusual) = {
             let mut session = shared.session();

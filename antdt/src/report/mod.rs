@@ -49,7 +49,8 @@ pub struct Report {
     #[serde(default)]
     pub missing: Vec<MissingEntry>,
     /// Number of global steps that the job took, including steps that a rollback undid; in modes without
-    /// common steps, the number of batches of all workers.
+    /// common steps, the number of batches of all workers. A worker that is killed, or ended with its job, may have
+    /// committed a batch that it could not report any more.
     pub steps: u64,
     /// Name of the policy.
     pub policy: String,
