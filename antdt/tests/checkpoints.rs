@@ -1349,6 +1349,28 @@ fn workers_that_are_all_killed_go_on_from_the_newest_checkpoint_in_the_same_run(
     }
 }
 
+/// Where steps are in common: without that, pushes that were under way stay in the model.
+#[test]
+fn workers_that_are_all_killed_find_the_model_on_the_servers_and_nothing_is_set_back() {
+    for mode in [MODES[1], MODES[5]] {
+        let folder = tempfile::tempdir().unwrap();
+        let job = begun(mode, true, folder.path());
+        let (workers, servers) = (nodes(&job, "worker-"), nodes(&job, "server-"));
+        for worker in &workers {
+            kill_9(*worker);
+        }
+        wait_for("other workers", || {
+            let others = nodes(&job, "worker-");
+            (others.len() == workers.len() && others.iter().all(|it| !workers.contains(it))).then_some(())
+        });
+        assert!(servers.iter().all(|server| alive(*server)), "{mode:?}: a server was started again");
+        let output = finish(job);
+        assert!(output.status.success(), "{mode:?}: {}", String::from_utf8_lossy(&output.stderr));
+        counted_twice(folder.path(), false);
+        assert_eq!(rollbacks(folder.path()), [""; 0], "{mode:?}");
+    }
+}
+
 /// Arguments of a counting job of two epochs with so fast workers.
 fn slowly(dir: &Path) -> Vec<String> {
     let to = ["--report-dir", dir.to_str().unwrap(), "--epochs", "2", "--policy", "none"];
