@@ -36,10 +36,12 @@ mod links;
 mod overhead;
 mod replays;
 mod restart;
+mod spread;
 mod trace;
 
 use cells::Cells;
 use foresight::{Foresight, Way};
+use spread::spread;
 use trace::Trace;
 
 /// Workers of a simulated job.
@@ -107,7 +109,7 @@ impl Scale {
         devices_steps: 0,
         replayed_steps: 960,
         replayed_seeds: 3,
-        quota_steps: 40,
+        quota_steps: 32,
         rivals_steps: 0,
         disk_steps: 0,
         link_steps: 0,
@@ -260,7 +262,8 @@ fn contenders(sync: &'static str) -> Vec<Contender> {
 
 fn measure(trace: &Trace, steps: u32, seeds: u64) -> Result<Vec<Times>> {
     let length = f64::from(steps * BATCH) / SPEED;
-    (0..seeds).map(|seed| Job::of(trace, steps, length, Seed(seed)).times()).collect()
+    let jobs: Vec<Job> = (0..seeds).map(|seed| Job::of(trace, steps, length, Seed(seed))).collect();
+    times(&jobs)
 }
 
 /// A recorded series, at its own time.
@@ -299,17 +302,17 @@ fn replay(scale: &Scale, series: &replays::Series, rows: &mut Rows) -> Result<()
     };
     let trace = format!("replay of {name}");
     // The oracle takes long, and one job shows what there is to save. Whether one policy is better than another takes several.
-    let measured = [job(1).times()?];
+    let measured = times(&[job(1)])?;
     let mut over = over_nd(&measured, "allreduce");
-    for seed in 2..=scale.replayed_seeds {
-        let job = job(seed);
-        over.push(100.0 * (job.took(named("predictive")?)? / job.took(named("nd")?)? - 1.0));
-    }
+    let others: Vec<(u64, &str)> = (2..=scale.replayed_seeds)
+        .flat_map(|seed| ["predictive", "nd"].map(|policy| (seed, policy)))
+        .collect();
+    let took = spread(&others, |(seed, policy)| job(*seed).took(named(policy)?))?;
+    over.extend(took.chunks_exact(2).map(|of_seed| 100.0 * (of_seed[0] / of_seed[1] - 1.0)));
     rows.extend(judge(&trace, steps, "allreduce", &measured, &over));
     if *is_quiet {
-        for policy in JUDGED {
-            let acted = f64::from(job(1).actions(policy)?);
-            rows.push(Entry::shown(format!("{trace}, {policy}: actions"), acted, "").at_most(0.0));
+        for (policy, acted) in JUDGED.into_iter().zip(spread(&JUDGED, |policy| job(1).actions(policy))?) {
+            rows.push(Entry::shown(format!("{trace}, {policy}: actions"), f64::from(acted), "").at_most(0.0));
         }
     }
     let (truth, window) = (truth(&stragglers, workers, steps), "the labels are those of the values");
@@ -432,13 +435,23 @@ impl Job {
         }
     }
 
-    fn times(&self) -> Result<Times> {
-        let none = self.took(named("none")?)?;
-        let policies = contenders(self.sync).into_iter().map(|it| self.took_in(it.sync, named(it.policy)?));
-        let policies = policies.collect::<Result<_>>()?;
+    /// What nobody can be faster than, in seconds.
+    fn least_s(&self) -> f64 {
         let samples = f64::from(BATCH) * f64::from(self.workers) * f64::from(self.steps);
-        let least = trace::least_s(&unshifted(&self.stragglers), self.workers, self.noise, samples);
-        Ok(Times { none, oracle: self.oracle(none)?, least, policies })
+        trace::least_s(&unshifted(&self.stragglers), self.workers, self.noise, samples)
+    }
+
+    /// A contender's time, or that of one of the oracle's ways.
+    fn took_by(&self, runner: Runner) -> Result<f64> {
+        match runner {
+            Runner::Contender(it) => self.took_in(it.sync, named(it.policy)?),
+            Runner::Oracle(way) => self.took(Box::new(self.foresight(way))),
+        }
+    }
+
+    /// An oracle that knows the slowdowns of this job.
+    fn foresight(&self, way: Way) -> Foresight {
+        Foresight::new(&self.stragglers, way, JobTime::ZERO + START)
     }
 
     /// Seconds from the start of its workers to the commit of its last sample.
@@ -497,12 +510,39 @@ impl Job {
 
     /// The best that is found with perfect foresight; doing nothing is one of the ways.
     fn oracle(&self, none: f64) -> Result<f64> {
-        let begins = JobTime::ZERO + START;
-        Way::all(&self.stragglers).into_iter().try_fold(none, |best, way| {
-            let policy = Foresight::new(&self.stragglers, way, begins);
-            Ok(best.min(self.took(Box::new(policy))?))
-        })
+        let ways = spread(&Way::all(&self.stragglers), |way| self.took_by(Runner::Oracle(*way)))?;
+        Ok(best(none, &ways))
     }
+}
+
+/// The oracle's time: doing nothing is one of its ways.
+fn best(none: f64, ways: &[f64]) -> f64 {
+    ways.iter().copied().fold(none, f64::min)
+}
+
+/// What a simulated job is run with.
+#[derive(Debug, Clone, Copy)]
+enum Runner {
+    Contender(Contender),
+    Oracle(Way),
+}
+
+/// The times of each of these jobs, all of which are run at once as far as there are cores.
+fn times(jobs: &[Job]) -> Result<Vec<Times>> {
+    let runners = |job: &Job| -> Vec<Runner> {
+        let none = Contender { sync: job.sync, policy: "none" };
+        let contenders = [none].into_iter().chain(contenders(job.sync)).map(Runner::Contender);
+        contenders.chain(Way::all(&job.stragglers).into_iter().map(Runner::Oracle)).collect()
+    };
+    let all: Vec<(&Job, Runner)> =
+        jobs.iter().flat_map(|job| runners(job).into_iter().map(move |runner| (job, runner))).collect();
+    let mut took = spread(&all, |(job, runner)| job.took_by(*runner))?.into_iter();
+    let of_job = |job: &Job| {
+        let own: Vec<f64> = took.by_ref().take(runners(job).len()).collect();
+        let (policies, ways) = own[1..].split_at(contenders(job.sync).len());
+        Times { none: own[0], oracle: best(own[0], ways), least: job.least_s(), policies: policies.to_vec() }
+    };
+    Ok(jobs.iter().map(of_job).collect())
 }
 
 /// The rows of a trace. `over` is what `predictive` costs over `nd`, in percent.

@@ -15,6 +15,7 @@ use antdt_core::{
 use antdt_monitor::{MonitorConfig, MonitorEffect, StragglerDetector};
 use anyhow::Result;
 
+use super::spread::spread;
 use crate::{Entry, Rows};
 
 /// Slowness from which on a worker is a straggler, as the pace rule has it by default, with a margin: at the limit itself noise decides.
@@ -218,12 +219,16 @@ pub(super) fn detect(truth: &Truth, noise: f64, rng: &mut DetRng) -> Result<Foun
 fn seeded(seeds: Range<u64>) -> Result<(Found, Found)> {
     let mut slow = Found::default();
     let mut quiet_found = Found::default();
-    for seed in seeds {
-        let rng = &mut Seed(seed).derive("detection").rng();
+    let seeds: Vec<u64> = seeds.collect();
+    let found = spread(&seeds, |seed| {
+        let rng = &mut Seed(*seed).derive("detection").rng();
         let noise = [0.05, 0.1, 0.2][(seed % 3) as usize];
         let truth = episodes(rng);
-        slow.add(detect(&truth, noise, rng)?);
-        quiet_found.add(detect(&quiet(rng), noise, rng)?);
+        Ok((detect(&truth, noise, rng)?, detect(&quiet(rng), noise, rng)?))
+    })?;
+    for (with, without) in found {
+        slow.add(with);
+        quiet_found.add(without);
     }
     Ok((slow, quiet_found))
 }

@@ -20,6 +20,7 @@ use antdt_sim::{Setup, World};
 use anyhow::{Context, Result, anyhow};
 
 use super::START;
+use super::spread::spread;
 use crate::entry::State;
 use crate::{Entry, Rows};
 
@@ -171,12 +172,14 @@ pub(super) fn run(rows: &mut Rows) -> Result<()> {
         let why = "set ANTDT_DATA to a folder that has gavel_throughputs/simulation_throughputs.json.gz";
         rows.push(Entry::without("devices, measured times of V100, P100 and K80", State::NotCompared, why));
     }
-    for mix in made_up()?.into_iter().chain(measured.into_iter().flatten()) {
+    let mixes: Vec<Mix> = made_up()?.into_iter().chain(measured.into_iter().flatten()).collect();
+    let policies = ["none", "lb-bsp", "dd"];
+    let jobs: Vec<(&Mix, &str)> = mixes.iter().flat_map(|mix| policies.map(|policy| (mix, policy))).collect();
+    let steps = spread(&jobs, |(mix, policy)| mix.step(policy))?;
+    for (mix, steps) in mixes.iter().zip(steps.chunks_exact(policies.len())) {
         let best = mix.best();
         let name = &mix.name;
-        let (none, none_job) = mix.step("none")?;
-        let (lb, lb_job) = mix.step("lb-bsp")?;
-        let (dd, dd_job) = mix.step("dd")?;
+        let &[(none, none_job), (lb, lb_job), (dd, dd_job)] = steps else { continue };
         // The best has no communication, and every policy the same.
         let best = best + (none - mix.uniform()).max(0.0);
         let row = Entry::shown(format!("devices, {name}: step under dd over the best"), dd / best, "x");

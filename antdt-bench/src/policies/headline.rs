@@ -14,6 +14,7 @@ use antdt_core::{JobTime, NodeId, Seed};
 use antdt_sim::model::compute::{Straggler, Who};
 use anyhow::Result;
 
+use super::spread::spread;
 use super::{Job, OTHERS_MAX, REAL_NOISE, SERVE, SPEED, named};
 use crate::meter::{Others, interval, median};
 use crate::{Entry, Rows, Settings};
@@ -55,11 +56,10 @@ fn job(sync: &'static str, slow: f64, steps: u32, seed: u64) -> Job {
 
 /// The times of doing nothing over those of `nd`.
 fn gains(sync: &'static str, slow: f64, steps: u32, seeds: u64) -> Result<Vec<f64>> {
-    let gain = |seed| {
-        let job = job(sync, slow, steps, seed);
-        Ok(job.took(named("none")?)? / job.took(named("nd")?)?)
-    };
-    (0..seeds).map(gain).collect()
+    let jobs: Vec<(u64, &str)> =
+        (0..seeds).flat_map(|seed| ["none", "nd"].map(|policy| (seed, policy))).collect();
+    let took = spread(&jobs, |(seed, policy)| job(sync, slow, steps, *seed).took(named(policy)?))?;
+    Ok(took.chunks_exact(2).map(|of_seed| of_seed[0] / of_seed[1]).collect())
 }
 
 /// The least slowness with which `gain` is more than 3; `None` if it is not up to the most. `gain` grows with the slowness.

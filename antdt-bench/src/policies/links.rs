@@ -13,6 +13,7 @@ use antdt_monitor::{LinkChange, LinkWatch};
 use anyhow::Result;
 
 use super::detection::{Found, told};
+use super::spread::spread;
 use super::{Job, SPEED, START, WORKERS, named, trace};
 use crate::{Entry, Rows};
 
@@ -95,18 +96,23 @@ fn detect(slowdowns: &[Slowdown], noise: f64, carries: impl Fn(usize) -> u64, rn
 }
 
 /// What was found in so many traces with slow links, and in as many with a slow worker.
-fn seeded(seeds: u64) -> (Found, Found) {
+fn seeded(seeds: u64) -> Result<(Found, Found)> {
     let (mut slow, mut node) = (Found::default(), Found::default());
-    for seed in 0..seeds {
-        let rng = &mut Seed(seed).derive("links").rng();
+    let seeds: Vec<u64> = (0..seeds).collect();
+    let found = spread(&seeds, |seed| {
+        let rng = &mut Seed(*seed).derive("links").rng();
         let noise = [0.1, 0.2, 0.4][(seed % 3) as usize];
-        slow.add(detect(&slowdowns(rng), noise, |_| BYTES, rng));
+        let of_links = detect(&slowdowns(rng), noise, |_| BYTES, rng);
         // All send a fifth as often while they wait for it.
         let (from, to) = (REPORTS / 4, REPORTS * 3 / 4);
         let carries = |at: usize| if (from..to).contains(&at) { BYTES / 5 } else { BYTES };
-        node.add(detect(&[], noise, carries, rng));
+        Ok((of_links, detect(&[], noise, carries, rng)))
+    })?;
+    for (of_links, of_node) in found {
+        slow.add(of_links);
+        node.add(of_node);
     }
-    (slow, node)
+    Ok((slow, node))
 }
 
 /// Verdicts on links in a simulated job: of those to and from the host whose card is slow, and of others; and the seconds from the beginning
@@ -132,7 +138,7 @@ fn simulated(job: &Job) -> Result<(Vec<f64>, u32)> {
 /// # Errors
 /// If a job cannot be simulated.
 pub(super) fn run(seeds: u64, jobs: u64, steps: u32, rows: &mut Rows) -> Result<()> {
-    let (slow, node) = seeded(seeds);
+    let (slow, node) = seeded(seeds)?;
     let about = format!(
         "{seeds} traces of {WORKERS} workers in a ring and {REPORTS} reports, noise 10, 20 and 40 %; {} slowdowns of {SLOW}x and more",
         slow.to_find()
@@ -143,10 +149,9 @@ pub(super) fn run(seeds: u64, jobs: u64, steps: u32, rows: &mut Rows) -> Result<
     rows.push(row.at_most(0.0).beside(format!("{seeds} traces, noise 10, 20 and 40 %")));
     let (mut delays, mut wrong) = (Vec::new(), 0);
     let length = f64::from(steps * super::BATCH) / SPEED;
-    for seed in 0..jobs {
-        let of = trace::ALL.into_iter().find(|it| it.slow_link > 1.0);
-        let Some(trace) = of else { return Ok(()) };
-        let (right, others) = simulated(&Job::of(&trace, steps, length, Seed(seed)))?;
+    let Some(trace) = trace::ALL.into_iter().find(|it| it.slow_link > 1.0) else { return Ok(()) };
+    let simulations: Vec<Job> = (0..jobs).map(|seed| Job::of(&trace, steps, length, Seed(seed))).collect();
+    for (right, others) in spread(&simulations, simulated)? {
         delays.extend(right);
         wrong += others;
     }

@@ -21,6 +21,7 @@ use antdt_sim::{Setup, SimulatedJob, World};
 use anyhow::{Result, anyhow, ensure};
 
 use super::cells::Cells;
+use super::spread::spread;
 use super::{BATCH, JUDGED, OTHERS_MAX, SPEED, WORKERS, named};
 use crate::entry::State;
 use crate::meter::Others;
@@ -159,22 +160,45 @@ impl Point {
         restart(&job).ok_or_else(|| anyhow!("nd restarts nobody of a long job: {self:?}, seed {seed}"))
     }
 
-    /// Samples of a job that has so many seconds to go at this moment if it goes on as it does.
-    fn samples(self, seed: u64, at: JobTime, to_go: f64) -> Result<u64> {
+    /// Samples of jobs that have so many seconds to go at this moment if they go on as they do.
+    fn samples<const N: usize>(self, seed: u64, at: JobTime, to_go: [f64; N]) -> Result<[u64; N]> {
         let [long, half] = [LONG, LONG / 2];
         let (all, first) = (self.told(seed, long, None)?, self.told(seed, half, None)?);
         #[allow(clippy::cast_precision_loss, reason = "less than 2^53")]
         let rate = (long - half) as f64 / (all - first);
-        let less = (all - at.as_secs_f64() - to_go) * rate;
+        let less = to_go.map(|to_go| (all - at.as_secs_f64() - to_go) * rate);
         #[allow(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
             reason = "below those of the long job"
         )]
-        let samples = long.saturating_sub(less.max(0.0) as u64);
-        ensure!(samples > 0, "{self:?}, seed {seed}: nothing is left of the job");
+        let samples = less.map(|less| long.saturating_sub(less.max(0.0) as u64));
+        ensure!(samples.iter().all(|it| *it > 0), "{self:?}, seed {seed}: nothing is left of the job");
         Ok(samples)
     }
+
+    /// What a restart saves on each side of the break-even time, and what the policies decide.
+    fn sides(self, seed: u64) -> Result<[Side; SIDES.len()]> {
+        let at = self.decided_at(seed)?;
+        let samples = self.samples(seed, at, SIDES.map(|side| side * self.break_even_s()))?;
+        let mut sides = [Side::default(); SIDES.len()];
+        for (side, samples) in sides.iter_mut().zip(samples) {
+            side.saves = self.told(seed, samples, None)? - self.told(seed, samples, Some(at))?;
+            for (restarts, policy) in side.restarts.iter_mut().zip(JUDGED) {
+                *restarts = restart(&self.run(seed, samples, named(policy)?)?).is_some();
+            }
+        }
+        Ok(sides)
+    }
+}
+
+/// One side of the break-even time, with one seed.
+#[derive(Debug, Clone, Copy, Default)]
+struct Side {
+    /// Seconds that a restart saves.
+    saves: f64,
+    /// Whether each of the judged policies restarts the worker.
+    restarts: [bool; JUDGED.len()],
 }
 
 /// When the worker was restarted for its slowness.
@@ -194,18 +218,16 @@ pub(super) fn decisions(seeds: u64, cells: &mut Cells<'_>) -> Result<()> {
 }
 
 fn sides(point: Point, seeds: u64, rows: &mut Rows) -> Result<()> {
-    for side in SIDES {
+    let seeds_of: Vec<u64> = (0..seeds).collect();
+    let decided = spread(&seeds_of, |seed| point.sides(*seed))?;
+    for (at, side) in SIDES.into_iter().enumerate() {
         let mut right = [0_u32; JUDGED.len()];
         let (mut pays, mut gain) = (0_u32, 0.0);
-        for seed in 0..seeds {
-            let at = point.decided_at(seed)?;
-            let samples = point.samples(seed, at, side * point.break_even_s())?;
-            let (left, restarted) = (point.told(seed, samples, None)?, point.told(seed, samples, Some(at))?);
-            pays += u32::from(restarted < left);
-            gain += left - restarted;
-            for (right, policy) in right.iter_mut().zip(JUDGED) {
-                let job = point.run(seed, samples, named(policy)?)?;
-                *right += u32::from(restart(&job).is_some() == (side > 1.0));
+        for of_seed in decided.iter().map(|it| &it[at]) {
+            pays += u32::from(of_seed.saves > 0.0);
+            gain += of_seed.saves;
+            for (right, restarts) in right.iter_mut().zip(of_seed.restarts) {
+                *right += u32::from(restarts == (side > 1.0));
             }
         }
         #[allow(clippy::cast_precision_loss, reason = "a small number")]
@@ -317,7 +339,7 @@ mod tests {
         for point in CURVE {
             for side in SIDES {
                 let at = point.decided_at(0).unwrap();
-                let samples = point.samples(0, at, side * point.break_even_s()).unwrap();
+                let [samples] = point.samples(0, at, [side * point.break_even_s()]).unwrap();
                 let [left, restarted] = [None, Some(at)].map(|at| point.told(0, samples, at).unwrap());
                 let to_go = left - at.as_secs_f64();
                 assert!(
