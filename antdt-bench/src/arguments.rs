@@ -89,6 +89,9 @@ pub struct Arguments {
     /// Name the benchmarks and exit.
     #[arg(long)]
     pub list: bool,
+    /// Build what is measured and what measures it, and exit.
+    #[arg(long)]
+    pub no_run: bool,
     /// Also measure this peer, another project's library of collectives, if it is installed (collective). May be given several times.
     #[arg(long, value_name = "NAME")]
     pub peer: Vec<Peer>,
@@ -173,6 +176,7 @@ mod tests {
     #[test]
     fn what_is_asked_for_is_understood() {
         assert_eq!(checked("bench").unwrap().name, Name::Job);
+        assert_eq!(["bench", "bench --no-run"].map(|words| checked(words).unwrap().no_run), [false, true]);
         let asked = checked("bench collective --peer gloo --peer openmpi --quick --only tcp").unwrap();
         assert_eq!(
             (asked.name, asked.peer, asked.quick),

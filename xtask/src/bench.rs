@@ -72,7 +72,9 @@ fn shown(rows: &[serde_json::Value], code: u8) -> Shown {
 /// would.
 pub(crate) fn run(root: &Path, arguments: &[&str]) -> Result<ExitCode> {
     let words = std::iter::once("antdt-bench").chain(arguments.iter().copied());
-    if Arguments::checked(words).unwrap_or_else(|error| error.exit()).list {
+    let Arguments { list: lists, no_run, .. } =
+        Arguments::checked(words).unwrap_or_else(|error| error.exit());
+    if lists {
         print!("{}", list());
         return Ok(ExitCode::SUCCESS);
     }
@@ -99,6 +101,9 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> Result<ExitCode> {
     let status = status.context("cannot start cargo")?;
     if !status.success() {
         bail!("cargo {}: {status}", programs.join(" "));
+    }
+    if no_run {
+        return Ok(ExitCode::SUCCESS);
     }
     let release = shell::target_dir(root)?.join("release");
     let status = Command::new(release.join("antdt-bench"))

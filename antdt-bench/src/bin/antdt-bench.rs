@@ -38,6 +38,9 @@ fn run(arguments: Arguments) -> Result<ExitCode> {
         print!("{}", list());
         return Ok(ExitCode::SUCCESS);
     }
+    if arguments.no_run {
+        return Ok(ExitCode::SUCCESS);
+    }
     if arguments.name == Name::Collective && !arguments.peer.is_empty() {
         collective::enter_network()?;
     }
