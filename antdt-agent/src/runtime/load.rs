@@ -15,12 +15,13 @@
 //! that may be dropped from the memory of the group (`inactive_file`) are not counted as used. A missing or
 //! unreadable file makes its figure unknown, and is never an error.
 //!
-//! A measurement reads about ten small files in some 0.1 ms, at most once in two seconds. What a group uses is read of the one with the smallest
-//! bound only.
+//! A measurement reads about ten small files in some 0.1 ms, at most once in two seconds; they stay open, for to open one takes longer than to
+//! read it. What a group uses is read of the one with the smallest bound only.
 
-use std::collections::VecDeque;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
-use std::io::Read as _;
+use std::os::unix::fs::FileExt as _;
 use std::time::Duration;
 
 use antdt_core::{GpuLoad, JobTime, NodeLoad};
@@ -74,7 +75,8 @@ impl std::fmt::Debug for LoadMeter {
 impl Default for LoadMeter {
     /// Of this process.
     fn default() -> Self {
-        Self::of(read_file).with_gpu()
+        let files = OpenFiles::default();
+        Self::of(move |path| files.read(path)).with_gpu()
     }
 }
 
@@ -158,18 +160,47 @@ impl LoadMeter {
 /// bytes on asks the system five times as often.
 const READ: usize = 4096;
 
+/// Files that are kept open at most: several times those of a look. More are of groups that the process was moved out of.
+const OPEN_MAX: usize = 64;
+
 /// The text of a file.
 fn read_file(path: &str) -> Option<String> {
-    let mut file = File::open(path).ok()?;
+    text_of(&File::open(path).ok()?)
+}
+
+/// What is in a file now, from its beginning.
+fn text_of(file: &File) -> Option<String> {
     let mut text = Vec::with_capacity(READ);
     loop {
         let read = text.len();
         text.resize(read + READ, 0);
-        let more = file.read(&mut text[read..]).ok()?;
+        let more = file.read_at(&mut text[read..], read as u64).ok()?;
         text.truncate(read + more);
         if more == 0 {
             return String::from_utf8(text).ok();
         }
+    }
+}
+
+/// Reads files as [`read_file`] does, and keeps them open for the next time.
+#[derive(Default)]
+struct OpenFiles(RefCell<BTreeMap<String, File>>);
+
+impl OpenFiles {
+    fn read(&self, path: &str) -> Option<String> {
+        let mut open = self.0.borrow_mut();
+        // A file of a group that was removed can no longer be read; there may be another one of its name.
+        if let Some(text) = open.get(path).and_then(text_of) {
+            return Some(text);
+        }
+        open.remove(path);
+        let file = File::open(path).ok()?;
+        let text = text_of(&file)?;
+        if open.len() >= OPEN_MAX {
+            open.clear();
+        }
+        open.insert(path.to_owned(), file);
+        Some(text)
     }
 }
 
@@ -482,5 +513,51 @@ mod tests {
         std::fs::remove_file(&file).unwrap();
         assert!(read.is_some_and(|read| read == text));
         assert_eq!(read_file("/nowhere"), None);
+    }
+
+    #[test]
+    fn a_file_that_is_kept_open_says_what_it_says_now_and_one_that_is_gone_says_nothing() {
+        let files = OpenFiles::default();
+        let path = std::env::current_exe().unwrap().with_file_name(format!("open-{}", std::process::id()));
+        for text in ["1", "a longer text", "23"] {
+            std::fs::write(&path, text).unwrap();
+            assert_eq!(files.read(path.to_str().unwrap()).as_deref(), Some(text));
+        }
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(files.0.borrow().len(), 1);
+        // As a group's files are gone with the group, those of a thread are with it.
+        let (go, wait) = std::sync::mpsc::channel::<()>();
+        let (tell, told) = std::sync::mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            tell.send(std::fs::read_link("/proc/thread-self").unwrap()).unwrap();
+            // It lives until its file was read.
+            let _ = wait.recv();
+        });
+        let stat = format!("/proc/{}/stat", told.recv().unwrap().display());
+        assert!(files.read(&stat).is_some_and(|text| text.contains(')')));
+        drop(go);
+        thread.join().unwrap();
+        // The thread is told to have ended a moment before its files are gone.
+        while std::fs::exists(&stat).unwrap() {
+            std::thread::yield_now();
+        }
+        assert_eq!(files.read(&stat), None);
+        assert_eq!(files.0.borrow().len(), 1, "it is not kept");
+        let all = std::env::temp_dir();
+        assert_eq!(files.read(all.to_str().unwrap()), None, "a folder has no text");
+    }
+
+    #[test]
+    fn not_more_files_are_kept_open_than_a_few_groups_have() {
+        let folder = std::env::current_exe().unwrap().with_file_name(format!("files-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let files = OpenFiles::default();
+        for number in 0..2 * OPEN_MAX {
+            let path = folder.join(number.to_string());
+            std::fs::write(&path, number.to_string()).unwrap();
+            assert_eq!(files.read(path.to_str().unwrap()), Some(number.to_string()));
+            assert!(files.0.borrow().len() <= OPEN_MAX);
+        }
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 }
