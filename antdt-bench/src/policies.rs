@@ -109,7 +109,7 @@ impl Scale {
         devices_steps: 0,
         replayed_steps: 960,
         replayed_seeds: 3,
-        quota_steps: 32,
+        quota_steps: 40,
         rivals_steps: 0,
         disk_steps: 0,
         link_steps: 0,
