@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use antdt_core::{
-    BatchReport, CheckpointId, Holder, JobTime, LinkReport, MembershipVersion, ModelDistance, NodeId, Phase,
-    Plan, PlanVersion, RollbackId,
+    BatchReport, CheckpointId, JobTime, LinkReport, MembershipVersion, ModelDistance, NodeId, Phase, Plan,
+    PlanVersion, PushMark, RollbackId,
 };
 
 use crate::activity::Activity;
@@ -78,8 +78,9 @@ pub struct BeatReply {
     pub reform: bool,
     /// Whether the node was declared dead and must exit at once.
     pub fenced: bool,
-    /// Incarnations that were declared dead; a server must refuse their pushes.
-    pub lost: Vec<Holder>,
+    /// Incarnations that were declared dead, with their newest pushes that count: a server applies their pushes up to
+    /// those, and refuses what they push later.
+    pub lost: Vec<PushMark>,
     /// Whether all workers are done.
     pub finished: bool,
     /// Version of the group in force, if one of its members died.
@@ -127,7 +128,7 @@ pub struct AgentSession {
     beside: u32,
     /// Bytes to each peer that were not reported yet, and their time.
     links: BTreeMap<NodeId, (u64, Duration)>,
-    lost: Vec<Holder>,
+    lost: Vec<PushMark>,
     /// The newest checkpoint that was ordered and was not taken out, and the newest that was.
     checkpoint: Option<CheckpointId>,
     rested: CheckpointId,
@@ -184,9 +185,9 @@ impl AgentSession {
         self.rollback
     }
 
-    /// Removes and returns the incarnations that were declared dead since the last call; a server must refuse
-    /// their pushes.
-    pub fn take_lost(&mut self) -> Vec<Holder> {
+    /// Removes and returns the incarnations that the master named as dead since the last call, with their newest pushes
+    /// that count; a server must refuse their later pushes.
+    pub fn take_lost(&mut self) -> Vec<PushMark> {
         std::mem::take(&mut self.lost)
     }
 
@@ -352,7 +353,7 @@ impl AgentSession {
 
 #[cfg(test)]
 mod tests {
-    use antdt_core::{Incarnation, Iteration};
+    use antdt_core::{Holder, Incarnation, Iteration};
 
     use super::*;
 

@@ -44,10 +44,8 @@ pub enum ModelPlace {
 pub enum AckPoint {
     /// The sample counts when the group of workers has agreed on the step that contains it.
     Step,
-    /// The sample counts when the master has committed the step that contains it.
+    /// The sample counts when the master has committed the step, or the push, that contains it.
     Commit,
-    /// The sample counts when the servers have applied the push that contains it.
-    Push,
     /// The sample counts when the group of workers has agreed on the average that contains it.
     Average,
 }
@@ -128,7 +126,7 @@ impl Capabilities {
     pub const SERVERS_AT_OWN_PACE: Self = Self {
         barrier: Barrier::Nobody,
         model: ModelPlace::Servers,
-        acks: AckPoint::Push,
+        acks: AckPoint::Commit,
         batch_sizes: BatchSizes::Own,
         local_steps: LocalSteps::One,
     };

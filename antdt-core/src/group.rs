@@ -42,7 +42,8 @@ pub struct Standing {
     pub prepared: Option<StepResult>,
 }
 
-/// Message of a worker whose push of a step is on all servers.
+/// Message of a worker whose push of a step is on all servers. In modes whose workers ask for permission to begin a
+/// step, a message with samples and without acks asks for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Readiness {
@@ -92,6 +93,17 @@ impl StepCommit {
     }
 }
 
+/// How far the pushes of one life of a worker count, where each worker pushes at its own pace. Servers apply a push
+/// when they learn that it counts: all of them, or none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct PushMark {
+    /// Worker and incarnation that pushed.
+    pub holder: Holder,
+    /// Step of the newest push that counts; `None` if none does.
+    pub step: Option<u64>,
+}
+
 /// The master's answer to a worker that asked for a group.
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -113,6 +125,10 @@ pub struct Joined {
     /// Newest committed step, which the servers may still have to apply; only with synchronous parameter
     /// servers.
     pub last_commit: Option<StepCommit>,
+    /// Pushes that count and that the servers may still have to apply; only with servers to which each worker
+    /// pushes at its own pace.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub pushes: Arc<[PushMark]>,
     /// Whether the job has ended while the worker waited.
     pub finished: bool,
     /// Newest rollback of the job. Work that the worker did before it is undone.

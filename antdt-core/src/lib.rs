@@ -36,7 +36,7 @@ pub use data::{
     Registered, SampleRange, ShardKey,
 };
 pub use error::{InvalidValue, Retry};
-pub use group::{Contribution, Joined, Readiness, Standing, StepCommit, StepResult};
+pub use group::{Contribution, Joined, PushMark, Readiness, Standing, StepCommit, StepResult};
 pub use id::{
     ActionId, CheckpointId, Epoch, Generation, Holder, Incarnation, Iteration, LeaseId, MembershipVersion,
     NodeId, PlanVersion, Rank, RequestId, Role, RollbackId,

@@ -15,7 +15,8 @@ use antdt_controller::{
 use antdt_core::{
     ActionOutcome, BatchReport, CheckpointId, Contribution, Counts, Exit, Holder, Incarnation, InvalidValue,
     JobTime, Joined, LinkReport, Machine, Metrics, ModelDistance, NodeActionKind, NodeId, NodeInfo, NodeLoad,
-    NodeStatus, Plan, PlanVersion, Readiness, Role, RollbackId, ServerWeights, Stall, Standing, StepCommit,
+    NodeStatus, Plan, PlanVersion, PushMark, Readiness, Role, RollbackId, ServerWeights, Stall, Standing,
+    StepCommit,
 };
 use antdt_monitor::MonitorConfig;
 
@@ -259,6 +260,8 @@ pub enum HeadAnswer {
         /// Last checkpoint of the job, which the worker must take before it evaluates; `None` if there is
         /// none to take.
         checkpoint: Option<CheckpointId>,
+        /// Pushes that count and that the servers may still have to apply before that.
+        pushes: Arc<[PushMark]>,
     },
     /// The event was handled; it needs no answer.
     Noted,
@@ -341,6 +344,8 @@ pub enum HeadEffect {
         /// `true` if the worker must copy the model, or make the servers copy theirs, before its next step;
         /// `false` if it goes on at once.
         keep: bool,
+        /// Pushes that count and that the servers may still have to apply before they copy their parts.
+        pushes: Arc<[PushMark]>,
     },
     /// Store this state for a successor of the master, durably, before any later effect is carried out. Only
     /// a [journaled](Head::journaled) head emits it.
@@ -384,8 +389,6 @@ pub enum Note {
     Published(Plan),
     /// A plan has come into force on a node.
     Applied(NodeId, PlanVersion),
-    /// An incarnation that took part ended without leaving, while this plan was in force on it.
-    Died(NodeId, PlanVersion),
     /// Reports of one heartbeat, oldest first, each with the sum of its samples' losses.
     Batches(Vec<(BatchReport, f64)>),
     /// A worker averaged its model with all others. The value is the distance between its model before the
@@ -575,8 +578,7 @@ impl Head {
         self.core.note_applied(now);
         let plan = self.core.plan_newer_than(plan_ready, holder.node);
         let lost = match holder.node.role {
-            // All of them every time: a reply may be lost, and they are few.
-            Role::Server => self.core.lost.clone(),
+            Role::Server => self.core.lost_marks(),
             Role::Worker => Vec::new(),
         };
         let drain = self.core.draining.contains(&holder);
@@ -729,8 +731,8 @@ impl Head {
             self.core.reweigh_servers(handover.weights());
         }
         // Whoever stands still goes on when no server is left that would take a push.
-        for Rested { holder, checkpoint, keep } in told {
-            self.core.effects.push_back(HeadEffect::Rested { holder, checkpoint, keep });
+        for told in told {
+            self.core.tell_rested(told);
         }
         self.core.effects.push_back(HeadEffect::RollBack(rollback));
         self.stop_if_kept(now);
@@ -861,8 +863,8 @@ impl Head {
     }
 
     fn tell_rested(&mut self, now: JobTime, told: impl IntoIterator<Item = Rested>) {
-        for Rested { holder, checkpoint, keep } in told {
-            self.core.effects.push_back(HeadEffect::Rested { holder, checkpoint, keep });
+        for told in told {
+            self.core.tell_rested(told);
         }
         self.let_held_join(now);
     }
@@ -1013,14 +1015,14 @@ impl Head {
             self.lose(now, holder);
             let next = self.core.succeed(now, holder);
             if self.retired_without_leaving(now, next) {
-                return HeadAnswer::Left { evaluate: false, checkpoint: None };
+                return left();
             }
             if self.core.rollbacks.is_restoring() {
                 self.core.rollbacks.launch_later(next, Duration::ZERO);
             } else {
                 self.core.launch(now, next);
             }
-            return HeadAnswer::Left { evaluate: false, checkpoint: None };
+            return left();
         }
         self.core.membership.leave(holder);
         self.core.joined.remove(holder);
@@ -1040,7 +1042,7 @@ impl Head {
             if !retired {
                 self.left_preempted(now, holder);
             }
-            return HeadAnswer::Left { evaluate: false, checkpoint: None };
+            return left();
         }
         self.core.set_status(holder.node, NodeStatus::Finished);
         // A restart that was under way is pointless now.
@@ -1066,7 +1068,7 @@ impl Head {
         }
         self.gone_from_checkpoint(now, holder);
         self.end_if_done(now);
-        HeadAnswer::Left { evaluate, checkpoint }
+        HeadAnswer::Left { evaluate, checkpoint, pushes: self.core.push_marks() }
     }
 
     /// A life ended without leaving.
@@ -1092,8 +1094,6 @@ impl Head {
             self.core.release_leases(released);
         }
         if took_part {
-            let plan = self.core.nodes[holder.node].plan_applied;
-            self.core.note(now, Note::Died(holder.node, plan));
             self.core.membership_changed = true;
         }
         self.mode.lost(now, &mut self.core, holder, took_part);
@@ -1321,6 +1321,11 @@ impl Head {
             stragglers: self.core.detector.stragglers().count(),
         })
     }
+}
+
+/// The answer to a worker that leaves and has nothing to do any more.
+fn left() -> HeadAnswer {
+    HeadAnswer::Left { evaluate: false, checkpoint: None, pushes: Arc::default() }
 }
 
 fn saga_old(sagas: &BTreeMap<NodeId, RestartSaga>, node: NodeId) -> Holder {

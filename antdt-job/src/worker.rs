@@ -99,7 +99,8 @@ pub enum Call {
     },
     /// Add up the control values of all members. Answered by [`Reply::Agreed`] or [`Reply::Broken`].
     Agree(Lanes),
-    /// Apply the result of the last [`Combine`](Self::Combine) to the model. Answered by [`Reply::Applied`].
+    /// Apply the result of the last [`Combine`](Self::Combine) to the model. With servers at the workers' own pace: have them
+    /// apply the last push, which counts. Answered by [`Reply::Applied`], with servers also by [`Reply::Broken`].
     Apply,
     /// With servers: send the gradient of the batch to all servers. Answered by [`Reply::Pushed`] or
     /// [`Reply::Broken`].
@@ -109,8 +110,8 @@ pub enum Call {
         /// Number of samples in the batch.
         samples: u64,
     },
-    /// In modes whose steps the master commits: wait until the master commits this step, or says which
-    /// workers take part in it. Answered by [`Reply::Committed`] or [`Reply::Broken`].
+    /// In modes whose steps or pushes the master commits: wait until the master commits this step, counts this push, or says
+    /// which workers take part in it. Answered by [`Reply::Committed`] or [`Reply::Broken`].
     Ready {
         /// Number of the step.
         step: u64,

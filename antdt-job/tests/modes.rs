@@ -6,7 +6,9 @@
 use std::collections::BTreeMap;
 
 use antdt_agent::Batch;
-use antdt_core::{AckPoint, Capabilities, Holder, JobTime, Joined, Readiness, Standing, StepCommit};
+use antdt_core::{
+    AckPoint, Capabilities, Contribution, Holder, JobTime, Joined, Readiness, Standing, StepCommit,
+};
 use antdt_job::head::HeadCore;
 use antdt_job::mode::{Departure, HeadHalf, Mode, Turn, WorkerHalf};
 use antdt_job::testing::history::{self, Step};
@@ -18,7 +20,7 @@ use antdt_job::{Call, Reply, SyncMode};
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Defect {
     None,
-    /// It says that the master acknowledges.
+    /// It says that somebody else acknowledges.
     OtherAcks,
     /// A worker acknowledges its batch as soon as it has read it.
     EarlyAck,
@@ -26,8 +28,10 @@ enum Defect {
     ForgetsTheDead,
     /// A worker takes the reply to a gradient for no answer.
     Confused,
-    /// A worker stands still for a checkpoint between its push and the acknowledgement.
-    RestsEarly,
+    /// The master says that a push counts, and does not have its samples acknowledged.
+    CountsWithoutAck,
+    /// The master has the samples of a push acknowledged, and says that none counts.
+    AcksWithoutCount,
     /// After a rollback, a worker trains the batch that it had before.
     TrainsUndone,
     /// After a rollback, the master goes on with the step that was open before.
@@ -51,7 +55,13 @@ impl Mode for Mine {
     fn capabilities(&self) -> Capabilities {
         let capabilities = self.0.capabilities();
         match self.1 {
-            Defect::OtherAcks => Capabilities { acks: AckPoint::Commit, ..capabilities },
+            Defect::OtherAcks => {
+                let other = match capabilities.acks {
+                    AckPoint::Commit => AckPoint::Step,
+                    _ => AckPoint::Commit,
+                };
+                Capabilities { acks: other, ..capabilities }
+            }
             _ => capabilities,
         }
     }
@@ -59,7 +69,7 @@ impl Mode for Mine {
         Box::new(Head(self.0.head(), self.1))
     }
     fn worker(&self) -> Box<dyn WorkerHalf> {
-        Box::new(Worker(self.0.worker(), self.1, false, Old::default()))
+        Box::new(Worker(self.0.worker(), self.1, Old::default()))
     }
 }
 
@@ -78,7 +88,7 @@ impl HeadHalf for Head {
         step: u64,
         readiness: Readiness,
     ) -> Result<(), String> {
-        if self.1 == Defect::NeverWaits && readiness.samples > 0 {
+        if self.1 == Defect::NeverWaits && readiness.samples > 0 && readiness.acks.is_empty() {
             let (contributors, asked) = (BTreeMap::new().into(), step);
             let begins = StepCommit {
                 step,
@@ -91,6 +101,14 @@ impl HeadHalf for Head {
                 everyone: true,
             };
             core.tell_commit(holder, begins);
+            return Ok(());
+        }
+        if self.1 == Defect::CountsWithoutAck {
+            let acks = [].into();
+            return self.0.ready(now, core, holder, step, Readiness { acks, ..readiness });
+        }
+        if self.1 == Defect::AcksWithoutCount {
+            core.settle(Contribution { holder, acks: readiness.acks.into() });
             return Ok(());
         }
         self.0.ready(now, core, holder, step, readiness)
@@ -117,11 +135,11 @@ impl HeadHalf for Head {
 }
 
 #[derive(Debug, Clone)]
-struct Worker(Box<dyn WorkerHalf>, Defect, bool, Old);
+struct Worker(Box<dyn WorkerHalf>, Defect, Old);
 
-/// The batch of a call that broke off, and the answer that its worker has not acted on yet.
+/// The batch of a call that broke off, and how far its worker has come with it after the rollback.
 #[derive(Debug, Clone, Default)]
-struct Old(Option<Batch>, bool);
+struct Old(Option<Batch>, u8);
 
 impl WorkerHalf for Worker {
     fn standing(&self) -> Standing {
@@ -134,9 +152,9 @@ impl WorkerHalf for Worker {
         self.0.rolled_back();
     }
     fn joined(&mut self, core: &mut WorkerCore, turn: &mut Turn<'_>, joined: &Joined) -> Call {
-        if let Some(batch) = self.3.0.take() {
-            self.3.1 = true;
-            return core.call(Call::Load(batch));
+        if let Some(batch) = &self.2.0 {
+            self.2.1 = 1;
+            return core.call(Call::Load(batch.clone()));
         }
         self.0.joined(core, turn, joined)
     }
@@ -163,25 +181,23 @@ impl WorkerHalf for Worker {
         }
         if self.1 == Defect::TrainsUndone {
             if *reply == Reply::Broken && !core.batch().is_empty() {
-                self.3.0 = Some(core.batch().clone());
+                self.2.0 = Some(core.batch().clone());
             }
-            match reply {
-                Reply::Loaded if self.3.1 => return core.call(Call::Compute),
-                Reply::Computed { samples, .. } if std::mem::take(&mut self.3.1) => {
-                    return core.call(Call::Push { step: 0, samples: *samples });
+            let call = match (reply, self.2.1, &self.2.0) {
+                (Reply::Loaded, 1, _) => Some(Call::Compute),
+                (Reply::Computed { samples, .. }, 2, _) => Some(Call::Push { step: 0, samples: *samples }),
+                (Reply::Pushed, 3, Some(batch)) => {
+                    let (samples, acks, plan) =
+                        (batch.len(), batch.acks().into_vec(), core.switch().applied());
+                    let readiness = Readiness { samples, end_of_data: false, plan, acks };
+                    Some(Call::Ready { step: 0, readiness })
                 }
-                _ => {}
-            }
-        }
-        if self.1 == Defect::RestsEarly {
-            if *reply == Reply::Pushed
-                && let Some(checkpoint) = turn.session.take_checkpoint()
-            {
-                self.2 = true;
-                return core.call(Call::Rest(checkpoint));
-            }
-            if std::mem::take(&mut self.2) {
-                return self.0.answered(core, turn, &Reply::Pushed);
+                (Reply::Committed(_), 4, _) => Some(Call::Apply),
+                _ => None,
+            };
+            if let Some(call) = call {
+                self.2.1 += 1;
+                return core.call(call);
             }
         }
         let call = self.0.answered(core, turn, reply);
@@ -231,11 +247,12 @@ fn every_planted_defect_is_found_and_named() {
         ("allreduce", Defect::OtherAcks, &[Invariant::Capabilities][..]),
         ("ps-asp", Defect::OtherAcks, &[Invariant::Capabilities][..]),
         ("allreduce", Defect::EarlyAck, &[Invariant::AckedIsInModel][..]),
-        ("ps-asp", Defect::EarlyAck, &[Invariant::AckedIsInModel][..]),
+        ("ps-asp", Defect::EarlyAck, &[Invariant::Capabilities][..]),
         ("local-sgd=2", Defect::EarlyAck, &[Invariant::AckedIsInModel][..]),
         ("ps-bsp", Defect::ForgetsTheDead, &[SettledFirst, SurvivorsGoOn]),
         ("local-sgd=2", Defect::Confused, &[Invariant::NeverConfused][..]),
-        ("ps-asp", Defect::RestsEarly, &[Invariant::ExactCheckpoint][..]),
+        ("ps-asp", Defect::CountsWithoutAck, &[SurvivorsGoOn, Invariant::OnceInModel]),
+        ("ps-asp", Defect::AcksWithoutCount, &[SurvivorsGoOn, Invariant::AckedIsInModel]),
         ("ps-asp", Defect::TrainsUndone, &[Invariant::ExactRollback][..]),
         ("ps-bsp", Defect::KeepsOpenStep, &[SurvivorsGoOn]),
         ("ps-backup=1", Defect::KeepsOpenStep, &[SurvivorsGoOn]),

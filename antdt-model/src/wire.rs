@@ -10,7 +10,7 @@
 use std::borrow::Cow;
 
 use antdt_collective::JobToken;
-use antdt_core::{CheckpointId, Holder, Iteration, ParamLayout, ServerWeights};
+use antdt_core::{CheckpointId, Holder, Iteration, ParamLayout, PushMark, ServerWeights};
 use serde::{Deserialize, Serialize};
 
 use crate::rule::Trained;
@@ -54,7 +54,7 @@ pub struct MessageHeader {
 impl MessageHeader {
     /// Length of a header, in bytes.
     pub const LEN: usize = 24;
-    const MAGIC: [u8; 8] = *b"ADTP\x04\0\0\0";
+    const MAGIC: [u8; 8] = *b"ADTP\x05\0\0\0";
 
     /// Writes the header of the message in `message[LEN..]` into its first bytes, which were kept free.
     fn seal(message: &mut [u8]) {
@@ -153,6 +153,8 @@ pub enum PsRequest<'a> {
         #[serde(borrow, with = "bulk")]
         values: Cow<'a, [f32]>,
     },
+    /// In asynchronous training: applies these pushes, which count.
+    Count(Cow<'a, [PushMark]>),
     /// Copies the parameters for a checkpoint, after the server has committed a step, if one is given.
     Copy {
         /// Step that the server commits before it copies the parameters; `None` if there is none to commit.
@@ -200,6 +202,8 @@ pub enum PsReply<'a> {
     },
     /// Answer to a push.
     Pushed(PushOutcome),
+    /// Answer to a request to apply what counts.
+    Counted,
     /// Answer to a copy: the progress of training of the copied parameters.
     Copied(Trained),
     /// The server refused the request.
@@ -330,6 +334,7 @@ mod tests {
             PsRequest::Pull { commit: None, rows: Cow::Borrowed(&[7, u64::MAX]) },
             PsRequest::Pull { commit: Some(commit.clone()), rows: Cow::Borrowed(&[]) },
             PsRequest::Copy { commit: Some(commit), checkpoint: CheckpointId(4) },
+            PsRequest::Count(Cow::Owned(vec![PushMark { holder: holder(1), step: Some(6) }])),
             push,
         ]
     }
@@ -353,6 +358,7 @@ mod tests {
             PsReply::Init(InitOutcome::AlreadyInitialised),
             PsReply::Pulled { dense: &[1, 2, 3, 4], rows: &[] },
             PsReply::Pushed(PushOutcome::Duplicate),
+            PsReply::Counted,
             PsReply::Copied(Trained { steps: 3, samples: 40 }),
             PsReply::Refused { refusal: PsRefusal::Stale, why: "over" },
         ];
@@ -425,7 +431,7 @@ mod tests {
         }
 
         #[test]
-        fn no_damage_makes_a_decoder_panic(which in 0_usize..6, at in 0_usize..200, value in any::<u8>()) {
+        fn no_damage_makes_a_decoder_panic(which in 0_usize..7, at in 0_usize..200, value in any::<u8>()) {
             let mut bytes = bytes_of(&requests()[which]);
             let payload = &mut bytes[MessageHeader::LEN..];
             let at = at % payload.len();

@@ -203,11 +203,7 @@ impl Journal {
                 self.completed.get_or_insert(at);
             }
             Note::Batches(reports) => self.batches(at, &reports),
-            Note::Launched(_)
-            | Note::Published(_)
-            | Note::Died(..)
-            | Note::Averaged(..)
-            | Note::Evaluated { .. } => {}
+            Note::Launched(_) | Note::Published(_) | Note::Averaged(..) | Note::Evaluated { .. } => {}
         }
     }
 

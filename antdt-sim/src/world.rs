@@ -15,9 +15,9 @@ use std::time::Duration;
 use antdt_agent::{BeatReply, Notice, Reported, SessionState};
 use antdt_controller::{Policy, action};
 use antdt_core::{
-    AckPoint, Barrier, BatchReport, CheckpointId, Contribution, DetRng, Exit, Generation, Holder,
-    InvalidValue, Iteration, JobTime, Joined, Machine, MembershipVersion, Metrics, NodeId, NodeInfo, Phase,
-    PlanVersion, Role, RollbackId, ServerWeights, Stall,
+    AckPoint, BatchReport, CheckpointId, Contribution, DetRng, Exit, Generation, Holder, InvalidValue,
+    Iteration, JobTime, Joined, Machine, MembershipVersion, Metrics, NodeId, NodeInfo, Phase, PlanVersion,
+    Role, RollbackId, ServerWeights, Stall,
 };
 use antdt_job::head::CheckpointSchedule;
 use antdt_job::limits::{CALL_TIMEOUT, MASTER_TIMEOUT, PARK_MAX};
@@ -160,6 +160,8 @@ enum Work {
     Advance,
     Revert,
     Push,
+    /// To tell the servers what counts.
+    Count,
     /// To find out that the group broke.
     Break,
 }
@@ -549,8 +551,8 @@ impl<O: Observer> World<O> {
             }
             HeadEffect::Committed(holder, commit) => {
                 let mode = self.setup.sync.capabilities();
-                // Where workers only ask for their turn, their pushes are counted; where each commits steps of its own, those.
-                if mode.barrier == Barrier::Peers {
+                // Where each commits steps or pushes of its own, those are counted.
+                if !mode.steps_in_common() {
                     if commit.contributors.get(&holder).is_some_and(|acks| !acks.is_empty()) {
                         self.journal.pushed();
                     }
@@ -561,7 +563,7 @@ impl<O: Observer> World<O> {
                 self.unpark(holder, Some(commit.asked), || Reply::Committed(commit));
             }
             HeadEffect::Rested { holder, keep: false, .. } => self.unpark(holder, None, || Reply::Rested),
-            HeadEffect::Rested { holder, checkpoint, keep: true } => self.keep(holder, checkpoint),
+            HeadEffect::Rested { holder, checkpoint, keep: true, .. } => self.keep(holder, checkpoint),
             HeadEffect::Undone(holder) => {
                 let parked = self.life_of(holder).and_then(|id| self.lives[id.0 as usize].parked.as_deref());
                 if let Some((HeadEvent::Ready { step, .. }, _)) = parked {
@@ -990,7 +992,7 @@ impl<O: Observer> World<O> {
         self.lives[id.0 as usize].attempts = 0;
         match *answer {
             HeadAnswer::Registered { plan, .. } => self.registered(id, plan),
-            HeadAnswer::Left { evaluate, checkpoint } => {
+            HeadAnswer::Left { evaluate, checkpoint, .. } => {
                 let life = &mut self.lives[id.0 as usize];
                 life.call += 1;
                 (life.last, life.evaluates) = (checkpoint, evaluate);
@@ -1175,7 +1177,7 @@ impl<O: Observer> World<O> {
             self.queue.push(life.paused_until, Due::Over(id, call, work));
             return;
         }
-        if matches!(work, Work::Pull | Work::Push) {
+        if matches!(work, Work::Pull | Work::Push | Work::Count) {
             let (limit, done) = (life.transfer_limit, self.transferred(id));
             if done > self.now {
                 if self.now < limit {
@@ -1242,7 +1244,7 @@ impl<O: Observer> World<O> {
                 let (_, took, samples) = self.lives[id.0 as usize].beside.unwrap_or_default();
                 Reply::ComputedBeside { samples, loss_sum: 0.0, took }
             }
-            Work::Apply => Reply::Applied,
+            Work::Apply | Work::Count => Reply::Applied,
             Work::Advance => Reply::Advanced,
             Work::Revert => Reply::Reverted,
             Work::Push => Reply::Pushed,
@@ -1364,14 +1366,15 @@ impl<O: Observer> World<O> {
                 self.meet(id, Part::Agree(lanes));
                 None
             }
+            Call::Apply if self.setup.sync.capabilities().needs_servers() => {
+                self.transfer(id, Work::Count);
+                None
+            }
             Call::Apply => Some(Work::Apply),
             // A small part of the gradient's time, which the compute model counts.
             Call::Advance => Some(Work::Advance),
             Call::Revert => Some(Work::Revert),
             Call::Push { .. } => {
-                if self.setup.sync.capabilities().acks == AckPoint::Push {
-                    self.journal.pushed();
-                }
                 self.transfer(id, Work::Push);
                 None
             }
@@ -1417,9 +1420,9 @@ impl<O: Observer> World<O> {
         self.queue.push(self.now + time, Due::Over(id, call, work));
     }
 
-    /// Sends the gradient to all servers, or gets the parameters from them: one call, with one limit.
+    /// Sends the gradient to all servers, gets the parameters from them, or tells them what counts: one call, with one limit.
     fn transfer(&mut self, id: LifeId, work: Work) {
-        let push = matches!(work, Work::Push);
+        let (push, word) = (matches!(work, Work::Push), matches!(work, Work::Count));
         let servers = self.setup.servers.max(1);
         let shares: Vec<f64> = (0..servers).map(|server| self.weights.share(server, servers)).collect();
         let life = &mut self.lives[id.0 as usize];
@@ -1441,6 +1444,7 @@ impl<O: Observer> World<O> {
                 true => self.setup.gradient_bytes / u64::from(servers),
                 false => (self.setup.gradient_bytes as f64 * share) as u64,
             } + MESSAGE_BYTES;
+            let bytes = if word { MESSAGE_BYTES } else { bytes };
             let (there, back) = if push { (bytes, MESSAGE_BYTES) } else { (MESSAGE_BYTES, bytes) };
             let (me, it) = (Site::Node(node), Site::Node(server));
             let network = &mut self.models.network;
@@ -1462,6 +1466,8 @@ impl<O: Observer> World<O> {
             let begin = arrived.max(served.busy_until);
             let time = self.models.compute.time(begin, served.holder, samples.max(1), &mut served.rng);
             let time = match self.weights.is_equal() {
+                // The time of an update is counted with its gradient.
+                _ if word => Duration::ZERO,
                 true => time,
                 false => time.mul_f64(share * f64::from(servers)),
             };

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use antdt_agent::Batch;
 use antdt_controller::StepCoordinator;
 use antdt_core::{
-    DetRng, Generation, Holder, Incarnation, Iteration, NodeId, ParamLayout, PlanVersion, Readiness, Seed,
-    ServerWeights, StepCommit,
+    DetRng, Generation, Holder, Incarnation, Iteration, NodeId, ParamLayout, PlanVersion, PushMark,
+    Readiness, Seed, ServerWeights, StepCommit,
 };
 use antdt_model::{CommitToken, Partition, PartitionConfig, Push, Staleness, UpdateRule};
 use antdt_shard::{DatasetSpec, Epochs, ShardLedger, Shuffle};
@@ -194,7 +194,7 @@ impl ServerWorld {
         self.coordinator.remove(victim);
         self.ledger.worker_lost(victim);
         for server in &mut self.servers {
-            server.lost(victim);
+            server.lost(PushMark { holder: victim, step: None });
         }
     }
 

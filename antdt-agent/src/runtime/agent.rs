@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use antdt_core::{
-    CheckpointId, Holder, Joined, MembershipVersion, Metrics, NodeInfo, NodeLoad, Plan, Readiness, Retry,
-    RollbackId, Seed, Stall, Standing, StepCommit, Work,
+    CheckpointId, Holder, Joined, MembershipVersion, Metrics, NodeInfo, NodeLoad, Plan, PushMark, Readiness,
+    Retry, RollbackId, Seed, Stall, Standing, StepCommit, Work,
 };
-use antdt_proto::convert::metric;
+use antdt_proto::convert::{WireError, group::push_marks, metric};
 use antdt_proto::v1;
 use antdt_proto::v1::control_client::ControlClient;
 use antdt_proto::{Bearer, JobChannel, Token};
@@ -103,6 +103,17 @@ pub struct Copies {
     pub layout: String,
     /// Name of the optimizer with its settings.
     pub optimizer: String,
+}
+
+/// What the master wants a node to do before it exits.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Farewell {
+    /// Pushes that count and that the servers may still have to apply before anything else.
+    pub pushes: Vec<PushMark>,
+    /// Last checkpoint of the job, which the node must take; `None` if there is none to take.
+    pub checkpoint: Option<CheckpointId>,
+    /// Whether the node must evaluate the model.
+    pub evaluate: bool,
 }
 
 /// A file with a part of a checkpoint, as the node that wrote it reports it to the master.
@@ -408,12 +419,13 @@ impl Agent {
         commit.map(Some).map_err(|e| AgentError::Refused { call: "ready", why: e.to_string() })
     }
 
-    /// Tells the master that this worker has paused for a checkpoint, and waits for its answer. Returns
-    /// whether this worker takes the copies of the model; if not, it goes on training.
+    /// Tells the master that this worker has paused for a checkpoint, and waits for its answer. Returns `None` if the worker
+    /// goes on training. Otherwise it takes the copies of the model; before servers take theirs, they apply the pushes that
+    /// are returned.
     ///
     /// # Errors
     /// If this incarnation is fenced, or the master is lost, before the master has answered.
-    pub fn rest(&self, checkpoint: CheckpointId) -> Result<bool, AgentError> {
+    pub fn rest(&self, checkpoint: CheckpointId) -> Result<Option<Vec<PushMark>>, AgentError> {
         let request = v1::RestRequest { holder: Some(self.holder().into()), checkpoint: checkpoint.0 };
         let reply = self.call("rest", Duration::MAX, |mut client| async move {
             let reply = client.rest(request).await?;
@@ -421,7 +433,8 @@ impl Agent {
             let mine = reply.get_ref().checkpoint == checkpoint.0;
             if mine { Ok(reply) } else { Err(tonic::Status::aborted("the word for another checkpoint")) }
         })?;
-        Ok(reply.keep)
+        let refused = |e: WireError| AgentError::Refused { call: "rest", why: e.to_string() };
+        reply.keep.then(|| push_marks(reply.pushes).map_err(refused)).transpose()
     }
 
     /// Tells the master that copies of the model exist, or why they do not. The master cuts the ledger before
@@ -504,16 +517,11 @@ impl Agent {
     /// Sends the reports that are left, and tells the master that this node leaves the job. `end_of_data` says whether it
     /// leaves because there is no more data, `can_evaluate` whether it has the whole model, to evaluate it.
     ///
-    /// Returns whether the master wants this node to evaluate the model, and the checkpoint that the node must take before
-    /// that, if any.
+    /// Returns what the master wants this node to do before it exits.
     ///
     /// # Errors
     /// If the master refuses the call or does not answer in time.
-    pub fn leave(
-        &self,
-        end_of_data: bool,
-        can_evaluate: bool,
-    ) -> Result<(bool, Option<CheckpointId>), AgentError> {
+    pub fn leave(&self, end_of_data: bool, can_evaluate: bool) -> Result<Farewell, AgentError> {
         self.flush();
         let holder = Some(self.holder().into());
         let request = v1::LeaveRequest { holder, end_of_data, can_evaluate };
@@ -523,7 +531,12 @@ impl Agent {
                 self.config.call_timeout,
                 |mut client| async move { client.leave(request).await },
             )?;
-        Ok((reply.evaluate, (reply.checkpoint != 0).then_some(CheckpointId(reply.checkpoint))))
+        let refused = |e: WireError| AgentError::Refused { call: "leave", why: e.to_string() };
+        Ok(Farewell {
+            pushes: push_marks(reply.pushes).map_err(refused)?,
+            checkpoint: (reply.checkpoint != 0).then_some(CheckpointId(reply.checkpoint)),
+            evaluate: reply.evaluate,
+        })
     }
 
     /// Tells the master the metrics of an evaluation on `samples` samples, after the reports that are left.
@@ -692,7 +705,7 @@ async fn send(
         .await
         .map_err(|_| tonic::Status::deadline_exceeded("heartbeat"))??
         .into_inner();
-    let lost = reply.lost.into_iter().map(Holder::try_from).collect::<Result<_, _>>()?;
+    let lost = push_marks(reply.lost)?;
     Ok(BeatReply {
         plan: reply.plan.map(Plan::from),
         drain: reply.drain,

@@ -14,4 +14,4 @@ pub mod load;
 pub use load::LoadMeter;
 
 #[cfg(feature = "grpc")]
-pub use agent::{Agent, AgentConfig, AgentError, AtWork, Copies, Pulse, WrittenPart};
+pub use agent::{Agent, AgentConfig, AgentError, AtWork, Copies, Farewell, Pulse, WrittenPart};

@@ -9,13 +9,14 @@ use antdt_controller::{
     Decided, DecisionRecord, DispatchEffect, Dispatcher, DispatcherConfig, Membership, Seat,
 };
 use antdt_core::{
-    Capabilities, ClusterView, Contribution, Counts, Holder, Incarnation, InvalidValue, JobTime, Joined,
+    Ack, Capabilities, ClusterView, Contribution, Counts, Holder, Incarnation, InvalidValue, JobTime, Joined,
     Machine, MembershipVersion, NodeAction, NodeId, NodeInfo, NodeMap, NodeStatus, NodeView, Pace,
-    PaceEstimate, Plan, PlanVersion, Progress, Role, RollbackId, SchedulerView, ServerWeights, Stall,
-    StepCommit,
+    PaceEstimate, Plan, PlanVersion, Progress, PushMark, Role, RollbackId, SchedulerView, ServerWeights,
+    Stall, StepCommit,
 };
 use antdt_monitor::{LinkChange, LinkVerdict, MonitorEffect, StragglerDetector};
 
+use super::checkpoints::Rested;
 use super::diagnosis::{Done, DoneLog};
 use super::memory::MemoryBounds;
 use super::participants::Participants;
@@ -134,6 +135,8 @@ pub struct HeadCore {
     /// The first moment at which everything was known to be committed.
     pub(super) completed: Option<JobTime>,
     pub(super) rollbacks: Rollbacks,
+    /// Where each worker pushes at its own pace: the newest push of each life that counts, since the last rollback.
+    pushes: BTreeMap<Holder, u64>,
     pub(super) done: DoneLog,
     pub(super) effects: VecDeque<HeadEffect>,
 }
@@ -180,6 +183,7 @@ impl HeadCore {
             phase: Phase::Running,
             completed: None,
             rollbacks: Rollbacks::new(),
+            pushes: BTreeMap::new(),
             done: DoneLog::default(),
             effects: VecDeque::new(),
             config,
@@ -290,6 +294,13 @@ impl HeadCore {
         self.effects.push_back(HeadEffect::Committed(holder, Box::new(commit)));
     }
 
+    /// Answers a worker that stands still for a checkpoint.
+    pub(super) fn tell_rested(&mut self, told: Rested) {
+        let Rested { holder, checkpoint, keep } = told;
+        let pushes = if keep { self.push_marks() } else { Arc::default() };
+        self.effects.push_back(HeadEffect::Rested { holder, checkpoint, keep, pushes });
+    }
+
     /// Tells a worker that waits for a commit that its step is undone: by a rollback, or because its group broke up.
     pub fn tell_undone(&mut self, holder: Holder) {
         self.effects.push_back(HeadEffect::Undone(holder));
@@ -298,6 +309,29 @@ impl HeadCore {
     /// Tells the ledger to count these samples of a worker as trained.
     pub fn settle(&mut self, contribution: Contribution) {
         self.effects.push_back(HeadEffect::Settle(contribution));
+    }
+
+    /// Counts a push of a worker that pushes at its own pace, which all servers have: its samples are trained, and the
+    /// servers apply it as soon as they hear of that. Idempotent. The worker tells them itself; if it dies before, the head
+    /// does.
+    pub fn count_push(&mut self, holder: Holder, step: u64, acks: Vec<Ack>) {
+        if self.pushes.get(&holder).is_some_and(|newest| step <= *newest) {
+            return;
+        }
+        self.pushes.insert(holder, step);
+        self.settle(Contribution { holder, acks: acks.into() });
+    }
+
+    /// The pushes that count and that servers may not have applied.
+    pub(super) fn push_marks(&self) -> Arc<[PushMark]> {
+        self.pushes.iter().map(|(holder, step)| PushMark { holder: *holder, step: Some(*step) }).collect()
+    }
+
+    /// Lives that are lost, with their newest pushes that count: all of them every time, because a reply may be lost, and they
+    /// are few.
+    pub(super) fn lost_marks(&self) -> Vec<PushMark> {
+        let mark = |holder: &Holder| PushMark { holder: *holder, step: self.pushes.get(holder).copied() };
+        self.lost.iter().map(mark).collect()
     }
 
     /// Gives the leases of this incarnation back to the ledger.
@@ -394,6 +428,7 @@ impl HeadCore {
         self.completed = None;
         (self.evaluator, self.evaluated) = (None, false);
         self.started = false;
+        self.pushes.clear();
         self.membership_changed = true;
         self.joined = Participants::default();
         let is_over = |(id, node): &(NodeId, &Node)| {
@@ -504,6 +539,7 @@ impl HeadCore {
                 .clone()
                 .unwrap_or_else(|| Plan::new(PlanVersion(0), membership, BTreeMap::new())),
             last_commit: None,
+            pushes: self.push_marks(),
             finished: false,
             rollback: self.rollbacks.newest(),
             checkpoint: self.rollbacks.checkpoint(),

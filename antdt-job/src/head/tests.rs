@@ -120,7 +120,7 @@ impl World {
             HeadEffect::RollBack(rollback) => format!("roll back {rollback}"),
             HeadEffect::Servers(servers) => format!("{servers} servers"),
             HeadEffect::Weights(weights) => format!("weights {weights}"),
-            HeadEffect::Rested { holder, checkpoint, keep } => {
+            HeadEffect::Rested { holder, checkpoint, keep, .. } => {
                 format!("{holder} {} {checkpoint}", if keep { "keeps" } else { "goes on after" })
             }
             HeadEffect::Record(_) => "record".to_owned(),
@@ -497,6 +497,35 @@ fn a_synchronous_step_is_settled_before_anybody_is_told() {
 }
 
 #[test]
+fn a_push_at_ones_own_pace_counts_once_and_the_servers_hear_of_it_from_the_master_if_its_worker_dies() {
+    for (sync, number) in [("ps-asp", 4), ("ps-ssp=2", 9)] {
+        let mut world = World::new(sync, 3, 1).running();
+        let readiness =
+            Readiness { samples: 3, end_of_data: false, plan: PlanVersion(0), acks: vec![ack(1, 3)] };
+        for _ in 0..2 {
+            let ready = HeadEvent::Ready { holder: worker(1, 0), step: number, readiness: readiness.clone() };
+            world.tell(ready);
+        }
+        // An answer that was lost is given again, and nothing is settled twice.
+        let told = format!("committed worker-1#0 {number}");
+        assert_eq!(world.orders(), ["settle worker-1#0 [3]", &told, &told], "{sync}");
+        world.exits(worker(1, 0), KILLED);
+        world.exits(worker(2, 0), KILLED);
+        let late = world.tell(HeadEvent::Ready { holder: worker(1, 0), step: number + 2, readiness });
+        assert!(matches!(late, HeadAnswer::Fenced));
+        let of_dead = PushMark { holder: worker(1, 0), step: Some(4) };
+        let HeadAnswer::Beat(reply) = world.beat(server(0)) else { panic!("refused") };
+        assert_eq!(reply.lost, [of_dead, PushMark { holder: worker(2, 0), step: None }]);
+        // So does whoever connects to them, or has them do something that is for good.
+        assert_eq!(*world.head.core.joined_reply(MembershipVersion(1), Arc::default()).pushes, [of_dead]);
+        let HeadAnswer::Left { evaluate: true, pushes, .. } = world.leave(worker(0, 0), true) else {
+            panic!("it does not evaluate")
+        };
+        assert_eq!(*pushes, [of_dead]);
+    }
+}
+
+#[test]
 fn a_death_completes_the_step_for_those_who_are_ready() {
     let mut world = World::new("ps-bsp", 2, 1).running();
     let readiness = Readiness { samples: 3, end_of_data: false, plan: PlanVersion(0), acks: vec![ack(1, 3)] };
@@ -509,9 +538,10 @@ fn a_death_completes_the_step_for_those_who_are_ready() {
     let late = world.tell(HeadEvent::Ready { holder: worker(1, 0), step: 1, readiness });
     assert!(matches!(late, HeadAnswer::Fenced));
     let HeadAnswer::Beat(reply) = world.beat(server(0)) else { panic!("refused") };
-    assert_eq!(reply.lost, [worker(1, 0)]);
+    let lost = PushMark { holder: worker(1, 0), step: None };
+    assert_eq!(reply.lost, [lost]);
     let HeadAnswer::Beat(reply) = world.beat(server(0)) else { panic!("refused") };
-    assert_eq!(reply.lost, [worker(1, 0)], "a reply may be lost, so it is said again");
+    assert_eq!(reply.lost, [lost], "a reply may be lost, so it is said again");
 }
 
 #[test]
@@ -934,7 +964,9 @@ fn the_job_waits_for_its_last_checkpoint_but_not_for_that_of_a_dead_worker() {
     let id = CheckpointId(1);
     for _ in 0..2 {
         let answer = world.leave(worker(0, 0), true);
-        assert!(matches!(answer, HeadAnswer::Left { evaluate: true, checkpoint: Some(last) } if last == id));
+        assert!(
+            matches!(answer, HeadAnswer::Left { evaluate: true, checkpoint: Some(last), .. } if last == id)
+        );
     }
     world.tell(HeadEvent::Evaluated { holder: worker(0, 0), samples: 1, metrics: Metrics::default() });
     assert_eq!(world.orders(), [""; 0]);
@@ -1406,7 +1438,7 @@ fn a_worker_that_has_seen_an_end_that_is_undone_is_started_again() {
     world.orders();
     // It heard of the end before the ledger went back.
     let answer = world.leave(worker(1, 0), true);
-    assert!(matches!(answer, HeadAnswer::Left { evaluate: false, checkpoint: None }), "{answer:?}");
+    assert!(matches!(answer, HeadAnswer::Left { evaluate: false, checkpoint: None, .. }), "{answer:?}");
     world.exits(worker(1, 0), Exit::Finished);
     world.exits(worker(0, 0), Exit::Finished);
     assert_eq!(world.orders(), ["lost worker-1#0"], "nothing has ended");

@@ -12,7 +12,7 @@ use antdt_controller::{Policy, RestartBudget};
 use antdt_core::{
     AckPoint, Acks, Barrier, Capabilities, CheckpointId, ClusterView, Contribution, DeviceClass, Exit,
     Fragment, Generation, Holder, JobTime, Joined, LocalSteps, Machine, MembershipVersion, Metrics,
-    NodeActionKind, NodeId, NodeInfo, PlanVersion, Rank, Reason, Role, RollbackId, Stall, Standing,
+    NodeActionKind, NodeId, NodeInfo, PlanVersion, PushMark, Rank, Reason, Role, RollbackId, Stall, Standing,
     StepResult, Work,
 };
 use antdt_monitor::MonitorConfig;
@@ -264,8 +264,6 @@ struct Life {
     of_all: bool,
     /// What its own model has beyond the last average.
     advanced: Vec<Fragment>,
-    /// Pushed and not acknowledged.
-    pushed: Vec<Fragment>,
     /// The group of all that it is in, and the one apart from that, or 0.
     group: Option<(MembershipVersion, u64)>,
     /// The checkpoint that it takes the copies of, and how often it has tried.
@@ -293,7 +291,6 @@ impl Life {
 #[derive(Debug, Clone)]
 struct Moment {
     in_model: Vec<u32>,
-    excused: Vec<u32>,
     progress: Vec<u64>,
 }
 
@@ -345,9 +342,10 @@ struct Trial<'a> {
     service_restarts: u32,
     /// What the master has said to a worker may be forgotten: workers that wait for it give each other up.
     has_forgotten: bool,
-    /// How often each sample is in the model, and how often it may be beyond once.
+    /// How often each sample is in the model.
     in_model: Vec<u32>,
-    excused: Vec<u32>,
+    /// At the workers' own pace: of each life, what counts of its pushes and the servers have not been told to apply.
+    counted: BTreeMap<Holder, Vec<Fragment>>,
     /// The parts of each step that a worker applied.
     steps: BTreeMap<u64, Parts>,
     /// What waits on the servers for the commit of a step.
@@ -424,7 +422,7 @@ impl<'a> Trial<'a> {
             service_restarts: 0,
             has_forgotten: false,
             in_model: vec![0; samples],
-            excused: vec![0; samples],
+            counted: BTreeMap::new(),
             steps: BTreeMap::new(),
             ready: BTreeMap::new(),
             released: BTreeSet::new(),
@@ -589,6 +587,10 @@ impl<'a> Trial<'a> {
                 counts.total
             )
         })?;
+        // What counts of the dead, the servers hear with their heartbeats.
+        for (holder, fragments) in std::mem::take(&mut self.counted) {
+            self.learn(holder, &fragments)?;
+        }
         let missing = self.in_model.iter().position(|times| *times == 0);
         self.holds(Invariant::NothingLost, missing.is_none(), || {
             format!("sample {} is not in the model at the end", missing.unwrap_or_default())
@@ -709,7 +711,11 @@ impl<'a> Trial<'a> {
                             self.learn(*contributor, &made)?;
                         }
                         if let Some(pushed) = self.ready.remove(&(commit.step, *contributor)) {
-                            self.learn(*contributor, &pushed)?;
+                            if self.capabilities.steps_in_common() {
+                                self.learn(*contributor, &pushed)?;
+                            } else {
+                                self.counted.entry(*contributor).or_default().extend(pushed);
+                            }
                         }
                     }
                     if let Some(life) = self.lives.get_mut(&holder)
@@ -735,7 +741,8 @@ impl<'a> Trial<'a> {
                     self.to_restore = true;
                     self.overtaken.clear();
                 }
-                HeadEffect::Rested { holder, checkpoint, keep } => {
+                HeadEffect::Rested { holder, checkpoint, keep, pushes } => {
+                    self.count(&pushes)?;
                     if let Some(life) = self.lives.get_mut(&holder)
                         && life.call == Some(Call::Rest(checkpoint))
                     {
@@ -776,7 +783,6 @@ impl<'a> Trial<'a> {
             prepared: None,
             of_all: false,
             advanced: Vec::new(),
-            pushed: Vec::new(),
             group: None,
             keeps: None,
             rollback: RollbackId(0),
@@ -854,22 +860,18 @@ impl<'a> Trial<'a> {
     }
 
     fn moment(&self) -> Moment {
-        let (in_model, excused) = (self.in_model.clone(), self.excused.clone());
-        Moment { in_model, excused, progress: self.service.progress() }
+        Moment { in_model: self.in_model.clone(), progress: self.service.progress() }
     }
 
     /// Model and ledger go back to the newest checkpoint, or to the start.
     fn restore(&mut self) -> RolledBack {
         let moment = self.moments[&self.newest.unwrap_or(CheckpointId(0))].clone();
         self.valid_from = self.service.set_back(&moment.progress);
-        (self.in_model, self.excused) = (moment.in_model, moment.excused);
+        self.in_model = moment.in_model;
+        self.counted.clear();
         self.steps.clear();
         self.ready.clear();
         self.written.clear();
-        for life in self.lives.values_mut() {
-            // It was not acknowledged, and is in no model any more.
-            life.pushed.clear();
-        }
         RolledBack {
             checkpoint: self.newest.map(|checkpoint| checkpoint.to_string().into()),
             counts: self.service.counts(),
@@ -898,6 +900,7 @@ impl<'a> Trial<'a> {
                 self.global_batch_size
             )
         })?;
+        self.count(&joined.pushes)?;
         if let Some(life) = self.lives.get_mut(&holder)
             && matches!(life.call, Some(Call::Join(_)))
         {
@@ -940,7 +943,10 @@ impl<'a> Trial<'a> {
             Stage::Leaving { end_of_data, can_evaluate } => {
                 let answer = self.tell(HeadEvent::Leave { holder, end_of_data, can_evaluate })?;
                 let (evaluate, checkpoint) = match answer {
-                    HeadAnswer::Left { evaluate, checkpoint } => (evaluate, checkpoint),
+                    HeadAnswer::Left { evaluate, checkpoint, pushes } => {
+                        self.count(&pushes)?;
+                        (evaluate, checkpoint)
+                    }
                     _ => (false, None),
                 };
                 if (evaluate || checkpoint.is_some()) && !self.reaches_servers(holder) {
@@ -1046,13 +1052,13 @@ impl<'a> Trial<'a> {
             Call::Combine { peers: Peers::Apart { .. }, .. } => c.mixes() && c.barrier == Barrier::Peers,
             Call::Enter(_) => c.forms_groups(),
             Call::Combine { .. } | Call::Agree(_) => c.forms_groups() && c.steps_in_common(),
-            Call::Apply => c.forms_groups(),
+            Call::Apply => c.forms_groups() || !c.steps_in_common(),
             Call::Pull | Call::Push { .. } => c.needs_servers(),
             Call::Ready { .. } | Call::ReadyBeside { .. } if c.late_workers_stay() => true,
             Call::Ready { .. } | Call::ReadyBeside { .. } => match c.barrier {
-                Barrier::All | Barrier::AllBut(_) | Barrier::Peers => c.acks == AckPoint::Commit,
-                Barrier::Within(_) => c.acks == AckPoint::Push,
-                Barrier::Nobody => false,
+                Barrier::All | Barrier::AllBut(_) | Barrier::Peers | Barrier::Within(_) | Barrier::Nobody => {
+                    c.acks == AckPoint::Commit
+                }
             },
             Call::ComputeBeside | Call::Finish => c.averages_models() || c.late_workers_stay(),
             Call::Advance | Call::Revert => c.averages_models(),
@@ -1137,7 +1143,12 @@ impl<'a> Trial<'a> {
             Call::Ready { step, readiness } | Call::ReadyBeside { step, readiness } => {
                 // It asks for its next step.
                 self.overtaken.remove(&holder);
-                let is_pushed = readiness.samples > 0 && self.capabilities.acks == AckPoint::Commit;
+                let makes_step = match self.capabilities.mixes() {
+                    true => readiness.samples > 0,
+                    // A worker that asks for its turn has pushed nothing yet.
+                    false => !readiness.acks.is_empty(),
+                };
+                let is_pushed = makes_step && self.capabilities.acks == AckPoint::Commit;
                 if let Some(life) = self.lives.get(&holder).filter(|_| is_pushed) {
                     let made = match self.capabilities.averages_models() {
                         true => life.advanced.clone(),
@@ -1199,6 +1210,13 @@ impl<'a> Trial<'a> {
                 }
             }
             Call::Pull | Call::Push { .. } if !self.reaches_servers(holder) => Reply::Broken,
+            Call::Apply if self.capabilities.needs_servers() && !self.reaches_servers(holder) => {
+                Reply::Broken
+            }
+            Call::Apply if self.capabilities.needs_servers() => {
+                self.count(&[PushMark { holder, step: None }])?;
+                Reply::Applied
+            }
             Call::Pull => {
                 self.begins_step(holder)?;
                 Reply::Pulled
@@ -1231,15 +1249,7 @@ impl<'a> Trial<'a> {
                 self.apply(holder)?;
                 Reply::Applied
             }
-            Call::Push { .. } => {
-                if self.capabilities.acks == AckPoint::Push {
-                    let Some(life) = self.lives.get_mut(&holder) else { return Ok(()) };
-                    let fragments = life.batch.fragments.to_vec();
-                    life.pushed.clone_from(&fragments);
-                    self.learn(holder, &fragments)?;
-                }
-                Reply::Pushed
-            }
+            Call::Push { .. } => Reply::Pushed,
             Call::Advance => {
                 let is_here = self.lives.get(&holder).is_none_or(|life| life.beside.is_none());
                 self.holds(Invariant::NeverConfused, is_here, || {
@@ -1326,16 +1336,11 @@ impl<'a> Trial<'a> {
             format!("{holder} takes checkpoint {checkpoint} of a model that is its own")
         })?;
         let acked: BTreeSet<u64> = self.service.acked().collect();
-        let wrong =
-            (0_u64..).zip(self.in_model.iter().zip(&self.excused)).find(|(sample, (times, excused))| {
-                match acked.contains(sample) {
-                    true => **times == 0,
-                    // The push of a worker that died before it acknowledged it.
-                    false => **times > **excused,
-                }
-            });
+        let wrong = (0_u64..)
+            .zip(&self.in_model)
+            .find(|(sample, times)| if acked.contains(sample) { **times == 0 } else { **times > 0 });
         self.holds(Invariant::ExactCheckpoint, wrong.is_none(), || {
-            let (sample, (times, _)) = wrong.expect("one was found");
+            let (sample, times) = wrong.expect("one was found");
             let acked = if acked.contains(&sample) { "acknowledged" } else { "not acknowledged" };
             format!("in checkpoint {checkpoint} of {holder}, sample {sample} is {acked} and {times} times in the model")
         })
@@ -1352,8 +1357,8 @@ impl<'a> Trial<'a> {
         for sample in fragments.iter().flat_map(Fragment::samples) {
             let at = usize::try_from(sample).unwrap_or(usize::MAX);
             self.in_model[at] += 1;
-            let (times, allowed) = (self.in_model[at], 1 + self.excused[at]);
-            self.holds(Invariant::OnceInModel, times <= allowed, || {
+            let times = self.in_model[at];
+            self.holds(Invariant::OnceInModel, times == 1, || {
                 format!("sample {sample}, of {holder}, is in the model {times} times")
             })?;
         }
@@ -1361,6 +1366,16 @@ impl<'a> Trial<'a> {
     }
 
     /// A worker applies what was combined last.
+    /// The servers apply what counts of these lives.
+    fn count(&mut self, pushes: &[PushMark]) -> Result<(), Breach> {
+        for mark in pushes {
+            if let Some(fragments) = self.counted.remove(&mark.holder) {
+                self.learn(mark.holder, &fragments)?;
+            }
+        }
+        Ok(())
+    }
+
     fn apply(&mut self, holder: Holder) -> Result<(), Breach> {
         let Some(life) = self.lives.get_mut(&holder) else { return Ok(()) };
         let replaced = std::mem::take(&mut life.advanced);
@@ -1404,11 +1419,6 @@ impl<'a> Trial<'a> {
 
     fn exchange(&mut self, holder: Holder, acks: &Acks, want: u32) -> Result<antdt_core::Exchanged, Breach> {
         let exchanged = self.service.exchange(holder, acks, want);
-        if !acks.is_empty()
-            && let Some(life) = self.lives.get_mut(&holder)
-        {
-            life.pushed.clear();
-        }
         self.acked_is_in_model(holder)?;
         Ok(exchanged)
     }
@@ -1440,7 +1450,10 @@ impl<'a> Trial<'a> {
         if self.capabilities.forms_groups() && !self.released.is_empty() {
             return Ok(());
         }
-        let early = self.service.acked().find(|sample| self.in_model[*sample as usize] == 0);
+        // What counts is on its way into the model.
+        let counted: BTreeSet<u64> = self.counted.values().flatten().flat_map(Fragment::samples).collect();
+        let is_early = |sample: &u64| self.in_model[*sample as usize] == 0 && !counted.contains(sample);
+        let early = self.service.acked().find(is_early);
         self.holds(Invariant::AckedIsInModel, early.is_none(), || {
             format!("{holder} acknowledges sample {}, which is in no model", early.unwrap_or_default())
         })
@@ -1637,9 +1650,6 @@ impl<'a> Trial<'a> {
     fn remove(&mut self, holder: Holder) {
         self.leave_group(holder);
         self.overtaken.remove(&holder);
-        let Some(life) = self.lives.remove(&holder) else { return };
-        for sample in life.pushed.iter().flat_map(Fragment::samples) {
-            self.excused[sample as usize] += 1;
-        }
+        self.lives.remove(&holder);
     }
 }

@@ -389,6 +389,11 @@ impl WorkerCore {
         self.feed.settled(&self.batch);
     }
 
+    /// Forgets the batch, with which nothing can happen any more.
+    pub fn forget_batch(&mut self) {
+        self.batch = Batch::default();
+    }
+
     /// Records that the samples of several batches are part of the model, and that the master has
     /// acknowledged them in the ledger.
     pub fn settled_batch(&mut self, batch: &Batch) {
@@ -444,9 +449,15 @@ impl WorkerCore {
 
     /// In a mode with servers: continues at the step and with the plan that the master's answer names.
     pub fn enter_with_servers(&mut self, turn: &mut Turn<'_>, joined: &Joined) {
+        self.step = joined.next_step;
+        self.enter_at_own_pace(turn, joined);
+    }
+
+    /// In a mode with servers without common steps: continues with the plan that the master's answer names. The worker numbers its
+    /// own steps, and each number stands for one push of its life.
+    pub fn enter_at_own_pace(&mut self, turn: &mut Turn<'_>, joined: &Joined) {
         turn.session.regrouped();
         self.told = joined.membership;
-        self.step = joined.next_step;
         self.switch.offer(joined.plan.clone());
         self.switch.apply_now();
         self.note_plans(turn);

@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
 use antdt_core::{
-    Holder, Incarnation, Iteration, NodeId, ParamGroup, ParamLayout, Seed, ServerWeights, TableSpec,
+    Holder, Incarnation, Iteration, NodeId, ParamGroup, ParamLayout, PushMark, Seed, ServerWeights, TableSpec,
 };
 use proptest::prelude::*;
 
@@ -39,6 +39,13 @@ fn partitions(optimizer: &str, weights: &[u32]) -> Vec<Partition> {
         staleness,
     };
     (0..servers).map(|server| Partition::new(&config(server)).unwrap()).collect()
+}
+
+/// A push comes, and counts.
+fn takes(partition: &mut Partition, step: u64, push: Push) {
+    let holder = Holder::new(NodeId::worker(0), Incarnation(0));
+    partition.push(holder, Iteration(step), push).unwrap();
+    partition.count(PushMark { holder, step: Some(step) });
 }
 
 /// Values of a row, and what the optimizer keeps of them.
@@ -102,7 +109,7 @@ fn trained(optimizer: &str, weights: &[u32], gradients: &[(Vec<u64>, Vec<f32>)])
         partition.init_dense(vec![0.5; map.dense(server).len()]).unwrap();
         for (step, (rows, sums)) in (0..).zip(gradients) {
             let push = push_for(partition, &map, server, rows, sums);
-            partition.push(Holder::new(NodeId::worker(0), Incarnation(0)), Iteration(step), push).unwrap();
+            takes(partition, step, push);
         }
     }
     all
@@ -145,7 +152,7 @@ proptest! {
             for (server, part) in (0..).zip(parts.iter_mut()) {
                 for (step, (rows, sums)) in (100..).zip(&more) {
                     let push = push_for(part, &map, server, rows, sums);
-                    part.push(Holder::new(NodeId::worker(0), Incarnation(0)), Iteration(step), push).unwrap();
+                    takes(part, step, push);
                 }
             }
         }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use antdt_collective::runtime::{ChannelError, Fabric};
 use antdt_collective::{AbortHandle, CollectiveError, JobToken};
-use antdt_core::{CheckpointId, Holder, InvalidValue, Iteration, ParamLayout, ServerWeights};
+use antdt_core::{CheckpointId, Holder, InvalidValue, Iteration, ParamLayout, PushMark, ServerWeights};
 
 use super::stream::{MessageStream, StreamError};
 use crate::wire::{PsHello, PsRefusal, PsReply, PsRequest, WireError};
@@ -236,14 +236,13 @@ impl PsClient {
         self.rate_share = share;
     }
 
-    /// Sends gradient sums over `samples`: `dense` is `[dense_len]`; `rows` ascend, each once; `values` is
+    /// Sends gradient sums over `samples`, which change nothing until they are committed or [count](Self::count): `dense` is `[dense_len]`; `rows` ascend, each once; `values` is
     /// `[rows, dim]`. Returns once every server has it. The outcome is `Duplicate` only if it was one on all
     /// servers.
     ///
     /// # Errors
-    /// See [`PsError`]. If one server refuses, others may have taken the push. In synchronous training that
-    /// has no effect, since the step is not committed; in asynchronous training those servers have applied
-    /// their part.
+    /// See [`PsError`]. If one server refuses, others may have taken the push. That has no effect, since the step is
+    /// not committed, or the push does not count.
     pub fn push(
         &mut self,
         step: Iteration,
@@ -284,6 +283,18 @@ impl PsClient {
             _ => None,
         })?;
         Ok(outcome)
+    }
+
+    /// In asynchronous training: has every server apply the pushes that count, which the coordinator has said. Every
+    /// server must have them.
+    ///
+    /// # Errors
+    /// See [`PsError`]. Some servers may have applied them then; the call can be repeated.
+    pub fn count(&mut self, marks: &[PushMark]) -> Result<(), PsError> {
+        for message in &mut self.messages {
+            PsRequest::Count(Cow::Borrowed(marks)).encode(message);
+        }
+        self.ask(|_, reply| matches!(reply, PsReply::Counted).then_some(()))
     }
 
     /// Makes every server copy its part of the model for a checkpoint, after it has carried out `commit`.

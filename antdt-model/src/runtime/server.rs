@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use antdt_collective::runtime::abort::Interest;
 use antdt_collective::runtime::{ChannelError, Fabric};
 use antdt_collective::{AbortHandle, CollectiveError, JobToken};
-use antdt_core::{CheckpointId, Holder, InvalidValue};
+use antdt_core::{CheckpointId, Holder, InvalidValue, PushMark};
 
 use super::stream::{MessageStream, StreamError};
 use crate::gradient::SparseGradient;
@@ -182,9 +182,9 @@ impl PsServer {
     }
 
     /// Declares an incarnation of a worker lost: its later pushes, and those of earlier incarnations, are
-    /// refused.
-    pub fn lost(&self, holder: Holder) {
-        self.shared.lock().lost(holder);
+    /// refused. In asynchronous training its pushes up to the mark are applied, and the others are dropped.
+    pub fn lost(&self, mark: PushMark) {
+        self.shared.lock().lost(mark);
     }
 
     /// Overwrites the values that a checkpoint's portion and this server's part have in common; with
@@ -401,6 +401,10 @@ impl Connection<'_> {
                 let (dense, rows) =
                     (bytemuck::cast_slice(&buffers.dense), bytemuck::cast_slice(&buffers.rows));
                 Ok(PsReply::Pulled { dense, rows })
+            }
+            PsRequest::Count(marks) => {
+                marks.iter().for_each(|mark| partition.count(*mark));
+                Ok(PsReply::Counted)
             }
             PsRequest::Copy { commit, checkpoint } => {
                 if let Some(commit) = commit {

@@ -7,8 +7,8 @@ use std::time::Duration;
 use antdt_collective::runtime::transport::REGISTRY;
 use antdt_collective::{AbortHandle, JobToken};
 use antdt_core::{
-    CheckpointId, Holder, Incarnation, Iteration, NodeId, ParamGroup, ParamLayout, Seed, ServerWeights,
-    TableSpec,
+    CheckpointId, Holder, Incarnation, Iteration, NodeId, ParamGroup, ParamLayout, PushMark, Seed,
+    ServerWeights, TableSpec,
 };
 
 use super::server::PsServerError;
@@ -140,7 +140,7 @@ macro_rules! over_every_transport {
 
 over_every_transport! {
     workers_in_step_get_the_model_that_one_worker_with_the_whole_batch_would_bit_for_bit
-    workers_at_their_own_pace_change_the_model_at_once_and_repeats_count_once
+    pushes_at_their_own_pace_change_the_model_when_they_count_and_once
     a_refusal_leaves_the_connections_good
     strangers_are_turned_away_with_the_reason
     a_server_takes_no_more_connections_than_it_was_told
@@ -285,18 +285,23 @@ fn workers_in_step_get_the_model_of_one_worker(transport: &str, weights: &Server
     }
 }
 
-fn workers_at_their_own_pace_change_the_model_at_once_and_repeats_count_once(transport: &str) {
+fn pushes_at_their_own_pace_change_the_model_when_they_count_and_once(transport: &str) {
     let (_servers, addresses) = start(transport, 2, Staleness::Unbounded { scale: 0.1 });
     let mut client = client(transport, &addresses, holder(0, 0));
     assert_eq!(client.init_dense(&initial()), Ok(InitOutcome::Stored));
     assert_eq!(client.init_dense(&[9.0; DENSE]), Ok(InitOutcome::AlreadyInitialised));
     let (mut dense, mut values) = (vec![0.0; DENSE], Vec::new());
     let push = |client: &mut PsClient| client.push(Iteration(4), 2, &[1.0; DENSE], &[5, 6], &[1.0; 2 * DIM]);
-    assert_eq!(push(&mut client), Ok(PushOutcome::Applied));
+    assert_eq!(push(&mut client), Ok(PushOutcome::Buffered));
+    client.pull(None, &[5, 6, 7], &mut dense, &mut values).unwrap();
+    assert_eq!(dense, initial());
+    let mark = PushMark { holder: holder(0, 0), step: Some(4) };
+    client.count(&[mark]).unwrap();
     client.pull(None, &[5, 6, 7], &mut dense, &mut values).unwrap();
     assert!(dense.iter().zip(initial()).all(|(now, before)| *now < before));
     let after = (dense.clone(), values.clone());
     assert_eq!(push(&mut client), Ok(PushOutcome::Duplicate));
+    client.count(&[mark]).unwrap();
     client.pull(None, &[5, 6, 7], &mut dense, &mut values).unwrap();
     assert_eq!((dense, values), after);
 }
@@ -320,7 +325,7 @@ fn a_refusal_leaves_the_connections_good(transport: &str) {
     assert_eq!(refused(missing), PsRefusal::Commit);
     assert!(client.push(Iteration(0), 1, &[0.0; DENSE], &[1], &[0.0; 2]).is_err());
     for server in &servers {
-        server.lost(holder(0, 0));
+        server.lost(PushMark { holder: holder(0, 0), step: None });
     }
     let fenced = client.push(Iteration(0), 1, &[0.0; DENSE], &[], &[]).unwrap_err();
     assert!(fenced.is_fenced(), "{fenced}");

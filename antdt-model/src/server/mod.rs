@@ -6,8 +6,10 @@
 //! before it answers. So all servers apply the same set, or none, without talking to each other: a gradient
 //! can't be accepted for some parameters and dropped for others.
 //!
-//! **Asynchronous training** ([`Staleness::Unbounded`]): a push is applied when it arrives, once per (worker,
-//! step).
+//! **Asynchronous training** ([`Staleness::Unbounded`]): a push is buffered too. Once all servers have it, the worker has
+//! the coordinator count it, and tells the servers up to which of its pushes all count: each server applies exactly
+//! those, once, in order of step. Of a worker that died in between, the coordinator says the same. So a push is applied by
+//! all servers or by none, and its samples count if it is.
 //!
 //! In both cases the server refuses an incarnation that was declared lost, and earlier incarnations of a node
 //! once a later one has pushed: a late push of a lost process cannot change the model.
@@ -17,7 +19,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use antdt_core::{Holder, Incarnation, InvalidValue, Iteration, NodeId, ParamLayout, Seed, ServerWeights};
+use antdt_core::{
+    Holder, Incarnation, InvalidValue, Iteration, NodeId, ParamLayout, PushMark, Seed, ServerWeights,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::dense::{Change, DenseParams};
@@ -36,7 +40,7 @@ pub enum Staleness {
     /// Synchronous training: the push takes effect when its step is committed, divided by the step's samples.
     #[doc(alias = "BSP")]
     Synchronous,
-    /// Asynchronous training: the push takes effect at once. [`UpdateRule::clip_norm`] is ignored, because a
+    /// Asynchronous training: the push takes effect on its own, once it counts. [`UpdateRule::clip_norm`] is ignored, because a
     /// server has only a part of the gradient: a worker clips its whole gradient before it pushes.
     #[doc(alias = "ASP")]
     Unbounded {
@@ -109,10 +113,8 @@ pub enum InitOutcome {
 /// Result of a push.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PushOutcome {
-    /// The push is kept until its step is committed.
+    /// The push is kept until its step is committed, or until the server learns that it counts.
     Buffered,
-    /// The push was applied.
-    Applied,
     /// The server applied this push before; nothing changed.
     Duplicate,
 }
@@ -196,8 +198,8 @@ pub enum PushError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CommitError {
-    /// The server applies pushes at once: in asynchronous training there is nothing to commit.
-    #[error("this server applies pushes at once and has no steps to commit; pull without a commit")]
+    /// In asynchronous training each push counts on its own: there is no step to commit.
+    #[error("this server applies each push on its own and has no steps to commit; pull without a commit")]
     NotSynchronous,
     /// The push of a contributor has not arrived.
     #[error(
@@ -232,17 +234,17 @@ pub struct Partition {
     dense: Option<DenseParams>,
     tables: Tables,
     committed: Option<Iteration>,
-    // Synchronous: waiting for their commit.
+    // Waiting for their commit; asynchronous: for the word that they count.
     pending: BTreeMap<(Iteration, Holder), Push>,
     // Lives below this may not push.
     live: BTreeMap<NodeId, Incarnation>,
-    // Asynchronous: newest step applied of each node's present life.
-    applied: BTreeMap<NodeId, (Incarnation, Iteration)>,
+    // Asynchronous: newest step applied of each life that may still push.
+    applied: BTreeMap<Holder, Iteration>,
 }
 
 impl Partition {
-    /// Largest number of uncommitted steps of one worker. A worker pushes a step only after the pull that
-    /// commits the one before, so one would do; the second one allows a repetition under a later number after
+    /// Largest number of uncommitted steps of one worker. A worker pushes a step only after the one before was
+    /// committed or applied, so one would do; the second one allows a repetition under a later number after
     /// an abandoned step.
     pub const PENDING_MAX: usize = 2;
 
@@ -377,9 +379,9 @@ impl Partition {
         Ok(())
     }
 
-    /// Buffers or applies a worker's gradient for a step, as the settings say. Under
-    /// [`Staleness::Synchronous`] a second push of the same worker for the same step replaces the first,
-    /// because the worker has repeated the step.
+    /// Buffers a worker's gradient for a step, until the step is [committed](Self::commit) or, in asynchronous training,
+    /// the push [counts](Self::count). A second push of the same worker for the same step replaces the first, because the
+    /// worker has repeated the step.
     ///
     /// # Errors
     /// If the incarnation is fenced, the step was committed, or the gradient does not fit this server.
@@ -399,43 +401,38 @@ impl Partition {
             return Err(PushError::RateShare { share });
         }
         self.tables.check_values(&push.rows.rows, &push.rows.values)?;
-        let outcome = match self.staleness {
-            Staleness::Synchronous => self.buffer(holder, step, push)?,
-            Staleness::Unbounded { scale } => self.apply_at_once(holder, step, &push, scale)?,
-        };
-        self.live.insert(holder.node, holder.incarnation);
-        Ok(outcome)
-    }
-
-    fn buffer(&mut self, holder: Holder, step: Iteration, push: Push) -> Result<PushOutcome, PushError> {
         if let Some(committed) = self.committed.filter(|committed| step <= *committed) {
             return Err(PushError::Stale { holder, step, committed });
+        }
+        if self.applied.get(&holder).is_some_and(|newest| step <= *newest) {
+            return Ok(PushOutcome::Duplicate);
         }
         let pending = self.pending.keys().filter(|(s, h)| *h == holder && *s != step).count();
         if pending >= Self::PENDING_MAX {
             return Err(PushError::TooManyPending { holder, pending });
         }
         self.pending.insert((step, holder), push);
+        self.live.insert(holder.node, holder.incarnation);
         Ok(PushOutcome::Buffered)
     }
 
-    fn apply_at_once(
-        &mut self,
-        holder: Holder,
-        step: Iteration,
-        push: &Push,
-        scale: f32,
-    ) -> Result<PushOutcome, PushError> {
-        let newest = self.applied.get(&holder.node).filter(|(life, _)| *life == holder.incarnation);
-        if newest.is_some_and(|(_, newest)| step <= *newest) {
-            return Ok(PushOutcome::Duplicate);
+    /// In asynchronous training: applies the pushes of a worker's life that count and are not applied yet, in order of
+    /// step. In synchronous training it does nothing. Idempotent; a mark that says more than this server was ever sent is
+    /// of pushes that were in the parameters before it started from a checkpoint.
+    pub fn count(&mut self, mark: PushMark) {
+        let Staleness::Unbounded { scale } = self.staleness else { return };
+        let Some(through) = mark.step.map(Iteration) else { return };
+        let counts = |(step, holder): &(Iteration, Holder)| *holder == mark.holder && *step <= through;
+        let due: Vec<_> = self.pending.keys().copied().filter(counts).collect();
+        for key in due {
+            let Some(push) = self.pending.remove(&key) else { continue };
+            if push.samples > 0 {
+                let scale = push.rate_share.map_or(scale, |_| mean_scale(push.samples));
+                self.apply(&push.dense, &push.rows, (scale, push.rate_share), push.samples)
+                    .expect("the push was checked when it came");
+            }
+            self.applied.insert(mark.holder, key.0);
         }
-        if push.samples > 0 {
-            let scale = push.rate_share.map_or(scale, |_| mean_scale(push.samples));
-            self.apply(&push.dense, &push.rows, (scale, push.rate_share), push.samples)?;
-        }
-        self.applied.insert(holder.node, (holder.incarnation, step));
-        Ok(PushOutcome::Applied)
     }
 
     /// Applies a step: exactly the pushes of its contributors, in order of worker, divided by its samples.
@@ -482,11 +479,17 @@ impl Partition {
     }
 
     /// Declares an incarnation of a worker lost: its later pushes, and those of earlier incarnations, are
-    /// refused. Earlier pushes stay until their step is decided, since the coordinator may have counted them
-    /// in.
-    pub fn lost(&mut self, holder: Holder) {
-        let live = self.live.entry(holder.node).or_default();
-        *live = (*live).max(holder.incarnation.next());
+    /// refused. In asynchronous training those pushes of it are [applied](Self::count) that count, and the others are
+    /// dropped. In synchronous training they stay until their step is decided, since the coordinator may have counted
+    /// them in.
+    pub fn lost(&mut self, mark: PushMark) {
+        let live = self.live.entry(mark.holder.node).or_default();
+        *live = (*live).max(mark.holder.incarnation.next());
+        if self.staleness != Staleness::Synchronous {
+            self.count(mark);
+            self.pending.retain(|(_, holder), _| *holder != mark.holder);
+            self.applied.remove(&mark.holder);
+        }
     }
 
     fn apply(

@@ -1,4 +1,5 @@
 use antdt_core::{ParamGroup, TableSpec};
+use proptest::prelude::*;
 
 use super::*;
 use crate::Replica;
@@ -191,6 +192,7 @@ fn several_servers_in_step_do_not_clip_and_servers_at_their_own_pace_leave_it_to
         let partition = partition.insert(Partition::new(&config).unwrap());
         partition.init_dense(vec![1.0; DENSE]).unwrap();
         partition.push(holder(0, 0), Iteration(0), push(3.0, 4)).unwrap();
+        partition.count(mark(holder(0, 0), 0));
         assert_eq!(partition.trained(), Trained { steps: 1, samples: 4 });
     }
     assert_eq!(model(&plain.unwrap()), model(&clipping.unwrap()));
@@ -247,12 +249,12 @@ fn a_step_that_was_done_again_counts_with_its_last_push() {
 fn i34_a_lost_life_cannot_push_but_what_it_pushed_can_still_be_committed() {
     let mut partition = partition(Staleness::Synchronous);
     partition.push(holder(0, 0), Iteration(0), push(1.0, 4)).unwrap();
-    partition.lost(holder(0, 0));
+    partition.lost(PushMark { holder: holder(0, 0), step: None });
     let refused = PushError::Fenced { holder: holder(0, 0), live: Incarnation(1) };
     assert_eq!(partition.push(holder(0, 0), Iteration(1), push(1.0, 4)), Err(refused));
     assert_eq!(partition.commit(&commit(0, &[holder(0, 0)], 4)), Ok(CommitOutcome::Applied));
     assert_eq!(partition.push(holder(0, 1), Iteration(1), push(1.0, 4)), Ok(PushOutcome::Buffered));
-    partition.lost(holder(0, 0));
+    partition.lost(PushMark { holder: holder(0, 0), step: None });
     assert_eq!(partition.push(holder(0, 1), Iteration(2), push(1.0, 4)), Ok(PushOutcome::Buffered));
 }
 
@@ -268,18 +270,68 @@ fn i34_the_first_push_of_a_new_life_fences_the_old_one() {
     }
 }
 
+fn mark(holder: Holder, step: u64) -> PushMark {
+    PushMark { holder, step: Some(step) }
+}
+
 #[test]
-fn an_asynchronous_push_counts_at_once_and_once() {
+fn an_asynchronous_push_changes_the_model_when_it_counts_and_once() {
     let mut partition = partition(Staleness::Unbounded { scale: 0.25 });
     let before = model(&partition);
-    assert_eq!(partition.push(holder(0, 0), Iteration(0), push(1.0, 4)), Ok(PushOutcome::Applied));
+    assert_eq!(partition.push(holder(0, 0), Iteration(0), push(1.0, 4)), Ok(PushOutcome::Buffered));
+    partition.count(PushMark { holder: holder(0, 0), step: None });
+    partition.count(mark(holder(1, 0), 0));
+    assert_eq!(
+        (model(&partition), partition.pending()),
+        (before.clone(), 1),
+        "nobody has said that it counts"
+    );
+    partition.count(mark(holder(0, 0), 0));
     let after = model(&partition);
     assert_ne!(after, before);
     assert_eq!(partition.push(holder(0, 0), Iteration(0), push(1.0, 4)), Ok(PushOutcome::Duplicate));
-    assert_eq!(model(&partition), after);
+    partition.count(mark(holder(0, 0), 0));
+    assert_eq!((model(&partition), partition.trained()), (after, Trained { steps: 1, samples: 4 }));
     // A new life counts its own steps.
-    assert_eq!(partition.push(holder(0, 1), Iteration(0), push(1.0, 4)), Ok(PushOutcome::Applied));
+    assert_eq!(partition.push(holder(0, 1), Iteration(0), push(1.0, 4)), Ok(PushOutcome::Buffered));
     assert_eq!(partition.commit(&commit(0, &[], 0)), Err(CommitError::NotSynchronous));
+    // A batch that was given up after its push is replaced by the one that is pushed in its place.
+    assert_eq!(partition.push(holder(0, 1), Iteration(0), push(1.0, 2)), Ok(PushOutcome::Buffered));
+    partition.count(mark(holder(0, 1), 7));
+    assert_eq!(partition.trained(), Trained { steps: 2, samples: 6 });
+    // In training in step nothing counts on its own.
+    let mut in_step = self::partition(Staleness::Synchronous);
+    in_step.push(holder(0, 0), Iteration(0), push(1.0, 4)).unwrap();
+    in_step.count(mark(holder(0, 0), 0));
+    assert_eq!((in_step.trained(), in_step.pending()), (Trained::default(), 1));
+}
+
+#[test]
+fn i34_of_a_lost_life_at_its_own_pace_what_counts_is_applied_and_the_rest_dropped() {
+    let pushed = || {
+        let mut partition = partition(Staleness::Unbounded { scale: 0.25 });
+        partition.push(holder(0, 0), Iteration(3), push(1.0, 4)).unwrap();
+        partition.push(holder(1, 0), Iteration(3), push(1.0, 2)).unwrap();
+        partition
+    };
+    let refused = PushError::Fenced { holder: holder(0, 0), live: Incarnation(1) };
+    for (step, trained) in [(Some(3), 4), (Some(2), 0), (None, 0)] {
+        let mut partition = pushed();
+        // The next life may be there before.
+        partition.push(holder(0, 1), Iteration(0), push(1.0, 1)).unwrap();
+        for _ in 0..2 {
+            partition.lost(PushMark { holder: holder(0, 0), step });
+            assert_eq!((partition.trained().samples, partition.pending()), (trained, 2));
+        }
+        assert_eq!(partition.push(holder(0, 0), Iteration(3), push(1.0, 4)), Err(refused));
+        partition.count(mark(holder(0, 0), 3));
+        partition.count(mark(holder(0, 1), 0));
+        assert_eq!(
+            (partition.trained().samples, partition.pending()),
+            (trained + 1, 1),
+            "the other life counts"
+        );
+    }
 }
 
 #[test]
@@ -296,6 +348,7 @@ fn statistics_are_replaced_by_a_whole_step_and_move_by_the_share_of_a_push_of_it
         if staleness == Staleness::Synchronous {
             partition.commit(&commit(0, &[holder(0, 0)], samples)).unwrap();
         }
+        partition.count(mark(holder(0, 0), 0));
         let mut dense = Vec::new();
         partition.pull(&[], &mut dense, &mut Vec::new()).unwrap();
         dense
@@ -353,6 +406,7 @@ fn a_push_with_a_share_is_a_mean_at_that_share_of_the_rate() {
         let mut partition = ruled("sgd", Staleness::Unbounded { scale: 0.25 });
         let gradient = Push { rate_share, ..push(samples as f32, samples) };
         partition.push(holder(0, 0), Iteration(0), gradient).unwrap();
+        partition.count(mark(holder(0, 0), 0));
         1.0 - model(&partition).0[0]
     };
     // Without one, a push counts as the sum over a nominal batch of 4.
@@ -380,5 +434,52 @@ fn a_step_is_taken_at_the_share_that_its_pushes_name() {
         let gradient = Push { rate_share: Some(share), ..push(1.0, 1) };
         let refused = partition.push(holder(0, 0), Iteration(0), gradient);
         assert!(matches!(refused, Err(PushError::RateShare { .. })), "{refused:?}");
+    }
+}
+
+/// What one worker does next: its push reaches so many servers; if it reaches all, whether it is counted; then so many servers are
+/// told; whether the worker dies, and which server hears of all deaths so far.
+type Deed = (u32, usize, bool, usize, bool, usize);
+
+proptest! {
+    #[test]
+    fn i34_pushes_at_their_own_pace_are_applied_by_all_servers_or_by_none(
+        deeds in prop::collection::vec((0_u32..3, 0_usize..=3, any::<bool>(), 0_usize..=3, any::<bool>(), 0_usize..3), 1..40),
+    ) {
+        let deeds: Vec<Deed> = deeds;
+        const SERVERS: usize = 3;
+        let mut servers: Vec<Partition> = (0..SERVERS).map(|_| partition(Staleness::Unbounded { scale: 1.0 })).collect();
+        // The coordinator's knowledge: the newest push that counts, and who is dead.
+        let mut counted: BTreeMap<Holder, u64> = BTreeMap::new();
+        let mut dead: Vec<Holder> = Vec::new();
+        let (mut lives, mut steps) = ([0; 3], [0_u64; 3]);
+        let (mut pushes, mut samples) = (0, 0);
+        let marks = |counted: &BTreeMap<Holder, u64>, dead: &[Holder]| -> Vec<PushMark> {
+            dead.iter().map(|holder| PushMark { holder: *holder, step: counted.get(holder).copied() }).collect()
+        };
+        for (number, (worker, reach, counts, told, dies, hears)) in (1..).zip(deeds) {
+            let (holder, step) = (holder(worker, lives[worker as usize]), steps[worker as usize]);
+            for server in &mut servers[..reach] {
+                prop_assert_eq!(server.push(holder, Iteration(step), push(1.0, number)), Ok(PushOutcome::Buffered));
+            }
+            if reach == SERVERS && counts {
+                counted.insert(holder, step);
+                (pushes, samples) = (pushes + 1, samples + number);
+                // One that lives tells all of them before it goes on.
+                let told = if dies { told } else { SERVERS };
+                servers[..told].iter_mut().for_each(|server| server.count(mark(holder, step)));
+                steps[worker as usize] += 1;
+            }
+            if dies {
+                dead.push(holder);
+                (lives[worker as usize], steps[worker as usize]) = (holder.incarnation.0 + 1, 0);
+            }
+            marks(&counted, &dead).into_iter().for_each(|mark| servers[hears].lost(mark));
+        }
+        for server in &mut servers {
+            marks(&counted, &dead).into_iter().for_each(|mark| server.lost(mark));
+            prop_assert_eq!(server.trained(), Trained { steps: pushes, samples });
+            prop_assert!(server.pending() <= 3, "only what living workers pushed and may push again");
+        }
     }
 }

@@ -141,6 +141,24 @@ impl TryFrom<v1::StepCommit> for core::StepCommit {
     }
 }
 
+impl From<core::PushMark> for v1::PushMark {
+    fn from(mark: core::PushMark) -> Self {
+        Self { holder: Some(mark.holder.into()), step: mark.step }
+    }
+}
+
+/// Converts the wire's marks of pushes that count.
+///
+/// # Errors
+/// If one does not name its worker.
+pub fn push_marks<C: FromIterator<core::PushMark>>(wire: Vec<v1::PushMark>) -> Result<C, WireError> {
+    let mark = |mark: v1::PushMark| {
+        let holder = required("push.holder", mark.holder)?.try_into()?;
+        Ok(core::PushMark { holder, step: mark.step })
+    };
+    wire.into_iter().map(mark).collect()
+}
+
 impl From<&core::Joined> for v1::JoinReply {
     /// Encodes the answer. A clone of the reply shares its bytes.
     fn from(joined: &core::Joined) -> Self {
@@ -164,6 +182,7 @@ impl From<&core::Joined> for v1::JoinReply {
             rollback: joined.rollback.0,
             checkpoint: joined.checkpoint.as_deref().unwrap_or_default().to_owned(),
             servers: joined.servers.to_vec(),
+            pushes: joined.pushes.iter().copied().map(Into::into).collect(),
         };
         Self { joined: joined.encode_to_vec().into() }
     }
@@ -192,6 +211,7 @@ impl TryFrom<v1::JoinReply> for core::Joined {
             rollback: core::RollbackId(wire.rollback),
             checkpoint: Some(wire.checkpoint).filter(|place| !place.is_empty()).map(Into::into),
             servers: wire.servers.into(),
+            pushes: push_marks(wire.pushes)?,
         })
     }
 }
@@ -256,6 +276,7 @@ mod tests {
             rollback: antdt_core::RollbackId(1),
             checkpoint: Some("/checkpoints/3".into()),
             servers: ["c:3".to_owned()].into(),
+            pushes: [Some(6), None].map(|step| antdt_core::PushMark { holder: life(one), step }).into(),
         };
         let reply = v1::JoinReply::from(&joined);
         assert_eq!(reply.clone().joined.as_ptr(), reply.joined.as_ptr(), "a clone has the same bytes");

@@ -1386,9 +1386,10 @@ pub struct HeartbeatReply {
     /// Whether the node was declared dead: it must exit without any further effect.
     #[prost(bool, tag = "4")]
     pub fenced: bool,
-    /// Incarnations that were declared dead; a server must refuse their pushes.
-    #[prost(message, repeated, tag = "6")]
-    pub lost: ::prost::alloc::vec::Vec<Holder>,
+    /// Incarnations that were declared dead, with their newest push that counts: a server applies their pushes up to it,
+    /// drops the others, and refuses what they push later.
+    #[prost(message, repeated, tag = "13")]
+    pub lost: ::prost::alloc::vec::Vec<PushMark>,
     /// Whether all workers are done, so that a server may exit.
     #[prost(bool, tag = "7")]
     pub finished: bool,
@@ -1486,6 +1487,19 @@ pub struct Joined {
     /// Addresses of the parameter servers by index; empty in a job without servers.
     #[prost(string, repeated, tag = "11")]
     pub servers: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Pushes that count and that the servers may still have to apply; only with servers to which each worker pushes at
+    /// its own pace.
+    #[prost(message, repeated, tag = "12")]
+    pub pushes: ::prost::alloc::vec::Vec<PushMark>,
+}
+/// How far the pushes of one life of a worker count.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PushMark {
+    #[prost(message, optional, tag = "1")]
+    pub holder: ::core::option::Option<Holder>,
+    /// Step of the newest push that counts; absent if none does.
+    #[prost(uint64, optional, tag = "2")]
+    pub step: ::core::option::Option<u64>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ReadyRequest {
@@ -1545,7 +1559,7 @@ pub struct LeaveRequest {
     #[prost(bool, tag = "3")]
     pub can_evaluate: bool,
 }
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct LeaveReply {
     /// Whether the worker must evaluate the model before it exits.
     #[prost(bool, tag = "1")]
@@ -1553,6 +1567,9 @@ pub struct LeaveReply {
     /// Number of the checkpoint that the worker must take before it evaluates; 0 if there is none.
     #[prost(uint64, tag = "2")]
     pub checkpoint: u64,
+    /// Pushes that count and that the servers may still have to apply before the model is evaluated.
+    #[prost(message, repeated, tag = "3")]
+    pub pushes: ::prost::alloc::vec::Vec<PushMark>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct EvaluatedRequest {
@@ -1587,13 +1604,16 @@ pub struct RestRequest {
     #[prost(uint64, tag = "2")]
     pub checkpoint: u64,
 }
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct RestReply {
     /// Whether the worker must copy the model and then call Cut; otherwise it goes on.
     #[prost(bool, tag = "1")]
     pub keep: bool,
     #[prost(uint64, tag = "2")]
     pub checkpoint: u64,
+    /// Pushes that count and that the servers may still have to apply before they copy their parts.
+    #[prost(message, repeated, tag = "3")]
+    pub pushes: ::prost::alloc::vec::Vec<PushMark>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CutRequest {

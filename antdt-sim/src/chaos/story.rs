@@ -273,10 +273,10 @@ fn effect(effect: &HeadEffect) -> Option<String> {
         HeadEffect::Weights(weights) => {
             format!("master: the weights of the servers are {weights} from now on")
         }
-        HeadEffect::Rested { holder, checkpoint, keep: true } => {
+        HeadEffect::Rested { holder, checkpoint, keep: true, .. } => {
             format!("master: {holder} takes the copies of checkpoint {checkpoint}")
         }
-        HeadEffect::Rested { holder, checkpoint, keep: false } => {
+        HeadEffect::Rested { holder, checkpoint, keep: false, .. } => {
             format!("master: {holder} goes on after checkpoint {checkpoint}")
         }
         HeadEffect::Record(_) | HeadEffect::End(_) | HeadEffect::Note { .. } => return None,

@@ -3,7 +3,7 @@ use std::io::BufWriter;
 
 use antdt_core::trace::EntryKind;
 use antdt_core::{Holder, Role};
-use antdt_job::{HeadEffect, Reply};
+use antdt_job::{HeadAnswer, HeadEffect, HeadEvent, Reply};
 use antdt_shard::ledger::{Answer, Event};
 
 use super::*;
@@ -321,8 +321,8 @@ fn a_trace_that_breaks_off_anywhere_replays_up_to_there() {
 }
 
 /// Workers at their own pace are cut off while a policy restarts now one, now another, and the shard service is started
-/// again meanwhile. So a life that was given up comes back from behind its cut before the order to end reaches it, and
-/// speaks to a service that knows of its end from its log alone.
+/// again meanwhile. So a life that was given up comes back from behind its cut before the order to end reaches it, with a push
+/// that it wants to be counted and leases of a service that is another one now.
 fn with_the_dead_coming_back(seed: u64) -> Case {
     let rng = &mut Seed(seed).derive("the dead").rng();
     let ms = |least: u64, most: u64, rng: &mut DetRng| Duration::from_millis(least + rng.below(most - least));
@@ -386,19 +386,19 @@ fn the_dead_who_come_back_after_a_restart_of_the_service_change_nothing() {
         let outcome = result.unwrap_or_else(|error| panic!("{seed}: {error}\n{case}"));
         assert_eq!(outcome.result, Ok(()), "{seed}: {case}");
         given_up += seen.fenced.len();
-        came_back += seen.refused;
+        came_back += seen.refused.len();
     }
     // Without them nothing is shown.
     assert!(given_up > 100 && came_back > 5, "{given_up} given up, {came_back} came back after a restart");
 }
 
-/// Counts those who register at a service that has been started again since they were given up.
+/// Finds those who want a push counted, or register, when the service has been started again since they were given up.
 #[derive(Debug, Default)]
 struct CameBack {
     /// At which life of the service.
     fenced: BTreeMap<Holder, u32>,
     services: u32,
-    refused: usize,
+    refused: BTreeSet<Holder>,
 }
 
 impl Observer for CameBack {
@@ -408,10 +408,11 @@ impl Observer for CameBack {
             Happening::Ledger(Event::WorkerLost { holder }, _) => {
                 self.fenced.entry(*holder).or_insert(self.services);
             }
-            Happening::Ledger(Event::Register { holder, .. }, Answer::Register(Err(_)))
+            Happening::Head(HeadEvent::Ready { holder, .. }, HeadAnswer::Fenced)
+            | Happening::Ledger(Event::Register { holder, .. }, Answer::Register(Err(_)))
                 if self.fenced.get(holder).is_some_and(|service| *service < self.services) =>
             {
-                self.refused += 1;
+                self.refused.insert(*holder);
             }
             _ => {}
         }

@@ -3,13 +3,11 @@
 //! before another worker could train it again, whichever process dies in between; and a step is committed
 //! once, by all that go on with the model, or by none.
 //!
-//! Two kinds of samples may be trained twice: in asynchronous training, those that were pushed and not yet
-//! acknowledged when their worker was given up; and those that were committed and not yet acknowledged when
-//! the shard service was started again, if they are granted to another worker before their holder has
-//! registered there and presented its lease.
+//! Samples may be trained twice that were committed and not yet acknowledged when the shard service was started again, if
+//! they are granted to another worker before their holder has registered there and presented its lease.
 //!
-//! A checkpoint is of one moment: its model has exactly what its ledger has acknowledged; in asynchronous training also
-//! what was pushed and not yet acknowledged by workers that had ended. Where a job goes back to it, or to its start, that is what
+//! A checkpoint is of one moment: its model has exactly what its ledger has acknowledged; where workers average in groups
+//! also steps of workers that had ended and that were not yet acknowledged. Where a job goes back to it, or to its start, that is what
 //! is in the model, and nothing that was trained since gets into it.
 //!
 //! Source: our design: the two rounds of a step in all-reduce, and the commit in one place with servers.
@@ -19,8 +17,8 @@ use std::fmt;
 
 use antdt_agent::MicroBatch;
 use antdt_core::{
-    Ack, AckOutcome, AckPoint, Barrier, Capabilities, CheckpointId, Contribution, Fragment, Generation,
-    Holder, JobTime, Joined, LeaseId, MembershipVersion, ShardKey, Standing, StepCommit, StepResult,
+    Ack, AckOutcome, AckPoint, Barrier, Capabilities, CheckpointId, Contribution, Generation, Holder,
+    JobTime, Joined, LeaseId, MembershipVersion, ShardKey, Standing, StepCommit, StepResult,
 };
 use antdt_job::{Call, HeadAnswer, HeadEffect, HeadEvent, Reply};
 use antdt_shard::DatasetSpec;
@@ -75,8 +73,6 @@ pub struct CommittedOnce {
     /// With servers: what each worker said is due with its step.
     ready: BTreeMap<Holder, (u64, Vec<Ack>)>,
     committed: Option<u64>,
-    /// Acks that are due for the loaded batch.
-    loaded: BTreeMap<Holder, Vec<Ack>>,
     /// The newest group. And if the job went back: the newest one of before, and the newest generation of the service before. What is
     /// trained in that group or under a lease of that generation gets into no model that counts.
     newest: MembershipVersion,
@@ -159,7 +155,6 @@ impl CommittedOnce {
             decided: None,
             ready: BTreeMap::new(),
             committed: None,
-            loaded: BTreeMap::new(),
             newest: MembershipVersion(0),
             undone: None,
             died: BTreeSet::new(),
@@ -331,7 +326,7 @@ impl CommittedOnce {
             }
         } else if self.ready.get(holder).is_none_or(|(_, due)| due[..] != acks[..]) {
             return Err(format!("{holder} is settled for {acks:?}, which it did not say"));
-        } else if self.mode.barrier == Barrier::Peers {
+        } else if !self.mode.steps_in_common() {
             self.ready.remove(holder);
         }
         self.commit(*holder, acks);
@@ -339,7 +334,7 @@ impl CommittedOnce {
     }
 
     fn committed(&mut self, commit: &StepCommit) -> Result<(), String> {
-        if self.mode.barrier == Barrier::Peers {
+        if !self.mode.steps_in_common() {
             // Each worker counts its own questions; what it brought was settled. An answer may be repeated when others of its group have
             // gone on.
             return Ok(());
@@ -382,23 +377,17 @@ impl CommittedOnce {
                     self.models.insert(holder, step);
                 }
             }
-            Reply::Pushed if self.mode.acks == AckPoint::Push => {
-                let acks = self.loaded.remove(&holder).unwrap_or_default();
-                self.commit(holder, &acks);
-            }
             _ => {}
         }
         match call {
             Call::Load(batch) | Call::LoadPiece(batch, MicroBatch { index: 0, .. }) => {
-                if self.mode.acks == AckPoint::Push {
-                    self.loaded.insert(holder, batch.fragments.iter().map(Fragment::ack).collect());
-                }
                 if let Some(trained) = &mut self.trained {
                     trained.loads(holder, &batch.fragments);
                 }
                 Ok(())
             }
-            Call::Apply => self.applied(holder),
+            // Of a push that counts the master says when.
+            Call::Apply if self.mode.forms_groups() => self.applied(holder),
             Call::Enter(joined) => self.entered(holder, joined),
             _ => Ok(()),
         }
@@ -427,12 +416,12 @@ impl CommittedOnce {
         if copy.undone {
             return Err(format!("checkpoint {checkpoint} has a model of before the job went back"));
         }
-        let common = self.mode.steps_in_common();
+        let exact = self.mode.steps_in_common() || self.mode.needs_servers();
         self.beyond.clear();
         for (key, More { acked: before, samples, of_dead }) in copy.more {
             let cut = self.progress.at_cut(checkpoint, key).unwrap_or_default();
             acked -= cut.saturating_sub(before);
-            let may_lack = !common && of_dead;
+            let may_lack = !exact && of_dead;
             if cut > samples.end || (cut < samples.end && !may_lack) {
                 return Err(format!(
                     "checkpoint {checkpoint} has {} up to {} in its model, and up to {cut} in its ledger",
@@ -488,10 +477,9 @@ impl CommittedOnce {
 
     /// Whether what is in the model may be granted again: see the [module](self).
     fn is_excused(&self, samples: &InModel) -> bool {
-        let was_given_up = self.leases.fence(samples.holder).is_some();
         let not_presented =
             samples.generation != self.progress.generation && !self.registered.contains(&samples.holder);
-        samples.again || not_presented || (was_given_up && self.mode.acks == AckPoint::Push)
+        samples.again || not_presented
     }
 }
 
@@ -593,7 +581,6 @@ impl Invariant for CommittedOnce {
                 self.models.remove(holder);
                 self.entering.remove(holder);
                 self.combined.remove(holder);
-                self.loaded.remove(holder);
                 Ok(())
             }
             // Until the master hears of its end, what it said counts.
@@ -809,24 +796,26 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_at_its_own_pace_acknowledges_what_it_has_pushed() {
+    fn a_push_at_ones_own_pace_is_acknowledged_when_it_counts_and_never_trained_again() {
+        let acks = vec![ack(1, 4)];
+        let readiness =
+            Readiness { samples: 4, end_of_data: false, plan: PlanVersion(1), acks: acks.clone() };
+        let ready = HeadEvent::Ready { holder: holder(0), step: 7, readiness };
+        let settle = HeadEffect::Settle(Contribution { holder: holder(0), acks: acks.as_slice().into() });
         let new = || {
             let mut history = History::new(CommittedOnce::new(&setup("ps-asp"), &spec()));
             history.generation(1).granted(holder(0), 1, &[grant(1, 0, 0)]);
-            history.worker(holder(0), &Reply::Slept, &Call::Load(super::super::testing::batch(4)));
+            history.worker(holder(0), &Reply::Pushed, &IDLE).head(&ready, &HeadAnswer::Parked);
             history
         };
-        new().worker(holder(0), &Reply::Pushed, &IDLE).recorded_ack(0, 4).holds();
+        new().effect(&settle).recorded_ack(0, 4).holds();
         new().recorded_ack(0, 4).fails("only 0 are in the model");
-        // What it had no time to acknowledge may be trained again, but only when it was given up.
-        let again = |history: &mut History<CommittedOnce>| {
-            history.granted(holder(1), 1, &[grant(2, 0, 0)]);
-        };
+        // What was pushed and does not count is trained by another worker; what counts is not.
+        new().lost(holder(0)).granted(holder(1), 1, &[grant(2, 0, 0)]).holds();
         let mut history = new();
-        again(history.worker(holder(0), &Reply::Pushed, &IDLE));
+        history.effect(&settle).lost(holder(0)).granted(holder(1), 1, &[grant(2, 0, 0)]);
         history.fails("the model has 4 of it");
-        let mut history = new();
-        again(history.worker(holder(0), &Reply::Pushed, &IDLE).lost(holder(0)));
-        history.holds();
+        let other = HeadEffect::Settle(Contribution { holder: holder(0), acks: vec![ack(1, 5)].into() });
+        new().effect(&other).fails("which it did not say");
     }
 }

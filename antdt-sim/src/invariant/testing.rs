@@ -57,6 +57,7 @@ pub(super) fn joined(membership: u64, members: &[Holder], plan: Plan, next_step:
         next_step,
         plan,
         last_commit: None,
+        pushes: [].into(),
         rollback: RollbackId(0),
         checkpoint: None,
         servers: [].into(),

@@ -175,7 +175,6 @@ enum Note {
     Launched(IgnoredAny),
     Published(IgnoredAny),
     Applied(IgnoredAny, IgnoredAny),
-    Died(IgnoredAny, IgnoredAny),
     Batches(IgnoredAny),
     Completed,
     Averaged(IgnoredAny, IgnoredAny),
@@ -415,7 +414,6 @@ impl Gathering {
                 | Note::Launched(_)
                 | Note::Published(_)
                 | Note::Applied(..)
-                | Note::Died(..)
                 | Note::Batches(_)
                 | Note::Averaged(..)
                 | Note::Evaluated(_) => {}

@@ -142,15 +142,16 @@ impl Desk {
         Ok(())
     }
 
-    /// Cuts the ledger when it has exactly the samples of the model. Where each worker trains at its own pace all of them stand
-    /// still, and what a dead one pushed last may be in the model and not in the ledger: there the ledger is cut as it is.
+    /// Cuts the ledger when it has exactly the samples of the model. Where workers average models in groups all of them stand
+    /// still, and steps of a dead one may be in the average and not in the ledger: there the ledger is cut as it is.
     async fn cut_ledger(&self, checkpoint: CheckpointId, samples: u64) -> Result<LedgerCut, String> {
         let gone = |error: antdt_shard::SourceError| error.to_string();
-        let in_step = self.0.spec.sync.capabilities().steps_in_common();
+        let mode = self.0.spec.sync.capabilities();
+        let exact = mode.needs_servers() || mode.steps_in_common();
         let deadline = tokio::time::Instant::now() + ACKS_LIMIT;
         loop {
             let acked = self.0.ledger.status().await.map_err(gone)?.counts.acked;
-            if acked == samples || !in_step {
+            if acked == samples || !exact {
                 return self.0.ledger.cut(checkpoint, acked).await.map_err(gone);
             }
             if tokio::time::Instant::now() >= deadline {

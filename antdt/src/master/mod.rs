@@ -1245,7 +1245,7 @@ fn report(
     (shards, by_worker, duplicated): (Vec<ShardSpan>, BTreeMap<NodeId, u64>, u64),
     took: Duration,
 ) -> Report {
-    let samples = SampleBalance::of(counts, outcome.is_err(), duplicated, recorder.repeated_at_most);
+    let samples = SampleBalance::of(counts, outcome.is_err(), duplicated);
     let model_spread = recorder.model_spread();
     recorder.enter_times();
     let workers = recorder

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use antdt_core::{
-    AckPoint, BatchReport, Capabilities, Holder, JobTime, ModelDistance, NodeId, Plan, PlanVersion, Role,
+    BatchReport, Capabilities, Holder, JobTime, ModelDistance, NodeId, Plan, PlanVersion, Role,
 };
 use antdt_job::Note;
 
@@ -35,8 +35,6 @@ pub(super) struct Recorder {
     /// Why the job ended before its last epoch, in words, if it did.
     pub(super) stopped_early: Option<String>,
     pub(super) steps: u64,
-    /// Samples that dead workers may have pushed without a commit.
-    pub(super) repeated_at_most: u64,
     /// The first moment at which everything was known to be committed.
     pub(super) completed: Option<JobTime>,
     /// What the job went on from, in words.
@@ -72,7 +70,6 @@ impl Recorder {
             evaluations: Vec::new(),
             stopped_early: None,
             steps: 0,
-            repeated_at_most: 0,
             completed: None,
             resumed: None,
             chosen: None,
@@ -185,7 +182,6 @@ impl Recorder {
                 self.plans.insert(plan.version, plan);
             }
             Note::Applied(node, version) => self.applied(node, version),
-            Note::Died(node, plan) => self.died(node, plan),
             Note::Batches(reports) => self.batches(at, &reports),
             Note::Averaged(node, distance) => {
                 self.distances.insert(node, (at, distance));
@@ -219,14 +215,6 @@ impl Recorder {
         let samples = self.plans.get(&version).and_then(|plan| plan.batch_sizes.get(&node)).copied();
         if let Some(samples) = samples.filter(|_| node.role == Role::Worker) {
             self.worker(node).note_batch_size(samples);
-        }
-    }
-
-    /// A life that took part ended without leaving, while this plan was in force on it.
-    fn died(&mut self, node: NodeId, plan: PlanVersion) {
-        if self.mode.acks == AckPoint::Push {
-            let batch = self.plans.get(&plan).and_then(|plan| plan.batch_sizes.get(&node));
-            self.repeated_at_most += u64::from(batch.copied().unwrap_or(0));
         }
     }
 

@@ -293,8 +293,8 @@ impl Runner<Head> for HeadRunner {
                     self.servers.store(servers, Ordering::Relaxed);
                 }
                 HeadEffect::Weights(weights) => self.template.node.weights = weights,
-                HeadEffect::Rested { holder, checkpoint, keep } => {
-                    self.parked.rested(holder, checkpoint, keep);
+                HeadEffect::Rested { holder, checkpoint, keep, pushes } => {
+                    self.parked.rested(holder, checkpoint, keep, &pushes);
                 }
                 HeadEffect::Note { at, note } => {
                     if let Note::Action { kind, target, reason } = &note {

@@ -4,7 +4,9 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use antdt_core::{CheckpointId, DeviceClass, Holder, Joined, LinkReport, NodeInfo, PlanVersion, StepCommit};
+use antdt_core::{
+    CheckpointId, DeviceClass, Holder, Joined, LinkReport, NodeInfo, PlanVersion, PushMark, StepCommit,
+};
 use antdt_job::limits::PARK_MAX;
 use antdt_job::{Head, HeadAnswer, HeadEvent, Registration};
 use antdt_proto::convert::{metric, required, to_ns};
@@ -26,7 +28,7 @@ pub(super) struct Parked {
     told: Arc<Mutex<Option<Told>>>,
     /// Told nothing if their step is undone.
     ready: Waiting<Option<StepCommit>>,
-    resting: Waiting<(CheckpointId, bool)>,
+    resting: Waiting<v1::RestReply>,
 }
 
 /// An answer to whoever waits to join, as the head has it and as it is sent.
@@ -63,9 +65,9 @@ impl Parked {
         }
     }
 
-    pub(super) fn rested(&self, holder: Holder, checkpoint: CheckpointId, keep: bool) {
+    pub(super) fn rested(&self, holder: Holder, checkpoint: CheckpointId, keep: bool, pushes: &[PushMark]) {
         if let Some(waiter) = lock(&self.resting).remove(&holder) {
-            let _ = waiter.send((checkpoint, keep));
+            let _ = waiter.send(v1::RestReply { keep, checkpoint: checkpoint.0, pushes: marks(pushes) });
         }
     }
 
@@ -75,6 +77,10 @@ impl Parked {
         lock(&self.ready).clear();
         lock(&self.resting).clear();
     }
+}
+
+fn marks(pushes: &[PushMark]) -> Vec<v1::PushMark> {
+    pushes.iter().copied().map(Into::into).collect()
 }
 
 fn lock<T>(shared: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -204,7 +210,7 @@ impl v1::control_server::Control for ControlService {
                 drain: reply.drain,
                 reform: reply.reform,
                 fenced: false,
-                lost: reply.lost.into_iter().map(Into::into).collect(),
+                lost: marks(&reply.lost),
                 finished: reply.finished,
                 broken_group: reply.broken_group.map_or(0, |group| group.0),
                 checkpoint: reply.checkpoint.map_or(0, |checkpoint| checkpoint.0),
@@ -246,9 +252,9 @@ impl v1::control_server::Control for ControlService {
             can_evaluate: request.can_evaluate,
         };
         match self.ask(event).await? {
-            HeadAnswer::Left { evaluate, checkpoint } => {
+            HeadAnswer::Left { evaluate, checkpoint, pushes } => {
                 let checkpoint = checkpoint.map_or(0, |checkpoint| checkpoint.0);
-                Ok(Response::new(v1::LeaveReply { evaluate, checkpoint }))
+                Ok(Response::new(v1::LeaveReply { evaluate, checkpoint, pushes: marks(&pushes) }))
             }
             _ => Err(unexpected()),
         }
@@ -273,8 +279,7 @@ impl v1::control_server::Control for ControlService {
         let holder = holder_of(request.holder)?;
         let receiver = park(&self.parked.resting, holder);
         self.ask(HeadEvent::Rest { holder, checkpoint: CheckpointId(request.checkpoint) }).await?;
-        let (checkpoint, keep) = parked(receiver).await?;
-        Ok(Response::new(v1::RestReply { keep, checkpoint: checkpoint.0 }))
+        Ok(Response::new(parked(receiver).await?))
     }
 
     async fn cut(&self, request: Request<v1::CutRequest>) -> Result<Response<v1::CutReply>, Status> {
@@ -319,6 +324,7 @@ mod tests {
                 (0..workers).map(|i| (NodeId::worker(i), 8)).collect(),
             ),
             last_commit: None,
+            pushes: Arc::default(),
             finished: false,
             rollback: RollbackId(0),
             checkpoint: None,

@@ -143,7 +143,7 @@ fn header(page: &mut String, report: &Report) {
     push(
         page,
         format_args!(
-            "</dl>\n<p class=\"balance\">{} expected = {} committed + {} quarantined + {}{} lost; {} duplicated{}</p>\n\
+            "</dl>\n<p class=\"balance\">{} expected = {} committed + {} quarantined + {}{} lost; {} duplicated</p>\n\
              </header>\n",
             grouped(samples.expected),
             grouped(samples.committed),
@@ -154,10 +154,6 @@ fn header(page: &mut String, report: &Report) {
             },
             grouped(samples.lost),
             grouped(samples.duplicated),
-            match samples.repeated_at_most {
-                0 => String::new(),
-                bound => format!("; up to {} of dead workers may be in the model twice", grouped(bound)),
-            },
         ),
     );
 }

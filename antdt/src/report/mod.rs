@@ -248,18 +248,13 @@ pub struct SampleBalance {
     /// Number of samples that were committed a second time, as an observer independent of the ledger counts
     /// them.
     pub duplicated: u64,
-    /// In asynchronous modes with servers: number of samples that a worker may have pushed right before it
-    /// died, without a commit. They were trained again, so that their update may be in the model twice. At
-    /// most one batch for each lost worker.
-    #[serde(default)]
-    pub repeated_at_most: u64,
     /// Number of samples that were given up because they could not be read.
     pub quarantined: u64,
 }
 
 impl SampleBalance {
     /// Returns the balance from the ledger's final counts and the counts of independent observers.
-    pub const fn of(counts: &Counts, ended_early: bool, duplicated: u64, repeated_at_most: u64) -> Self {
+    pub const fn of(counts: &Counts, ended_early: bool, duplicated: u64) -> Self {
         let missing = counts.total.saturating_sub(counts.acked + counts.quarantined);
         let (remaining, lost) = if ended_early { (missing, 0) } else { (0, missing) };
         Self {
@@ -268,7 +263,6 @@ impl SampleBalance {
             committed: counts.acked,
             lost,
             duplicated,
-            repeated_at_most,
             quarantined: counts.quarantined,
         }
     }

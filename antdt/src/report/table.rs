@@ -92,10 +92,6 @@ pub fn render(report: &Report) -> String {
             format_args!("checkpoint {id}, of {samples} samples, in {}{since}\n", folder.display()),
         );
     }
-    if samples.repeated_at_most > 0 {
-        let bound = samples.repeated_at_most;
-        push(&mut out, format_args!("up to {bound} samples of dead workers may be in the model twice\n"));
-    }
     if let Some(spread) = &report.model_spread
         && let Some((worker, furthest)) = spread.furthest()
     {

@@ -150,14 +150,14 @@ fn a_failed_job_reads_back_with_its_reason() {
 #[test]
 fn a_balance_is_exact_only_if_nothing_is_lost_or_repeated() {
     let counts = Counts { total: 10, acked: 8, todo: 0, doing: 0, quarantined: 2 };
-    assert!(SampleBalance::of(&counts, false, 0, 64).is_exact());
-    assert!(!SampleBalance::of(&counts, false, 1, 0).is_exact());
+    assert!(SampleBalance::of(&counts, false, 0).is_exact());
+    assert!(!SampleBalance::of(&counts, false, 1).is_exact());
     let unfinished = Counts { acked: 5, doing: 3, ..counts };
-    let ended = SampleBalance::of(&unfinished, false, 0, 0);
+    let ended = SampleBalance::of(&unfinished, false, 0);
     assert_eq!((ended.lost, ended.remaining, ended.is_exact()), (3, 0, false));
-    let interrupted = SampleBalance::of(&unfinished, true, 0, 0);
+    let interrupted = SampleBalance::of(&unfinished, true, 0);
     assert_eq!((interrupted.lost, interrupted.remaining, interrupted.is_exact()), (0, 3, true));
-    assert!(!SampleBalance::of(&unfinished, true, 1, 0).is_exact());
+    assert!(!SampleBalance::of(&unfinished, true, 1).is_exact());
 }
 
 #[test]

@@ -61,8 +61,8 @@ pub fn run(env: &NodeEnv, layout: &ParamLayout, rule: &UpdateRule) -> Result<(),
         // Waits for the next beat, or for the end of the session.
         let _ = stopped.recv_timeout(BEAT);
         let lost = agent.session().take_lost();
-        for holder in lost {
-            server.lost(holder);
+        for mark in lost {
+            server.lost(mark);
         }
         while let (Some(copy), Some(folder)) = (server.take_copy(), &folder) {
             let (folder, layout, checkpoint) = (folder.clone(), layout.clone(), copy.checkpoint);

@@ -2,7 +2,7 @@
 
 use antdt_agent::runtime::Pulse;
 use antdt_agent::{Params, TrainError, Trainer};
-use antdt_core::{CheckpointId, Metrics, SampleRange, Work};
+use antdt_core::{CheckpointId, Metrics, PushMark, SampleRange, Work};
 
 use super::error::WorkerError;
 use super::keep::ModelCopy;
@@ -14,6 +14,9 @@ const EVAL_BATCH: u64 = 256;
 
 /// A trained model that can be asked for its parameters.
 pub(super) trait Model {
+    /// Has servers apply these pushes, which count.
+    fn count(&mut self, pushes: &[PushMark]) -> Result<(), WorkerError>;
+
     /// Fills `dense`, and `values` with these rows.
     fn read(&mut self, rows: &[u64], dense: &mut [f32], values: &mut Vec<f32>) -> Result<(), WorkerError>;
 
@@ -22,6 +25,10 @@ pub(super) trait Model {
 }
 
 impl Model for Weights {
+    fn count(&mut self, _pushes: &[PushMark]) -> Result<(), WorkerError> {
+        Ok(())
+    }
+
     fn read(&mut self, rows: &[u64], dense: &mut [f32], values: &mut Vec<f32>) -> Result<(), WorkerError> {
         dense.copy_from_slice(self.dense()?);
         values.clear();
@@ -34,6 +41,10 @@ impl Model for Weights {
 }
 
 impl Model for Servers {
+    fn count(&mut self, pushes: &[PushMark]) -> Result<(), WorkerError> {
+        Self::count(self, pushes)
+    }
+
     fn read(&mut self, rows: &[u64], dense: &mut [f32], values: &mut Vec<f32>) -> Result<(), WorkerError> {
         self.pull(rows, dense, values)
     }

@@ -2,7 +2,7 @@
 
 use antdt_agent::runtime::{Agent, Copies, WrittenPart};
 use antdt_checkpoint::Folder;
-use antdt_core::{CheckpointId, ParamLayout};
+use antdt_core::{CheckpointId, ParamLayout, PushMark};
 use antdt_model::{Portion, Trained};
 
 use super::error::WorkerError;
@@ -50,13 +50,15 @@ impl<'a> Keep<'a> {
 
     /// The worker stands still between two steps: it takes the copies if the master says so, and goes on while they are written. Where
     /// servers write them, it asks before that whether the job hands its servers over, and stands still for that if it does.
+    ///
+    /// `copy` gets the pushes that servers apply before they copy their parts.
     pub(super) fn rest(
         &self,
         checkpoint: CheckpointId,
-        copy: impl FnOnce() -> Result<ModelCopy, WorkerError>,
+        copy: impl FnOnce(&[PushMark]) -> Result<ModelCopy, WorkerError>,
     ) -> Result<(), WorkerError> {
-        if self.agent.rest(checkpoint)? {
-            match self.cut(checkpoint, copy)? {
+        if let Some(pushes) = self.agent.rest(checkpoint)? {
+            match self.cut(checkpoint, || copy(&pushes))? {
                 Copied::Here(portion) => {
                     if let Some(write) = self.writer(checkpoint, portion) {
                         self.agent.write_beside(checkpoint, write);

@@ -25,7 +25,7 @@ use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
-use antdt_agent::runtime::Agent;
+use antdt_agent::runtime::{Agent, Farewell};
 use antdt_agent::{Reported, Trainer};
 #[cfg(feature = "cuda")]
 use antdt_collective::runtime::ipc;
@@ -199,8 +199,12 @@ fn finish(
 ) -> Result<(), WorkerError> {
     let Finished { end_of_data, has_model, mut meter } = finished;
     let model = model.filter(|_| has_model);
-    let (asked, checkpoint) = agent.leave(end_of_data, model.is_some())?;
+    let Farewell { pushes, checkpoint, evaluate: asked } = agent.leave(end_of_data, model.is_some())?;
     let Some(mut model) = model else { return Ok(()) };
+    if asked {
+        // Of workers that died, the servers may not have heard yet.
+        model.count(&pushes)?;
+    }
     meter.restart(agent.clock().now());
     let mut report = |phase| {
         let report = meter.finish_activity(agent.clock().now(), phase);

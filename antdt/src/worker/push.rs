@@ -7,7 +7,9 @@ use antdt_agent::{Batch, Gradient, MicroBatch, Params, TrainError};
 use antdt_collective::runtime::transport::Fabric;
 use antdt_controller::action::ActionValues;
 use antdt_core::port::ShardSource;
-use antdt_core::{CheckpointId, Iteration, Joined, MembershipVersion, RollbackId, Seed, StepCommit};
+use antdt_core::{
+    CheckpointId, Iteration, Joined, MembershipVersion, PushMark, RollbackId, Seed, StepCommit,
+};
 use antdt_job::{Call, Reply, SyncMode};
 use antdt_model::runtime::PsError;
 use antdt_model::wire::PsRefusal;
@@ -42,20 +44,19 @@ fn token(commit: &StepCommit) -> CommitToken {
 pub(super) struct Servers {
     client: PsClient,
     commit: Option<CommitToken>,
-    /// Whether all workers share steps that are committed once.
+    /// Whether all workers share steps that are committed once; otherwise each push counts on its own.
     in_step: bool,
+    /// The newest push.
+    pushed: Option<u64>,
 }
 
 /// Returns how far the model is trained of which every server has a part.
 ///
-/// Where each worker trains at its own pace, the last push of a worker that died may have reached some of the servers: the model
-/// has it as far as they do, and its samples are trained again.
-///
 /// # Errors
-/// If parts that are committed together differ.
-fn agreed(trained: &[Trained], in_step: bool) -> Result<Trained, WorkerError> {
+/// If the parts differ: each step, or push, is applied by all servers or by none.
+fn agreed(trained: &[Trained]) -> Result<Trained, WorkerError> {
     let most = trained.iter().copied().max_by_key(|one| one.samples).unwrap_or_default();
-    if in_step && trained.iter().any(|one| one.samples != most.samples) {
+    if trained.iter().any(|one| one.samples != most.samples) {
         let why = format!("the servers are not at the same step: {trained:?}");
         return Err(WorkerError::Parameters(why));
     }
@@ -63,10 +64,15 @@ fn agreed(trained: &[Trained], in_step: bool) -> Result<Trained, WorkerError> {
 }
 
 impl Servers {
+    /// Has every server apply these pushes, which count.
+    pub(super) fn count(&mut self, pushes: &[PushMark]) -> Result<(), WorkerError> {
+        if pushes.is_empty() { Ok(()) } else { Ok(self.client.count(pushes)?) }
+    }
+
     /// Has every server copy its part for a checkpoint.
     pub(super) fn copy(&mut self, checkpoint: CheckpointId) -> Result<ModelCopy, WorkerError> {
         let trained = self.client.copy(self.commit.as_ref(), checkpoint)?;
-        Ok(ModelCopy { trained: agreed(&trained, self.in_step)?, portion: None })
+        Ok(ModelCopy { trained: agreed(&trained)?, portion: None })
     }
 
     /// Pulls the dense parameters and these rows.
@@ -109,7 +115,16 @@ impl Job<'_> {
         let mut client = PsClient::connect(&addresses, self.client.clone(), &*self.fabric, &abort)?;
         // The first worker's values win; all are equal. Servers that start from a checkpoint have theirs.
         client.init_dense(initial)?;
-        Ok(Servers { client, commit: None, in_step: self.sync.capabilities().steps_in_common() })
+        // Of workers that died before, these servers may not have heard yet; nor may they have heard all that this worker pushed.
+        if !joined.pushes.is_empty() {
+            client.count(&joined.pushes)?;
+        }
+        Ok(Servers {
+            client,
+            commit: None,
+            in_step: self.sync.capabilities().steps_in_common(),
+            pushed: None,
+        })
     }
 }
 
@@ -250,12 +265,21 @@ impl Pusher<'_, '_> {
             clip(limit, samples, self.compute.layout(), [&mut self.gradient.dense, &mut self.gradient.rows]);
         }
         let Gradient { dense, rows, .. } = &self.gradient;
+        servers.pushed = Some(step);
         match servers.client.push(Iteration(step), samples, dense, &self.touched, rows) {
             // The step was committed without this worker, as the master will tell it.
             Err(PsError::Refused { refusal: PsRefusal::Stale, .. }) if is_committed_by_master => {}
             outcome => drop(outcome?),
         }
         Ok(Reply::Pushed)
+    }
+
+    /// The newest push counts: the servers are to apply it.
+    fn apply(&mut self) -> Result<Reply, WorkerError> {
+        let Some(servers) = &mut self.servers else { return Ok(Reply::Broken) };
+        let mark = PushMark { holder: self.job.agent.holder(), step: servers.pushed };
+        servers.count(&[mark])?;
+        Ok(Reply::Applied)
     }
 }
 
@@ -285,9 +309,15 @@ impl Combiner for Pusher<'_, '_> {
                 let pushed = self.push(step, samples);
                 self.unless_gone(pushed)?
             }
+            Call::Apply => {
+                let applied = self.apply();
+                self.unless_gone(applied)?
+            }
             Call::Ready { step, readiness } => match self.job.agent.ready(step, &readiness)? {
                 Some(commit) => {
-                    if let Some(servers) = self.servers.as_mut().filter(|_| commit.samples > 0) {
+                    if let Some(servers) =
+                        self.servers.as_mut().filter(|servers| servers.in_step && commit.samples > 0)
+                    {
                         servers.commit = Some(token(&commit));
                     }
                     Reply::Committed(Box::new(commit))
@@ -296,8 +326,11 @@ impl Combiner for Pusher<'_, '_> {
             },
             Call::Rest(checkpoint) => {
                 let servers = &mut self.servers;
-                let copied = self.job.keep.rest(checkpoint, || match servers {
-                    Some(servers) => servers.copy(checkpoint),
+                let copied = self.job.keep.rest(checkpoint, |pushes| match servers {
+                    Some(servers) => {
+                        servers.count(pushes)?;
+                        servers.copy(checkpoint)
+                    }
                     None => Err(PsError::Broken.into()),
                 });
                 // Whether it was taken, the master knows.
@@ -314,11 +347,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_push_that_reached_some_servers_stays_there_and_ends_no_job() {
+    fn parts_of_a_model_that_differ_are_no_model() {
         let at = |steps, samples| Trained { steps, samples };
-        let parted = [at(221, 1326), at(222, 1332)];
-        assert_eq!(agreed(&parted, false).unwrap(), at(222, 1332));
-        assert_eq!(agreed(&[at(7, 42), at(7, 42)], true).unwrap(), at(7, 42));
-        assert!(matches!(agreed(&parted, true), Err(WorkerError::Parameters(_))));
+        assert_eq!(agreed(&[at(7, 42), at(7, 42)]).unwrap(), at(7, 42));
+        assert!(matches!(agreed(&[at(221, 1326), at(222, 1332)]), Err(WorkerError::Parameters(_))));
     }
 }

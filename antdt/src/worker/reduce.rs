@@ -324,7 +324,7 @@ impl Combiner for Reducer<'_, '_> {
                 Ok(Reply::Advanced)
             }
             Call::Rest(checkpoint) => {
-                self.ring.keep.rest(checkpoint, || self.weights.copy())?;
+                self.ring.keep.rest(checkpoint, |_| self.weights.copy())?;
                 Ok(Reply::Rested)
             }
             call => Err(foreign(&call)),

@@ -1,9 +1,9 @@
-//! The master's half: workers come and go, and nothing is in flight at the master.
+//! The master's half: workers come and go, and each push counts when its worker says that all servers have it.
 
-use antdt_core::{Holder, JobTime, Standing};
+use antdt_core::{Holder, JobTime, Readiness, Standing};
 
 use crate::head::HeadCore;
-use crate::mode::shared::servers::Entrance;
+use crate::mode::shared::servers::{Entrance, counted};
 use crate::mode::{Departure, HeadHalf};
 
 #[derive(Debug, Default)]
@@ -23,6 +23,20 @@ impl HeadHalf for Head {
     fn joining(&mut self, now: JobTime, core: &mut HeadCore, holder: Holder, _standing: Standing) {
         self.entrance.comes(holder);
         self.let_in(now, core);
+    }
+
+    fn ready(
+        &mut self,
+        _now: JobTime,
+        core: &mut HeadCore,
+        holder: Holder,
+        step: u64,
+        readiness: Readiness,
+    ) -> Result<(), String> {
+        let answer = counted(step, holder, &readiness);
+        core.count_push(holder, step, readiness.acks);
+        core.tell_commit(holder, answer);
+        Ok(())
     }
 
     fn left(&mut self, now: JobTime, core: &mut HeadCore, holder: Holder, departure: Departure) {

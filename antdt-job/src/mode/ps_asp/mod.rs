@@ -1,9 +1,11 @@
 //! The sync mode `ps-asp`: parameter servers, each worker at its own pace.
 //!
-//! The servers apply each push at once, then the worker acknowledges it. No worker waits for another one; a
-//! faster worker gets more shards.
+//! A push counts when all servers have it: its worker tells the master, which settles its samples in the ledger, and then
+//! the servers, which apply it. Of a worker that dies in between, the master tells the servers whether its last push
+//! counts. So each push is in the whole model and its samples are acknowledged, or it is in no part of it. No worker
+//! waits for another one; a faster worker gets more shards.
 //!
-//! A step of a worker: `Load`, `Pull`, `Compute`, `Push`, `Exchange`.
+//! A step of a worker: `Exchange`, `Load`, `Pull`, `Compute`, `Push`, `Ready`, `Apply`.
 //!
 //! Source: our design; asynchronous parallel training as in public parameter servers.
 
@@ -27,7 +29,7 @@ fn parse(_setting: Option<&str>) -> Result<SyncMode, InvalidValue> {
     Ok(SyncMode::new(PsAsp))
 }
 
-/// The sync mode `ps-asp`: parameter servers apply each push at once. See the [module](self).
+/// The sync mode `ps-asp`: parameter servers apply each push on its own. See the [module](self).
 #[derive(Debug, Clone, Copy)]
 pub struct PsAsp;
 

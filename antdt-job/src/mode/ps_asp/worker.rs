@@ -1,4 +1,4 @@
-//! The worker's half: pull, compute, push, acknowledge.
+//! The worker's half: pull, compute, push, have the push counted and applied.
 
 use antdt_core::Joined;
 
@@ -28,7 +28,7 @@ impl WorkerHalf for Worker {
     }
 
     fn joined(&mut self, core: &mut WorkerCore, turn: &mut Turn<'_>, joined: &Joined) -> Call {
-        core.enter_with_servers(turn, joined);
+        core.enter_at_own_pace(turn, joined);
         if joined.finished { core.over(End::EndOfData { trained: true }) } else { self.begin(core, turn) }
     }
 
@@ -46,21 +46,14 @@ impl WorkerHalf for Worker {
         match self.trip.answered(core, turn, reply) {
             Next::Ask(call) => call,
             Next::Begin => self.begin(core, turn),
-            // The servers have applied it.
-            Next::Pushed => match core.commit() {
-                Some(call) => core.feed(call),
-                None => self.fed(core, turn),
-            },
-            Next::Answered(_) => core.not_an_answer(reply, &self.trip),
+            Next::Pushed => self.trip.count(core, turn, core.steps()),
+            Next::Answered(_) => self.trip.counted(core, turn),
+            Next::Applied => self.begin(core, turn),
         }
     }
 
-    /// The batch is acknowledged.
+    /// It gives nothing back and acknowledges nothing itself.
     fn fed(&mut self, core: &mut WorkerCore, turn: &mut Turn<'_>) -> Call {
-        core.report(turn, core.batch().len());
-        // The plan was in force in the step that is over.
-        core.note_plans(turn);
-        core.set_step(core.steps() + 1);
         self.begin(core, turn)
     }
 

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use antdt_controller::Clocks;
 use antdt_core::{Holder, JobTime, Readiness, Standing, StepCommit};
 
+use super::step_of;
 use crate::head::HeadCore;
-use crate::mode::shared::servers::Entrance;
+use crate::mode::shared::servers::{Entrance, counted};
 use crate::mode::{Departure, HeadHalf};
 
 #[derive(Debug)]
@@ -74,6 +75,12 @@ impl HeadHalf for Head {
         step: u64,
         readiness: Readiness,
     ) -> Result<(), String> {
+        if !readiness.acks.is_empty() {
+            let answer = counted(step, holder, &readiness);
+            core.count_push(holder, step_of(step), readiness.acks);
+            core.tell_commit(holder, answer);
+            return Ok(());
+        }
         let answer =
             self.clocks.ask(holder, step, readiness.samples > 0).map_err(|error| error.to_string())?;
         if let Some(begins) = answer {

@@ -1,7 +1,7 @@
 //! The sync mode `ps-ssp=STEPS`: parameter servers, each worker at its own pace, but none far ahead of the
 //! others.
 //!
-//! As in `ps-asp` the servers apply each push at once, then the worker acknowledges it. Before each step a worker asks the master,
+//! As in `ps-asp` each push counts on its own. Before each step a worker asks the master,
 //! which lets it begin when it is at most `STEPS` steps ahead of the slowest worker that has data. So no gradient is computed on
 //! parameters that lack more than a bounded number of the others' pushes. A worker that waits for data delays no other; one that
 //! joins starts at the clock of the slowest; a rollback sets all clocks back.
@@ -9,7 +9,7 @@
 //! A worker that waits for permission gets an answer when the master has orders for it. Otherwise a
 //! checkpoint, for which every worker pauses, would wait for workers that wait for paused ones.
 //!
-//! A step of a worker: `Load`, `Ready`, `Pull`, `Compute`, `Push`, `Exchange`.
+//! A step of a worker: `Exchange`, `Load`, `Ready`, `Pull`, `Compute`, `Push`, `Ready`, `Apply`.
 //!
 //! Source: stale synchronous parallel training (Ho et al., 2013; recalled); what joins, deaths and waits for data mean is our design.
 
@@ -28,6 +28,25 @@ pub const ENTRY: Entry = Entry {
     example: "ps-ssp=2",
     parse,
 };
+
+/// What a worker asks the master in a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Question {
+    /// Whether it may begin the step.
+    Turn,
+    /// To count its push, which all servers have.
+    Counts,
+}
+
+/// The number of a question: no answer to one of a step is taken for that to the other.
+const fn number(step: u64, question: Question) -> u64 {
+    2 * step + question as u64
+}
+
+/// The step that a question of this number is about.
+const fn step_of(number: u64) -> u64 {
+    number / 2
+}
 
 /// Largest lead: beyond, a slip of the hand is likelier than a wish.
 const STEPS_MAX: u32 = 1_000_000;

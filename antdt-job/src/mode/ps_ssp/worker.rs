@@ -1,9 +1,10 @@
-//! The worker's half: wait for its turn, pull, compute, push, acknowledge.
+//! The worker's half: wait for its turn, pull, compute, push, have the push counted and applied.
 
 use std::time::Duration;
 
 use antdt_core::{Acks, Joined};
 
+use super::{Question, number};
 use crate::mode::shared::trip::{Next, Trip};
 use crate::mode::{Turn, WorkerHalf};
 use crate::worker::{Call, End, PATIENCE_ALONE, Reply, WorkerCore};
@@ -29,7 +30,7 @@ impl Worker {
     /// Asks whether to begin the step, or says that there is no data for it.
     fn ask_for_turn(&mut self, core: &mut WorkerCore, turn: &mut Turn<'_>) -> Call {
         let plan = core.switch().applied();
-        self.trip.ready(core, turn, plan, Acks::new())
+        self.trip.ready(core, turn, number(core.steps(), Question::Turn), plan, Acks::new())
     }
 
     /// It is not this worker's turn: it has no data, or orders to look at.
@@ -48,7 +49,7 @@ impl WorkerHalf for Worker {
     }
 
     fn joined(&mut self, core: &mut WorkerCore, turn: &mut Turn<'_>, joined: &Joined) -> Call {
-        core.enter_with_servers(turn, joined);
+        core.enter_at_own_pace(turn, joined);
         if joined.finished { core.over(End::EndOfData { trained: true }) } else { self.begin(core, turn) }
     }
 
@@ -66,25 +67,22 @@ impl WorkerHalf for Worker {
         match self.trip.answered(core, turn, reply) {
             Next::Ask(call) => call,
             Next::Begin => self.begin(core, turn),
+            Next::Answered(commit) if commit.asked == number(core.steps(), Question::Counts) => {
+                self.trip.counted(core, turn)
+            }
             Next::Answered(commit) if commit.counted => {
                 self.idle = false;
                 self.trip.pull(core, turn)
             }
             Next::Answered(_) => self.passed(core, turn),
-            // The servers have applied it.
-            Next::Pushed => match core.commit() {
-                Some(call) => core.feed(call),
-                None => self.fed(core, turn),
-            },
+            // What is pushed counts before the worker's clock goes on, which is when it asks for its next step.
+            Next::Pushed => self.trip.count(core, turn, number(core.steps(), Question::Counts)),
+            Next::Applied => self.begin(core, turn),
         }
     }
 
-    /// The batch is acknowledged.
+    /// It gives nothing back and acknowledges nothing itself.
     fn fed(&mut self, core: &mut WorkerCore, turn: &mut Turn<'_>) -> Call {
-        core.report(turn, core.batch().len());
-        // The plan was in force in the step that is over.
-        core.note_plans(turn);
-        core.set_step(core.steps() + 1);
         self.begin(core, turn)
     }
 

@@ -1,11 +1,25 @@
 //! [`Entrance`]: how workers come into a job whose model lives on servers: the first ones all at once, later ones as they come.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use antdt_core::{Holder, JobTime, Joined, MembershipVersion, Plan, PlanVersion};
+use antdt_core::{Holder, JobTime, Joined, MembershipVersion, Plan, PlanVersion, Readiness, StepCommit};
 
 use crate::head::HeadCore;
+
+/// The answer to a worker at its own pace whose question of this number said that its push is on all servers: it counts.
+pub(crate) fn counted(asked: u64, holder: Holder, readiness: &Readiness) -> StepCommit {
+    StepCommit {
+        step: asked,
+        contributors: BTreeMap::from([(holder, readiness.acks.clone())]).into(),
+        samples: readiness.samples,
+        apply: None,
+        end: false,
+        asked,
+        counted: true,
+        everyone: true,
+    }
+}
 
 /// Workers that wait for the first common start.
 #[derive(Debug, Default)]

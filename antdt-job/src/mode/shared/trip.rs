@@ -18,6 +18,8 @@ enum At {
     Pushing,
     /// The master is asked.
     Readying,
+    /// The servers apply what counts.
+    Applying,
 }
 
 /// Where a worker is on its way to the servers and back.
@@ -36,6 +38,8 @@ pub(crate) enum Next<'r> {
     Pushed,
     /// The master has answered.
     Answered(&'r StepCommit),
+    /// The servers have applied what counts.
+    Applied,
 }
 
 impl Trip {
@@ -63,19 +67,43 @@ impl Trip {
         self.ask(core, At::Pulling, Call::Pull)
     }
 
-    /// Asks the master about the step, with this plan and these acknowledgements.
+    /// Asks the master about the step, under this number, with this plan and these acknowledgements.
     pub(crate) fn ready(
         &mut self,
         core: &mut WorkerCore,
         turn: &mut Turn<'_>,
+        number: u64,
         plan: PlanVersion,
         acks: Acks,
     ) -> Call {
         core.enter(turn, Part::BarrierWait);
+        self.ask_master(core, number, plan, acks)
+    }
+
+    fn ask_master(&mut self, core: &mut WorkerCore, number: u64, plan: PlanVersion, acks: Acks) -> Call {
         let (samples, end_of_data) = (core.batch().len(), core.end_of_data());
         let readiness = Readiness { samples, end_of_data, plan, acks: acks.into_vec() };
-        let step = core.steps();
-        self.ask(core, At::Readying, Call::Ready { step, readiness })
+        self.ask(core, At::Readying, Call::Ready { step: number, readiness })
+    }
+
+    /// At its own pace: asks the master, under this number, to count the push that is on all servers. The master does not keep it
+    /// waiting for others.
+    pub(crate) fn count(&mut self, core: &mut WorkerCore, turn: &mut Turn<'_>, number: u64) -> Call {
+        core.enter(turn, Part::Communicate);
+        let (plan, acks) = (core.switch().applied(), core.acks_of(core.batch()));
+        self.ask_master(core, number, plan, acks)
+    }
+
+    /// The push counts, and its samples are acknowledged: the servers are to apply it.
+    pub(crate) fn counted(&mut self, core: &mut WorkerCore, turn: &mut Turn<'_>) -> Call {
+        core.settled();
+        core.report(turn, core.batch().len());
+        // The plan was in force in the step that is over.
+        core.note_plans(turn);
+        core.set_step(core.steps() + 1);
+        core.forget_batch();
+        core.enter(turn, Part::Communicate);
+        self.ask(core, At::Applying, Call::Apply)
     }
 
     pub(crate) fn answered<'r>(
@@ -101,7 +129,8 @@ impl Trip {
             }
             (At::Pushing, Reply::Pushed) => return Next::Pushed,
             (At::Readying, Reply::Committed(commit)) => return Next::Answered(commit),
-            (At::Pulling | At::Pushing | At::Readying, Reply::Broken) => core.join_again(turn),
+            (At::Applying, Reply::Applied) => return Next::Applied,
+            (At::Pulling | At::Pushing | At::Readying | At::Applying, Reply::Broken) => core.join_again(turn),
             (at, reply) => core.not_an_answer(reply, &at),
         })
     }

@@ -239,6 +239,7 @@ impl Outside {
             next_step: self.next_step + u64::from(commit_prepared),
             plan: self.plan.clone(),
             last_commit: None,
+            pushes: Arc::default(),
             rollback: RollbackId(0),
             checkpoint: None,
             servers: [].into(),
@@ -311,7 +312,8 @@ impl Outside {
             self.advanced.clear();
         }
         let in_model = match (reply, self.sync) {
-            (Reply::Applied, _) | (Reply::Pushed, "ps-asp") => true,
+            (Reply::Applied, "ps-asp") => false,
+            (Reply::Applied, _) => true,
             // Only which gradients the step begins with.
             (Reply::Committed(_), sync) if sync.starts_with("allreduce") => false,
             (Reply::Committed(commit), _) => commit.contributors.contains_key(&me()),

@@ -43,7 +43,7 @@ impl Worker {
 
     fn ready(&mut self, core: &mut WorkerCore, turn: &mut Turn<'_>) -> Call {
         let (plan, acks) = (core.switch().ready(), core.batch().acks());
-        self.trip.ready(core, turn, plan, acks)
+        self.trip.ready(core, turn, core.steps(), plan, acks)
     }
 
     /// The master committed the step, and acknowledged the samples that are in it.
@@ -106,6 +106,7 @@ impl WorkerHalf for Worker {
             Next::Begin => self.begin(core, turn),
             Next::Pushed => self.ready(core, turn),
             Next::Answered(commit) => self.committed(core, turn, commit),
+            Next::Applied => core.not_an_answer(reply, &self.trip),
         }
     }
 
