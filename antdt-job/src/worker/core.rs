@@ -450,12 +450,17 @@ impl WorkerCore {
     /// In a mode with servers: continues at the step and with the plan that the master's answer names.
     pub fn enter_with_servers(&mut self, turn: &mut Turn<'_>, joined: &Joined) {
         self.step = joined.next_step;
-        self.enter_at_own_pace(turn, joined);
+        self.enter_servers(turn, joined);
     }
 
     /// In a mode with servers without common steps: continues with the plan that the master's answer names. The worker numbers its
-    /// own steps, and each number stands for one push of its life.
+    /// own steps, and each number stands for one push of its life: one that it gave up is never taken for the next.
     pub fn enter_at_own_pace(&mut self, turn: &mut Turn<'_>, joined: &Joined) {
+        self.step += u64::from(self.told.0 > 0);
+        self.enter_servers(turn, joined);
+    }
+
+    fn enter_servers(&mut self, turn: &mut Turn<'_>, joined: &Joined) {
         turn.session.regrouped();
         self.told = joined.membership;
         self.switch.offer(joined.plan.clone());

@@ -115,7 +115,7 @@ pub enum InitOutcome {
 pub enum PushOutcome {
     /// The push is kept until its step is committed, or until the server learns that it counts.
     Buffered,
-    /// The server applied this push before; nothing changed.
+    /// The server applied this push before, or has a later one of the same worker; nothing changed.
     Duplicate,
 }
 
@@ -381,7 +381,8 @@ impl Partition {
 
     /// Buffers a worker's gradient for a step, until the step is [committed](Self::commit) or, in asynchronous training,
     /// the push [counts](Self::count). A second push of the same worker for the same step replaces the first, because the
-    /// worker has repeated the step.
+    /// worker has repeated the step; in asynchronous training a push replaces all earlier ones of its worker that do not
+    /// count, and each has a number of its own.
     ///
     /// # Errors
     /// If the incarnation is fenced, the step was committed, or the gradient does not fit this server.
@@ -407,9 +408,18 @@ impl Partition {
         if self.applied.get(&holder).is_some_and(|newest| step <= *newest) {
             return Ok(PushOutcome::Duplicate);
         }
-        let pending = self.pending.keys().filter(|(s, h)| *h == holder && *s != step).count();
-        if pending >= Self::PENDING_MAX {
-            return Err(PushError::TooManyPending { holder, pending });
+        let mut others = self.pending.keys().filter(|(s, h)| *h == holder && *s != step).map(|(s, _)| *s);
+        if self.staleness == Staleness::Synchronous {
+            let pending = others.count();
+            if pending >= Self::PENDING_MAX {
+                return Err(PushError::TooManyPending { holder, pending });
+            }
+        } else if others.any(|other| other > step) {
+            // A copy that comes late, over a connection that its worker has given up.
+            return Ok(PushOutcome::Duplicate);
+        } else {
+            // The worker has given up what it pushed before: all that counts was applied before it pushed again.
+            self.pending.retain(|(_, other), _| *other != holder);
         }
         self.pending.insert((step, holder), push);
         self.live.insert(holder.node, holder.incarnation);

@@ -297,8 +297,10 @@ fn an_asynchronous_push_changes_the_model_when_it_counts_and_once() {
     assert_eq!(partition.commit(&commit(0, &[], 0)), Err(CommitError::NotSynchronous));
     // A batch that was given up after its push is replaced by the one that is pushed in its place.
     assert_eq!(partition.push(holder(0, 1), Iteration(0), push(1.0, 2)), Ok(PushOutcome::Buffered));
+    assert_eq!(partition.push(holder(0, 1), Iteration(2), push(1.0, 3)), Ok(PushOutcome::Buffered));
+    assert_eq!(partition.push(holder(0, 1), Iteration(1), push(1.0, 2)), Ok(PushOutcome::Duplicate), "late");
     partition.count(mark(holder(0, 1), 7));
-    assert_eq!(partition.trained(), Trained { steps: 2, samples: 6 });
+    assert_eq!(partition.trained(), Trained { steps: 2, samples: 7 });
     // In training in step nothing counts on its own.
     let mut in_step = self::partition(Staleness::Synchronous);
     in_step.push(holder(0, 0), Iteration(0), push(1.0, 4)).unwrap();
@@ -468,8 +470,9 @@ proptest! {
                 // One that lives tells all of them before it goes on.
                 let told = if dies { told } else { SERVERS };
                 servers[..told].iter_mut().for_each(|server| server.count(mark(holder, step)));
-                steps[worker as usize] += 1;
             }
+            // Each attempt has a number of its own.
+            steps[worker as usize] += 1;
             if dies {
                 dead.push(holder);
                 (lives[worker as usize], steps[worker as usize]) = (holder.incarnation.0 + 1, 0);
