@@ -147,6 +147,8 @@ pub(super) struct Scale {
     pub(super) deposed: u32,
     /// Jobs of each of two modes whose number of servers is changed.
     pub(super) handed_over: u32,
+    /// Jobs in which a slow server gets a smaller share.
+    pub(super) repartitions: u32,
     /// Most workers of the job that is scaled.
     pub(super) workers: u32,
     /// Simulated jobs of which all processes end at a random event.
@@ -174,6 +176,7 @@ impl Scale {
         elected: 0,
         deposed: 0,
         handed_over: 1,
+        repartitions: 0,
         workers: 8,
         points: 200,
         crashes: 0,
@@ -194,6 +197,7 @@ impl Scale {
         elected: 3,
         deposed: 2,
         handed_over: 3,
+        repartitions: 3,
         workers: 16,
         points: 1000,
         crashes: 6,
@@ -215,6 +219,7 @@ impl Scale {
         elected: 50,
         deposed: 10,
         handed_over: 10,
+        repartitions: 10,
         crashes: 50,
         soaked: &["ps-bsp", "allreduce"],
         soak: Soak::FULL,
@@ -245,7 +250,7 @@ impl Scale {
         for mode in ["ps-bsp", "ps-asp"] {
             add(What::ScaleServers(mode.to_owned()), self.handed_over);
         }
-        add(What::Repartition, self.others);
+        add(What::Repartition, self.repartitions);
         add(What::AllWorkers, self.others);
         for mode in ["ps-bsp", "allreduce"] {
             add(What::Master(mode.to_owned()), self.masters);

@@ -386,6 +386,12 @@ impl CommittedOnce {
                 }
                 Ok(())
             }
+            // What servers have, a worker says right after they have said so.
+            Call::Ready { readiness, .. }
+                if self.mode.needs_servers() && !readiness.acks.is_empty() && *reply != Reply::Pushed =>
+            {
+                Err(format!("{holder} says that servers have a push, which they did not answer"))
+            }
             // Of a push that counts the master says when.
             Call::Apply if self.mode.forms_groups() => self.applied(holder),
             Call::Enter(joined) => self.entered(holder, joined),
@@ -815,6 +821,12 @@ mod tests {
         let mut history = new();
         history.effect(&settle).lost(holder(0)).granted(holder(1), 1, &[grant(2, 0, 0)]);
         history.fails("the model has 4 of it");
+        let call = Call::Ready {
+            step: 7,
+            readiness: Readiness { samples: 4, end_of_data: false, plan: PlanVersion(1), acks },
+        };
+        new().worker(holder(0), &Reply::Pushed, &call).holds();
+        new().worker(holder(0), &Reply::Loaded, &call).fails("which they did not answer");
         let other = HeadEffect::Settle(Contribution { holder: holder(0), acks: vec![ack(1, 5)].into() });
         new().effect(&other).fails("which it did not say");
     }
