@@ -20,7 +20,7 @@ use antdt_job::{Call, Reply, SyncMode};
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Defect {
     None,
-    /// It says that somebody else acknowledges.
+    /// The mode names another moment at which samples count than the one at which its workers or the master acknowledge them.
     OtherAcks,
     /// A worker acknowledges its batch as soon as it has read it.
     EarlyAck,

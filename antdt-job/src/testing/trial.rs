@@ -1054,12 +1054,9 @@ impl<'a> Trial<'a> {
             Call::Combine { .. } | Call::Agree(_) => c.forms_groups() && c.steps_in_common(),
             Call::Apply => c.forms_groups() || !c.steps_in_common(),
             Call::Pull | Call::Push { .. } => c.needs_servers(),
-            Call::Ready { .. } | Call::ReadyBeside { .. } if c.late_workers_stay() => true,
-            Call::Ready { .. } | Call::ReadyBeside { .. } => match c.barrier {
-                Barrier::All | Barrier::AllBut(_) | Barrier::Peers | Barrier::Within(_) | Barrier::Nobody => {
-                    c.acks == AckPoint::Commit
-                }
-            },
+            Call::Ready { .. } | Call::ReadyBeside { .. } => {
+                c.late_workers_stay() || c.acks == AckPoint::Commit
+            }
             Call::ComputeBeside | Call::Finish => c.averages_models() || c.late_workers_stay(),
             Call::Advance | Call::Revert => c.averages_models(),
             // What the master commits, it acknowledges too.
@@ -1365,7 +1362,6 @@ impl<'a> Trial<'a> {
         Ok(())
     }
 
-    /// A worker applies what was combined last.
     /// The servers apply what counts of these lives.
     fn count(&mut self, pushes: &[PushMark]) -> Result<(), Breach> {
         for mark in pushes {
@@ -1376,6 +1372,7 @@ impl<'a> Trial<'a> {
         Ok(())
     }
 
+    /// A worker applies what was combined last.
     fn apply(&mut self, holder: Holder) -> Result<(), Breach> {
         let Some(life) = self.lives.get_mut(&holder) else { return Ok(()) };
         let replaced = std::mem::take(&mut life.advanced);

@@ -236,8 +236,8 @@ impl PsClient {
         self.rate_share = share;
     }
 
-    /// Sends gradient sums over `samples`, which change nothing until they are committed or [count](Self::count): `dense` is `[dense_len]`; `rows` ascend, each once; `values` is
-    /// `[rows, dim]`. Returns once every server has it. The outcome is `Duplicate` only if it was one on all
+    /// Sends gradient sums over `samples`, which change nothing until they are committed or [count](Self::count):
+    /// `dense` is `[dense_len]`; `rows` ascend, each once; `values` is `[rows, dim]`. Returns once every server has it. The outcome is `Duplicate` only if it was one on all
     /// servers.
     ///
     /// # Errors

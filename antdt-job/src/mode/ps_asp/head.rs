@@ -3,7 +3,7 @@
 use antdt_core::{Holder, JobTime, Readiness, Standing};
 
 use crate::head::HeadCore;
-use crate::mode::shared::servers::{Entrance, counted};
+use crate::mode::shared::servers::{Entrance, count_push};
 use crate::mode::{Departure, HeadHalf};
 
 #[derive(Debug, Default)]
@@ -33,9 +33,7 @@ impl HeadHalf for Head {
         step: u64,
         readiness: Readiness,
     ) -> Result<(), String> {
-        let answer = counted(step, holder, &readiness);
-        core.count_push(holder, step, readiness.acks);
-        core.tell_commit(holder, answer);
+        count_push(core, holder, (step, step), readiness);
         Ok(())
     }
 

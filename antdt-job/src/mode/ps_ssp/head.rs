@@ -7,7 +7,7 @@ use antdt_core::{Holder, JobTime, Readiness, Standing, StepCommit};
 
 use super::step_of;
 use crate::head::HeadCore;
-use crate::mode::shared::servers::{Entrance, counted};
+use crate::mode::shared::servers::{Entrance, count_push};
 use crate::mode::{Departure, HeadHalf};
 
 #[derive(Debug)]
@@ -76,9 +76,7 @@ impl HeadHalf for Head {
         readiness: Readiness,
     ) -> Result<(), String> {
         if !readiness.acks.is_empty() {
-            let answer = counted(step, holder, &readiness);
-            core.count_push(holder, step_of(step), readiness.acks);
-            core.tell_commit(holder, answer);
+            count_push(core, holder, (step, step_of(step)), readiness);
             return Ok(());
         }
         let answer =

@@ -7,9 +7,14 @@ use antdt_core::{Holder, JobTime, Joined, MembershipVersion, Plan, PlanVersion, 
 
 use crate::head::HeadCore;
 
-/// The answer to a worker at its own pace whose question of this number said that its push is on all servers: it counts.
-pub(crate) fn counted(asked: u64, holder: Holder, readiness: &Readiness) -> StepCommit {
-    StepCommit {
+/// A worker at its own pace says, with the question of this number, that its push of a step is on all servers: it counts.
+pub(crate) fn count_push(
+    core: &mut HeadCore,
+    holder: Holder,
+    (asked, step): (u64, u64),
+    readiness: Readiness,
+) {
+    let answer = StepCommit {
         step: asked,
         contributors: BTreeMap::from([(holder, readiness.acks.clone())]).into(),
         samples: readiness.samples,
@@ -18,7 +23,9 @@ pub(crate) fn counted(asked: u64, holder: Holder, readiness: &Readiness) -> Step
         asked,
         counted: true,
         everyone: true,
-    }
+    };
+    core.count_push(holder, step, readiness.acks);
+    core.tell_commit(holder, answer);
 }
 
 /// Workers that wait for the first common start.
