@@ -894,9 +894,16 @@ impl Head {
         if let Some(took) = checkpoints.writes_for(now, checkpoint).filter(|_| is_kept) {
             self.core.checkpoint_time = Some(took);
         }
-        let (kind, text) = match &outcome {
-            Ok(place) => ("checkpoint", format!("checkpoint {checkpoint} is complete: {place}")),
-            Err(why) => (Note::NO_CHECKPOINT, format!("checkpoint {checkpoint} was not written: {why}")),
+        let overtaken = checkpoints.overtaken(checkpoint);
+        let (kind, text) = match (&outcome, overtaken) {
+            (Ok(place), _) => ("checkpoint", format!("checkpoint {checkpoint} is complete: {place}")),
+            (Err(_), Some(newer)) => (
+                "checkpoint",
+                format!("checkpoint {checkpoint} is given up: {newer}, which is newer, is complete"),
+            ),
+            (Err(why), None) => {
+                (Note::NO_CHECKPOINT, format!("checkpoint {checkpoint} was not written: {why}"))
+            }
         };
         self.core.event(now, None, kind, text);
         match &outcome {

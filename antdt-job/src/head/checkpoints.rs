@@ -160,13 +160,24 @@ pub(super) struct Checkpoints {
     attempt: Option<Attempt>,
     /// The one that ends the job, and when it is given up.
     last_of_all: Option<(CheckpointId, JobTime)>,
+    /// The newest one that is complete.
+    newest: Option<CheckpointId>,
 }
 
 impl Checkpoints {
     pub(super) const fn new(schedule: CheckpointSchedule) -> Self {
         let next = schedule.first;
         let last = (JobTime::ZERO, 0, 0);
-        Self { schedule, next, last, not_before: JobTime::ZERO, steps: 0, attempt: None, last_of_all: None }
+        Self {
+            schedule,
+            next,
+            last,
+            not_before: JobTime::ZERO,
+            steps: 0,
+            attempt: None,
+            last_of_all: None,
+            newest: None,
+        }
     }
 
     /// A worker reported this step.
@@ -351,6 +362,9 @@ impl Checkpoints {
     /// stand still for it, which go on.
     pub(super) fn ended(&mut self, now: JobTime, id: CheckpointId, kept: bool) -> Vec<Rested> {
         self.last_of_all.take_if(|(last, _)| *last == id);
+        if kept {
+            self.newest = self.newest.max(Some(id));
+        }
         let Some(attempt) = self.attempt.take_if(|attempt| attempt.id == id) else { return Vec::new() };
         if !kept {
             self.not_before = now + RETRY_PAUSE;
@@ -404,6 +418,11 @@ impl Checkpoints {
         self.next = CheckpointId(id.0 + 1);
         self.last_of_all = Some((id, now + CUT_LIMIT + WRITE_LIMIT));
         id
+    }
+
+    /// A complete checkpoint that is newer than this one, whose parts may have been removed for that reason.
+    pub(super) fn overtaken(&self, id: CheckpointId) -> Option<CheckpointId> {
+        self.newest.filter(|newest| *newest > id)
     }
 
     /// The checkpoint that ends the job, while it is awaited.

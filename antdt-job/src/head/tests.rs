@@ -1756,6 +1756,22 @@ fn copied(world: &mut World) -> CheckpointId {
 }
 
 #[test]
+fn a_checkpoint_that_a_newer_one_overtakes_is_no_failure() {
+    let mut world = that_hands_over("ps-bsp", 2, 2);
+    world.tell(HeadEvent::Checkpoint(None));
+    let older = copied(&mut world);
+    let newer = world.head.checkpoints.as_mut().unwrap().take_last(world.now);
+    assert!(newer > older);
+    world.notes.clear();
+    world.tell(HeadEvent::Kept { checkpoint: newer, outcome: Ok("here".to_owned()) });
+    world.tell(HeadEvent::Kept { checkpoint: older, outcome: Err("the file is missing".to_owned()) });
+    let failed = |note: &Note| matches!(note, Note::Event { kind: Note::NO_CHECKPOINT, .. });
+    assert!(!world.notes.iter().any(failed), "{:?}", world.notes);
+    let said = |note: &Note| matches!(note, Note::Event { text, .. } if text == "checkpoint 1 is given up: 2, which is newer, is complete");
+    assert!(world.notes.iter().any(said), "{:?}", world.notes);
+}
+
+#[test]
 fn servers_hand_over_to_more_of_them_and_to_fewer_and_no_step_is_committed_after_the_copies() {
     // One step waits for all workers, the other one for one of them.
     for sync in ["ps-bsp", "ps-backup=1"] {

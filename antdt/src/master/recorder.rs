@@ -118,9 +118,11 @@ impl Recorder {
         true
     }
 
-    /// A checkpoint is complete.
+    /// A checkpoint is complete; it may have been overtaken by a newer one.
     pub(super) fn kept(&mut self, checkpoint: CheckpointEntry) {
-        (self.checkpoint, self.not_kept) = (Some(checkpoint), None);
+        if self.checkpoint.as_ref().is_none_or(|newest| newest.id < checkpoint.id) {
+            (self.checkpoint, self.not_kept) = (Some(checkpoint), None);
+        }
     }
 
     /// Whether the newest checkpoint has the model with all of these samples.
@@ -329,6 +331,15 @@ mod tests {
         event(&mut recorder, Note::NO_CHECKPOINT, "checkpoint 3 was given up");
         assert!(recorder.ended(Ok(()), 90).unwrap_err().ends_with("and go on with --resume /c"));
         assert_eq!(recorder.ended(Ok(()), 60), Ok(()), "the model is in the one before");
+    }
+
+    #[test]
+    fn a_checkpoint_that_ends_after_a_newer_one_is_not_the_newest() {
+        let mut recorder = Recorder::new(SyncMode::default().capabilities(), 1);
+        let of = |id, samples| CheckpointEntry { id, samples, folder: "/c".into() };
+        recorder.kept(of(3, 90));
+        recorder.kept(of(2, 60));
+        assert!(recorder.keeps(90));
     }
 
     #[test]
