@@ -1,37 +1,27 @@
 //! The transports of this crate keep I1 to I14.
 
+use antdt_collective::runtime::testing::named_members;
+
 mod memory {
     antdt_collective::transport_conforms!(antdt_collective::runtime::testing::mem_members);
 }
 
+// By name, as programs get them.
 mod tcp {
-    antdt_collective::transport_conforms!(antdt_collective::runtime::testing::tcp_members);
+    antdt_collective::transport_conforms!(|world| super::named_members("tcp", world));
 }
 
 mod shared_memory {
-    antdt_collective::transport_conforms!(antdt_collective::runtime::testing::shm_members);
+    antdt_collective::transport_conforms!(|world| super::named_members("shm", world));
 }
 
-// The two before in one group.
+// The one that chooses for each pair of members, on one host; `two_hosts` has both of what it chooses from.
+mod auto {
+    antdt_collective::transport_conforms!(|world| super::named_members("auto", world), one case in 4);
+}
+
 mod two_hosts {
     antdt_collective::transport_conforms!(antdt_collective::runtime::testing::mixed_members, one case in 2);
-}
-
-// As programs get them by name: what was tested above, behind one object-safe layer.
-mod registered {
-    use antdt_collective::runtime::testing::named_members;
-
-    mod auto {
-        antdt_collective::transport_conforms!(|world| super::named_members("auto", world), one case in 4);
-    }
-
-    mod tcp {
-        antdt_collective::transport_conforms!(|world| super::named_members("tcp", world), one case in 4);
-    }
-
-    mod shm {
-        antdt_collective::transport_conforms!(|world| super::named_members("shm", world), one case in 4);
-    }
 }
 
 // Over an emulated network of two members to a host: what another wait before each message could break.

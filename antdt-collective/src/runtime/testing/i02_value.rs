@@ -1,9 +1,8 @@
 //! I2: a reduction is as exact as its type allows.
 
 use super::case::{Case, Number, cases, for_each, in_order, numbers, with_element};
-use super::members::{Make, PATIENT, on_all};
+use super::members::{AnyTransport, Make, PATIENT, on_all};
 use crate::op::ReduceOp;
-use crate::runtime::transport::Transport;
 use crate::schedule::Choice;
 
 /// Checks invariant I2: sums and products differ from the `f64` result by at most the rounding errors of one
@@ -12,8 +11,8 @@ use crate::schedule::Choice;
 ///
 /// # Panics
 /// If the invariant is broken.
-pub fn i02_value<T: Transport>(make: &impl Make<T>) {
-    for_each(64, &cases(), |case| with_element!(case.element, E => within_bounds::<T, E>(make, &case)));
+pub fn i02_value(make: &Make<'_>) {
+    for_each(64, &cases(), |case| with_element!(case.element, E => within_bounds::<E>(make, &case)));
     for world in 1..=8 {
         spreads(make(world).0);
     }
@@ -30,7 +29,7 @@ pub fn i02_value<T: Transport>(make: &impl Make<T>) {
     }
 }
 
-fn within_bounds<T: Transport, E: Number>(make: &impl Make<T>, case: &Case) {
+fn within_bounds<E: Number>(make: &Make<'_>, case: &Case) {
     let results = on_all(make(case.world).0, PATIENT, |me, communicator| {
         Choice::ALL.map(|choice| {
             let mut data = numbers::<E>(case, me.0);
@@ -65,7 +64,7 @@ fn within_bounds<T: Transport, E: Number>(make: &impl Make<T>, case: &Case) {
 }
 
 // A number that is none, and an infinity, at one member.
-fn spreads<T: Transport>(transports: Vec<T>) {
+fn spreads(transports: Vec<AnyTransport>) {
     let world = transports.len();
     on_all(transports, PATIENT, |me, communicator| {
         for choice in Choice::ALL {

@@ -4,7 +4,6 @@ use super::case::{Case, Network, Number, by_schedule, bytes, cases, for_each, nu
 use super::members::{Make, PATIENT, on_all};
 use crate::element::ElementType;
 use crate::op::ReduceOp;
-use crate::runtime::transport::Transport;
 use crate::schedule::Choice;
 
 /// Checks invariant I3: every algorithm gives the very bits that its schedules give in memory, twice in a
@@ -12,16 +11,16 @@ use crate::schedule::Choice;
 ///
 /// # Panics
 /// If the invariant is broken.
-pub fn i03_determinism<T: Transport>(make: &impl Make<T>) {
-    for_each(64, &cases(), |case| with_element!(case.element, E => determined::<T, E>(make, &case)));
+pub fn i03_determinism(make: &Make<'_>) {
+    for_each(64, &cases(), |case| with_element!(case.element, E => determined::<E>(make, &case)));
     // Messages of many pieces, the last of which is shorter.
     for world in [2, 3, 5] {
         let (element, op) = (ElementType::F32, ReduceOp::Sum);
-        determined::<T, f32>(make, &Case { world, len: 300_001, element, op, seed: 3 });
+        determined::<f32>(make, &Case { world, len: 300_001, element, op, seed: 3 });
     }
 }
 
-fn determined<T: Transport, E: Number>(make: &impl Make<T>, case: &Case) {
+fn determined<E: Number>(make: &Make<'_>, case: &Case) {
     let transports = make(case.world).0;
     let network = Network::of(&transports[0]);
     let expected = Choice::ALL.map(|choice| by_schedule::<E>(choice, &network, case, numbers));

@@ -3,7 +3,6 @@
 use super::case::{bits, bytes, cases, for_each, numbers, with_element};
 use super::members::{Make, PATIENT, on_all_with};
 use crate::element::Element;
-use crate::runtime::transport::Transport;
 use crate::runtime::{Communicator, CommunicatorConfig};
 use crate::schedule::Choice;
 
@@ -16,7 +15,7 @@ const GUARD: usize = 37;
 ///
 /// # Panics
 /// If the invariant is broken.
-pub fn i04_isolation<T: Transport>(make: &impl Make<T>) {
+pub fn i04_isolation(make: &Make<'_>) {
     for_each(64, &cases(), |case| {
         let algorithm = Choice::ALL[case.seed as usize % Choice::ALL.len()];
         let config = CommunicatorConfig { timeout: PATIENT, algorithm, ..CommunicatorConfig::default() };

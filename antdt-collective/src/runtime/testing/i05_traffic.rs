@@ -5,10 +5,9 @@ use std::sync::Arc;
 use antdt_core::Rank;
 
 use super::count::{CountTransport, Traffic};
-use super::members::{Make, PATIENT, on_all};
+use super::members::{AnyTransport, Make, PATIENT, on_all};
 use crate::compress::{Compression, TopK};
 use crate::op::ReduceOp;
-use crate::runtime::transport::Transport;
 use crate::runtime::{Communicator, Compressor, ScheduledCommunicator};
 use crate::schedule::{Choice, Hierarchical, direct::SEGMENT_LEN, split_even};
 
@@ -22,7 +21,7 @@ const SIZE: u64 = size_of::<f32>() as u64;
 ///
 /// # Panics
 /// If the invariant is broken.
-pub fn i05_traffic<T: Transport>(make: &impl Make<T>) {
+pub fn i05_traffic(make: &Make<'_>) {
     for world in 1..=8_u32 {
         let n = world as usize;
         for len in [0, 1, n - 1, n, n + 1, 2 * n + 1, 1021] {
@@ -96,7 +95,7 @@ fn direct(world: u32, len: usize, traffic: &[Arc<Traffic>]) {
 }
 
 // `S·log2 n` each by doubling, and `S` more for what is folded into a partner; `S·(n-1)` by gathering.
-fn whole_buffers<T: Transport>(make: &impl Make<T>, world: u32, len: usize) {
+fn whole_buffers(make: &Make<'_>, world: u32, len: usize) {
     let whole = len as u64 * SIZE;
     for (rank, traffic) in (0..).zip(sent(make, Choice::RecursiveDoubling, world, len)) {
         let times = u64::from(world.ilog2());
@@ -120,7 +119,7 @@ fn whole_buffers<T: Transport>(make: &impl Make<T>, world: u32, len: usize) {
 }
 
 // `2(p-1)/p·S` each in `2 log2 p` rounds, for the largest power of two `p`, and `S` for what is folded into a partner.
-fn halving_doubling<T: Transport>(make: &impl Make<T>, world: u32) {
+fn halving_doubling(make: &Make<'_>, world: u32) {
     let levels = u64::from(world.ilog2());
     let core = 1_u64 << levels;
     let whole = 24 * core * SIZE;
@@ -148,7 +147,7 @@ fn double_tree(world: u32, len: usize, traffic: &[Arc<Traffic>]) {
 }
 
 // `2(N-1)/N·S` across every host's link, spread evenly over its members, and `2(L-1)/L·S` inside a host of `L`.
-fn hosts_first<T: Transport>(make: &impl Make<T>, hosts: &[u32]) {
+fn hosts_first(make: &Make<'_>, hosts: &[u32]) {
     let world = hosts.len() as u32;
     // Divisible by every number of hosts and of members above.
     let len = 12 * 18;
@@ -171,7 +170,7 @@ fn hosts_first<T: Transport>(make: &impl Make<T>, hosts: &[u32]) {
 }
 
 // Half of what [`direct`] sends for `bf16`, `8k(n-1)` for the largest `k`; with a header and a few lengths to each.
-fn compressed<T: Transport>(make: &impl Make<T>, world: u32) {
+fn compressed(make: &Make<'_>, world: u32) {
     let (n, len) = (u64::from(world), 3000 * world as usize);
     let share = TopK::new(0.01).expect("a share");
     let largest = 8 * (len as u64 / 100) * (n - 1);
@@ -193,7 +192,7 @@ fn compressed<T: Transport>(make: &impl Make<T>, world: u32) {
 }
 
 // `(n-1)/n·S` each: every chunk but one, once.
-fn reduce_scatter<T: Transport>(make: &impl Make<T>, world: u32) {
+fn reduce_scatter(make: &Make<'_>, world: u32) {
     for unit in [30, 20_000] {
         let len = unit * world as usize;
         let traffic = counted(make, world, |_, communicator| {
@@ -223,17 +222,17 @@ fn fold(world: u32, rank: u32) -> Fold {
     }
 }
 
-fn sent<T: Transport>(make: &impl Make<T>, choice: Choice, world: u32, len: usize) -> Vec<Arc<Traffic>> {
+fn sent(make: &Make<'_>, choice: Choice, world: u32, len: usize) -> Vec<Arc<Traffic>> {
     counted(make, world, |_, communicator| {
         let mut data = vec![1.0_f32; len];
         communicator.all_reduce_by(choice, &mut data, ReduceOp::Sum).expect("all members reduce");
     })
 }
 
-fn counted<T: Transport>(
-    make: &impl Make<T>,
+fn counted(
+    make: &Make<'_>,
     world: u32,
-    work: impl Fn(Rank, &mut ScheduledCommunicator<CountTransport<T>>) + Sync,
+    work: impl Fn(Rank, &mut ScheduledCommunicator<CountTransport<AnyTransport>>) + Sync,
 ) -> Vec<Arc<Traffic>> {
     let (transports, traffic): (Vec<_>, Vec<_>) = make(world).0.into_iter().map(CountTransport::new).unzip();
     on_all(transports, PATIENT, work);

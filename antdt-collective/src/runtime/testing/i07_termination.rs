@@ -2,11 +2,10 @@
 
 use super::fault::{Fault, REASON};
 use super::i08_atomicity::{CallResult, Story, stories, tell, tell_all};
-use super::members::{LONGER, Make, Members, PATIENT, holder, on_all};
+use super::members::{AnyTransport, LONGER, Make, Members, PATIENT, holder, on_all};
 use super::watchdog::Watchdog;
 use crate::error::CollectiveError;
 use crate::runtime::Communicator;
-use crate::runtime::transport::Transport;
 
 /// Checks invariant I7: when a member dies, falls silent or aborts before any of its rounds, in any
 /// collective, under any algorithm, all others fail, soon after the deadline at the latest, and their errors
@@ -14,7 +13,7 @@ use crate::runtime::transport::Transport;
 ///
 /// # Panics
 /// If the invariant is broken.
-pub fn i07_termination<T: Transport>(make: &impl Make<T>) {
+pub fn i07_termination(make: &Make<'_>) {
     let _watchdog = Watchdog::over("I7");
     tell_all(&stories(make), |story| ends(story, make));
     for world in 2..=5 {
@@ -24,7 +23,7 @@ pub fn i07_termination<T: Transport>(make: &impl Make<T>) {
 
 // The first member never comes: all wait for it until the second one's handle is used. The first one's own next call is
 // refused as well.
-fn aborts<T: Transport>((transports, aborts): Members<T>) {
+fn aborts((transports, aborts): Members<AnyTransport>) {
     let results = on_all(transports, PATIENT, |me, communicator| {
         if me.0 == 0 {
             aborts[1].abort("enough");
@@ -37,7 +36,7 @@ fn aborts<T: Transport>((transports, aborts): Members<T>) {
     }
 }
 
-fn ends<T: Transport>(story: &Story, make: &impl Make<T>) {
+fn ends(story: &Story, make: &Make<'_>) {
     if story.fault != Fault::FallsSilent {
         return judge(story, &tell(story, make(story.world).0, PATIENT));
     }

@@ -9,12 +9,11 @@ use super::call::{Call, operand, total};
 use super::case::thinned;
 use super::count::CountTransport;
 use super::fault::{Fault, FaultTransport};
-use super::members::{Make, PATIENT, SHORT, at_once, on_all, some_at_once};
+use super::members::{AnyTransport, Make, PATIENT, SHORT, at_once, on_all, some_at_once};
 use super::watchdog::Watchdog;
 use crate::error::CollectiveError;
 use crate::outcome::Resolution;
 use crate::runtime::communicator::HOSTS_MIN_BYTES;
-use crate::runtime::transport::Transport;
 use crate::runtime::{CommunicatorConfig, ScheduledCommunicator};
 use crate::schedule::Choice;
 
@@ -76,7 +75,7 @@ const FIXED: [Choice; 6] = [
 
 /// A fault before each round of each algorithm and of each other collective, at the first and the last member; on a slow
 /// machine some of them, of all kinds.
-pub(super) fn stories<T: Transport>(make: &impl Make<T>) -> Vec<Story> {
+pub(super) fn stories(make: &Make<'_>) -> Vec<Story> {
     let mut stories = Vec::new();
     for choice in FIXED {
         for world in 2..=5 {
@@ -112,12 +111,7 @@ pub(super) fn stories<T: Transport>(make: &impl Make<T>) -> Vec<Story> {
     (0..kept as u64).map(|place| stories[mixed.at(place) as usize]).collect()
 }
 
-fn tell_of<T: Transport>(
-    stories: &mut Vec<Story>,
-    make: &impl Make<T>,
-    (call, len): (Call, usize),
-    world: u32,
-) {
+fn tell_of(stories: &mut Vec<Story>, make: &Make<'_>, (call, len): (Call, usize), world: u32) {
     for odd in [0, world - 1] {
         let rounds = rounds_of(call, len, make(world).0, odd);
         for after in 0..rounds {
@@ -131,7 +125,7 @@ fn tell_of<T: Transport>(
     }
 }
 
-fn rounds_of<T: Transport>(call: Call, len: usize, transports: Vec<T>, me: u32) -> u64 {
+fn rounds_of(call: Call, len: usize, transports: Vec<AnyTransport>, me: u32) -> u64 {
     let (transports, traffic): (Vec<_>, Vec<_>) = transports.into_iter().map(CountTransport::new).unzip();
     on_all(transports, PATIENT, |me, communicator| {
         call.make(communicator, &mut operand(me, len)).expect("all members make it");
@@ -143,11 +137,7 @@ fn rounds_of<T: Transport>(call: Call, len: usize, transports: Vec<T>, me: u32) 
 pub(super) type CallResult = (Result<(), CollectiveError>, Vec<i64>);
 
 /// Two calls while the story happens; each member's outcomes. No member leaves before all have finished.
-pub(super) fn tell<T: Transport>(
-    story: &Story,
-    transports: Vec<T>,
-    timeout: Duration,
-) -> Vec<[CallResult; 2]> {
+pub(super) fn tell(story: &Story, transports: Vec<AnyTransport>, timeout: Duration) -> Vec<[CallResult; 2]> {
     let config = CommunicatorConfig { timeout, ..CommunicatorConfig::default() };
     let done = Barrier::of(story.world as usize);
     at_once((0..).map(Rank).zip(transports), |(rank, transport)| {
@@ -172,7 +162,7 @@ pub(super) fn tell<T: Transport>(
 ///
 /// # Panics
 /// If the invariant is broken.
-pub fn i08_atomicity<T: Transport>(make: &impl Make<T>) {
+pub fn i08_atomicity(make: &Make<'_>) {
     let _watchdog = Watchdog::over("I8");
     tell_all(&stories(make), |story| {
         all_or_nothing(story, make);
@@ -182,7 +172,7 @@ pub fn i08_atomicity<T: Transport>(make: &impl Make<T>) {
     });
 }
 
-fn all_or_nothing<T: Transport>(story: &Story, make: &impl Make<T>) {
+fn all_or_nothing(story: &Story, make: &Make<'_>) {
     let calls = tell(story, make(story.world).0, story.timeout());
     let all: Vec<u32> = (0..story.world).collect();
     for (rank, calls) in (0..).zip(&calls) {
@@ -208,7 +198,7 @@ fn all_or_nothing<T: Transport>(story: &Story, make: &impl Make<T>) {
 }
 
 // One unanimous all-reduce, in which the odd member may still take part in the votes; then the survivors meet again.
-fn everywhere_or_nowhere<T: Transport>(story: &Story, make: &impl Make<T>) {
+fn everywhere_or_nowhere(story: &Story, make: &Make<'_>) {
     let timeout = story.timeout();
     let config = CommunicatorConfig { timeout, unanimous: true, ..CommunicatorConfig::default() };
     let done = Barrier::of(story.world as usize);

@@ -5,17 +5,16 @@ use super::barrier::Barrier;
 use super::case::{Case, Network, by_schedule, bytes, cases, for_each, numbers, with_element};
 use super::members::{Make, PATIENT, at_once};
 use super::stale::StaleTransport;
-use crate::runtime::transport::Transport;
 use crate::runtime::{CommunicatorConfig, ScheduledCommunicator};
 use crate::schedule::Choice;
 
 /// Checks invariant I9: a member that sends, in every round, its last messages once more, be they of this
 /// call or of the call before, changes no result. (Messages of an earlier membership cannot be sent through a
-/// [`Transport`]; its frames are tested for them.)
+/// [`Transport`](crate::runtime::transport::Transport); its frames are tested for them.)
 ///
 /// # Panics
 /// If the invariant is broken.
-pub fn i09_fencing<T: Transport>(make: &impl Make<T>) {
+pub fn i09_fencing(make: &Make<'_>) {
     for_each(32, &cases(), |case| {
         let case = Case { world: case.world.max(2), ..case };
         let odd = case.seed as usize % case.world as usize;

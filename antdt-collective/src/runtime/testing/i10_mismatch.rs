@@ -2,20 +2,19 @@
 
 use antdt_core::Rank;
 
-use super::members::{Make, PATIENT, at_once, on_all_with};
+use super::members::{AnyTransport, Make, PATIENT, at_once, on_all_with};
 use super::watchdog::Watchdog;
 use crate::element::Element;
 use crate::error::CollectiveError;
 use crate::op::ReduceOp;
-use crate::runtime::transport::Transport;
 use crate::runtime::{Communicator, CommunicatorConfig, CopyRole, ScheduledCommunicator};
 use crate::schedule::Choice;
 
-type Call<T> = fn(&mut ScheduledCommunicator<T>) -> Result<(), CollectiveError>;
+type Call = fn(&mut ScheduledCommunicator<AnyTransport>) -> Result<(), CollectiveError>;
 
 // The operand is all zeros, and must be afterwards.
-fn reduce<T: Transport, E: Element>(
-    communicator: &mut ScheduledCommunicator<T>,
+fn reduce<E: Element>(
+    communicator: &mut ScheduledCommunicator<AnyTransport>,
     len: usize,
     op: ReduceOp,
 ) -> Result<(), CollectiveError> {
@@ -26,38 +25,31 @@ fn reduce<T: Transport, E: Element>(
 }
 
 // As many zeros of the first member to all others.
-fn copy<T: Transport>(
-    communicator: &mut ScheduledCommunicator<T>,
-    len: usize,
-) -> Result<(), CollectiveError> {
+fn copy(communicator: &mut ScheduledCommunicator<AnyTransport>, len: usize) -> Result<(), CollectiveError> {
     let (mine, mut into) = (vec![0; len], vec![0; len]);
     let first = communicator.group().me() == Rank(0);
     communicator.copy(if first { CopyRole::Gives(&mine) } else { CopyRole::Takes(&mut into) })
 }
 
 /// What most members call, and what one of them calls.
-fn pairs<T: Transport>() -> [(&'static str, Call<T>, Call<T>); 12] {
+fn pairs() -> [(&'static str, Call, Call); 12] {
     [
-        ("length", |c| reduce::<T, f32>(c, 10, ReduceOp::Sum), |c| reduce::<T, f32>(c, 11, ReduceOp::Sum)),
-        ("op", |c| reduce::<T, f32>(c, 10, ReduceOp::Sum), |c| reduce::<T, f32>(c, 10, ReduceOp::Max)),
-        ("type", |c| reduce::<T, f32>(c, 10, ReduceOp::Sum), |c| reduce::<T, i32>(c, 10, ReduceOp::Sum)),
-        ("nothing", |c| reduce::<T, f32>(c, 0, ReduceOp::Sum), |c| reduce::<T, f32>(c, 1, ReduceOp::Sum)),
-        (
-            "little",
-            |c| reduce::<T, f32>(c, 100_000, ReduceOp::Sum),
-            |c| reduce::<T, f32>(c, 1, ReduceOp::Sum),
-        ),
-        ("much", |c| reduce::<T, f32>(c, 1, ReduceOp::Sum), |c| reduce::<T, f32>(c, 100_000, ReduceOp::Sum)),
-        ("gather", |c| reduce::<T, f32>(c, 10, ReduceOp::Sum), |c| c.all_gather_v(&[1, 2]).map(drop)),
+        ("length", |c| reduce::<f32>(c, 10, ReduceOp::Sum), |c| reduce::<f32>(c, 11, ReduceOp::Sum)),
+        ("op", |c| reduce::<f32>(c, 10, ReduceOp::Sum), |c| reduce::<f32>(c, 10, ReduceOp::Max)),
+        ("type", |c| reduce::<f32>(c, 10, ReduceOp::Sum), |c| reduce::<i32>(c, 10, ReduceOp::Sum)),
+        ("nothing", |c| reduce::<f32>(c, 0, ReduceOp::Sum), |c| reduce::<f32>(c, 1, ReduceOp::Sum)),
+        ("little", |c| reduce::<f32>(c, 100_000, ReduceOp::Sum), |c| reduce::<f32>(c, 1, ReduceOp::Sum)),
+        ("much", |c| reduce::<f32>(c, 1, ReduceOp::Sum), |c| reduce::<f32>(c, 100_000, ReduceOp::Sum)),
+        ("gather", |c| reduce::<f32>(c, 10, ReduceOp::Sum), |c| c.all_gather_v(&[1, 2]).map(drop)),
         ("broadcast", Communicator::barrier, |c| c.broadcast(Rank(0), &mut vec![1])),
         ("root", |c| c.broadcast(Rank(0), &mut vec![1]), |c| c.broadcast(Rank(1), &mut vec![1])),
         ("length of a copy", |c| copy(c, 9), |c| copy(c, 8)),
         ("copy", |c| copy(c, 9), |c| c.broadcast(Rank(0), &mut vec![1; 9])),
         (
             "behind",
-            |c| reduce::<T, f32>(c, 10, ReduceOp::Sum),
+            |c| reduce::<f32>(c, 10, ReduceOp::Sum),
             |c| {
-                reduce::<T, f32>(c, 10, ReduceOp::Sum)?;
+                reduce::<f32>(c, 10, ReduceOp::Sum)?;
                 c.barrier()
             },
         ),
@@ -69,12 +61,12 @@ fn pairs<T: Transport>() -> [(&'static str, Call<T>, Call<T>); 12] {
 ///
 /// # Panics
 /// If the invariant is broken.
-pub fn i10_mismatch<T: Transport>(make: &impl Make<T>) {
+pub fn i10_mismatch(make: &Make<'_>) {
     let _watchdog = Watchdog::over("I10");
     for choice in Choice::ALL {
         for world in 2..=5_u32 {
             for odd in [0, world - 1] {
-                at_once(pairs::<T>(), |(what, usual, other)| {
+                at_once(pairs(), |(what, usual, other)| {
                     let config = CommunicatorConfig {
                         timeout: PATIENT,
                         algorithm: choice,
@@ -94,7 +86,7 @@ pub fn i10_mismatch<T: Transport>(make: &impl Make<T>) {
 }
 
 // Members that chose different algorithms.
-fn algorithms<T: Transport>(make: &impl Make<T>) {
+fn algorithms(make: &Make<'_>) {
     for usual in
         [Choice::Ring, Choice::Direct, Choice::HalvingDoubling, Choice::RecursiveDoubling, Choice::DoubleTree]
     {
@@ -108,7 +100,7 @@ fn algorithms<T: Transport>(make: &impl Make<T>) {
                     let algorithm = if rank == world / 2 { other } else { usual };
                     let config =
                         CommunicatorConfig { timeout: PATIENT, algorithm, ..CommunicatorConfig::default() };
-                    reduce::<T, f32>(&mut ScheduledCommunicator::new(transport, config), 10, ReduceOp::Sum)
+                    reduce::<f32>(&mut ScheduledCommunicator::new(transport, config), 10, ReduceOp::Sum)
                 });
                 all_told(&results, &format!("{usual} and {other}, {world} members"));
             }

@@ -8,7 +8,6 @@ use super::case::for_each;
 use super::members::{Make, PATIENT, on_all};
 use crate::element::Half;
 use crate::runtime::Communicator;
-use crate::runtime::transport::Transport;
 use crate::weighted::{Weighed, WeightedMean};
 
 /// Gradients of single samples.
@@ -32,7 +31,7 @@ fn mean_of(samples: &[Vec<f64>], len: usize) -> Vec<f32> {
 ///
 /// # Panics
 /// If the invariant is broken.
-pub fn i11_weighted<T: Transport>(make: &impl Make<T>) {
+pub fn i11_weighted(make: &Make<'_>) {
     let some = prop::collection::vec(prop_oneof![1 => Just(0), 3 => 1..20_u32], 1..=8);
     let none = prop::collection::vec(Just(0_u32), 1..=8);
     let batches = prop_oneof![7 => some, 1 => none];

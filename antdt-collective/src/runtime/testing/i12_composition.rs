@@ -3,8 +3,7 @@
 use antdt_core::Rank;
 
 use super::case::{cases, for_each, in_order, numbers};
-use super::members::{Make, PATIENT, on_all};
-use crate::runtime::transport::Transport;
+use super::members::{AnyTransport, Make, PATIENT, on_all};
 use crate::runtime::{Communicator, CopyRole, ScheduledCommunicator};
 use crate::schedule::Choice;
 
@@ -15,7 +14,7 @@ use crate::schedule::Choice;
 ///
 /// # Panics
 /// If the invariant is broken.
-pub fn i12_composition<T: Transport>(make: &impl Make<T>) {
+pub fn i12_composition(make: &Make<'_>) {
     for_each(40, &cases(), |case| {
         let case = case.of_integers();
         let expected = in_order::<i64>(&case, numbers);
@@ -47,7 +46,7 @@ fn block(unit: usize, from: u32, to: u32) -> Vec<u8> {
     (0..len).map(|i| (i as u8).wrapping_mul(31) ^ (from * 16 + to) as u8).collect()
 }
 
-fn blocks<T: Transport>(communicator: &mut ScheduledCommunicator<T>, me: Rank, world: u32, unit: usize) {
+fn blocks(communicator: &mut ScheduledCommunicator<AnyTransport>, me: Rank, world: u32, unit: usize) {
     let ranks = || 0..world;
     let of = |from: u32| ranks().map(move |to| block(unit, from, to)).collect::<Vec<_>>();
     let received = communicator.all_to_all_v(&of(me.0)).expect("all members exchange");

@@ -3,7 +3,6 @@
 use super::case::{Case, bits, bytes, cases, for_each, with_element};
 use super::members::{Make, PATIENT, on_all};
 use crate::runtime::Communicator;
-use crate::runtime::transport::Transport;
 use crate::schedule::Choice;
 
 /// Checks invariant I14: in a group of one every call returns what it was given (I5 checks that it sends
@@ -12,7 +11,7 @@ use crate::schedule::Choice;
 ///
 /// # Panics
 /// If the invariant is broken.
-pub fn i14_few<T: Transport>(make: &impl Make<T>) {
+pub fn i14_few(make: &Make<'_>) {
     for_each(32, &cases(), |case| {
         with_element!(case.element, E => {
             let alone = Case { world: 1, ..case };

@@ -20,10 +20,16 @@ use crate::runtime::{RdmaConfig, RdmaTransport};
 /// The transports of one group in order of rank, and the abort handle of each.
 pub type Members<T> = (Vec<T>, Vec<AbortHandle>);
 
-/// Makes a group of the given number of members, as [`mem_members`] does.
-pub trait Make<T>: Fn(u32) -> Members<T> + Sync {}
+/// A transport of any type: the tests of this module are compiled once for all of them.
+pub type AnyTransport = Box<dyn Transport>;
 
-impl<T, F: Fn(u32) -> Members<T> + Sync> Make<T> for F {}
+/// Makes a group of the given number of members, as [`mem_members`] does.
+pub type Make<'a> = dyn Fn(u32) -> Members<AnyTransport> + Sync + 'a;
+
+/// Returns the same members as [`AnyTransport`].
+pub fn any_members<T: Transport + 'static>((transports, aborts): Members<T>) -> Members<AnyTransport> {
+    (transports.into_iter().map(|transport| Box::new(transport) as AnyTransport).collect(), aborts)
+}
 
 /// Timeout of a call in a test in which no deadline should pass.
 pub const PATIENT: Duration = Duration::from_secs(60);

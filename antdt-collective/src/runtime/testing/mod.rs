@@ -56,8 +56,9 @@ pub use i14_few::i14_few;
 #[cfg(feature = "rdma")]
 pub use members::rdma_members;
 pub use members::{
-    LONGER, Make, Members, PATIENT, SHORT, abort_handles, at_once, fabric_members, holder, loopback_listener,
-    mem_members, mixed_members, named_members, on_all, on_all_with, shm_members, some_at_once, tcp_members,
+    AnyTransport, LONGER, Make, Members, PATIENT, SHORT, abort_handles, any_members, at_once, fabric_members,
+    holder, loopback_listener, mem_members, mixed_members, named_members, on_all, on_all_with, shm_members,
+    some_at_once, tcp_members,
 };
 pub use stale::StaleTransport;
 pub use watchdog::Watchdog;
@@ -101,8 +102,7 @@ macro_rules! transport_conforms {
             fn $name() {
                 if $possible {
                     let divisor = ::std::num::NonZeroUsize::new($divisor).expect("a positive number");
-                    // By its address, so that tests of one type of transport are compiled once.
-                    let make: &(dyn Fn(u32) -> $crate::runtime::testing::Members<_> + Sync) = &$make;
+                    let make = |world| $crate::runtime::testing::any_members($make(world));
                     $crate::runtime::testing::one_case_in(divisor, || {
                         $crate::runtime::testing::$name(&make);
                     });
