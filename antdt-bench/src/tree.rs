@@ -64,7 +64,7 @@ pub fn unless_ending() {
 }
 
 /// Ends all processes below this one: those that it started by a request, and what is left of all of them by force.
-fn end() {
+pub(crate) fn end() {
     let (began, mut asked) = (Instant::now(), BTreeSet::new());
     while !below(getpid()).is_empty() && began.elapsed() < GRACE {
         // Masters first; nodes that theirs did not end become children of this process.

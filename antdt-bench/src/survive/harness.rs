@@ -45,8 +45,8 @@ const SLOW_SERVER: &str = "server=1,slow=700";
 const SLOW_SERVER_JOB: &str =
     "[policy.nd]\nrestart-cures = 0\nreform-pause = \"100ms\"\n\n[pace-rule.ratio]\nslow-fraction = 0.05\n";
 
-/// Steps of the job between two deaths of workers: a second and a half, or half of that where each worker's steps count.
-const STEPS_BETWEEN_KILLS: u64 = 15;
+/// Samples that the job trains between two deaths of workers: a second and a half.
+const SAMPLES_BETWEEN_KILLS: u64 = PACE * 3 / 2;
 
 /// The numbers of servers that a job of 2 has one after the other.
 const SERVERS: [u32; 2] = [4, 1];
@@ -184,7 +184,7 @@ impl<'a> Bench<'a> {
             // Each death on its own: the life that followed the last one has joined, and all have trained since.
             match kill {
                 0 => job.until(&self.runtime, WORKERS, 1)?,
-                _ => job.goes_on(&self.runtime, WORKERS, STEPS_BETWEEN_KILLS)?,
+                _ => job.trains(&self.runtime, WORKERS, SAMPLES_BETWEEN_KILLS)?,
             }
             let victim = format!("worker-{}", 1 + kill % (WORKERS - 1));
             let before = job.nodes("");

@@ -141,6 +141,24 @@ impl Job {
         self.until(runtime, workers, now + more)
     }
 
+    /// Waits until so many workers take part, of as many, and so many more samples are trained than now.
+    pub(super) fn trains(
+        &mut self,
+        runtime: &tokio::runtime::Runtime,
+        workers: u32,
+        more: u64,
+    ) -> Result<()> {
+        let describe = |folder: &Path| {
+            runtime.block_on(async { anyhow::Ok(RemoteJob::find(Some(folder))?.describe().await?) })
+        };
+        let trained = describe(&self.folder)?.counts.map_or(0, |counts| counts.acked);
+        self.wait_for(&format!("{more} samples of {workers} workers"), |job| {
+            let reply = describe(&job.folder).ok()?;
+            let all = reply.workers == workers && reply.members == workers;
+            (all && reply.counts?.acked >= trained + more).then_some(())
+        })
+    }
+
     /// Changes the number of its servers, which stay as they are while others begin, and waits until others serve.
     pub(super) fn change_servers(&mut self, runtime: &tokio::runtime::Runtime, servers: u32) -> Result<()> {
         let before = self.nodes("server-");
