@@ -2,8 +2,10 @@
 
 use std::fmt;
 use std::io::{self, Write};
+use std::panic::resume_unwind;
 use std::path::Path;
 use std::process::Command;
+use std::thread;
 use std::time::Instant;
 
 use anyhow::{Result, bail};
@@ -42,10 +44,15 @@ pub(crate) fn verify(root: &Path, flags: &[&str]) -> Result<()> {
     step("tidy", "cargo xtask tidy", || tidy::run(root))?;
     let clippy = [&["clippy", "--workspace", "--all-targets"], of_checks, &["--", "-D", "warnings"]].concat();
     cargo(root, "clippy", &clippy, &[])?;
-    for name in PURE {
-        let pure = ["clippy", "-p", name, "--no-default-features", "--", "-D", "warnings"];
-        cargo(root, &format!("pure {name}"), &pure, &[])?;
-    }
+    let without_runtime = |names: &[&str]| {
+        let packages = names.iter().flat_map(|name| ["-p", *name]);
+        let pure = ["clippy", "--no-default-features"].into_iter().chain(packages);
+        let pure: Vec<&str> = pure.chain(["--", "-D", "warnings"]).collect();
+        let what = if let [name] = names { format!("pure {name}") } else { "pure crates".to_owned() };
+        cargo(root, &what, &pure, &[])
+    };
+    // Together, so that what they share is checked once; `--deep` checks each alone.
+    without_runtime(&PURE)?;
     // Built in a step of its own, so that the next one shows what the tests themselves take.
     let nextest =
         Command::new("cargo").args(["nextest", "--version"]).output().is_ok_and(|o| o.status.success());
@@ -54,7 +61,7 @@ pub(crate) fn verify(root: &Path, flags: &[&str]) -> Result<()> {
     let shown: &[&str] = if nextest { &["--success-output", "final"] } else { &["--", "--show-output"] };
     cargo(root, "build tests", &[runner, &["--workspace", "--no-run"], features].concat(), &[])?;
     let tests = [runner, &["--workspace"], features, shown].concat();
-    let mut skipped = run_tests(root, "tests", &tests)?;
+    let mut skipped = run_tests(root, "tests", &tests, deep)?;
     for (name, why) in &chosen.left_out {
         step_says(name, "cargo xtask verify", || Ok(Done::Skipped(format!("SKIPPED: {why}"))))?;
         skipped.push(skipped::Skipped::step(name, why));
@@ -66,25 +73,32 @@ pub(crate) fn verify(root: &Path, flags: &[&str]) -> Result<()> {
         skipped.push(skipped::Skipped::step("survive", &why));
         Ok(Done::Skipped(format!("INCOMPLETE: {why}{rows}")))
     })?;
-    cargo(root, "doc tests", &[&["test", "--doc", "--workspace"], features].concat(), &[])?;
-    // With the examples come the features of what only tests need. Without these, most of what others wrote, which clippy
-    // has checked with them, would be checked again.
-    let docs = [&["doc", "--workspace", "--no-deps", "--lib", "--bins", "--examples"], of_checks].concat();
-    cargo(root, "docs", &docs, &[("RUSTDOCFLAGS", "-D warnings")])?;
-    let chaos = "cargo run -p antdt-sim --bin antdt-chaos -- --seeds 5000";
-    step_says("chaos", chaos, || Ok(Done::Ran(sim::quietly(root, features, deep)?)))?;
-    if rdma {
+    // In the guest's step it is waited for: most of the time it waits for an emulated network, and other steps need the processors.
+    thread::scope(|scope| {
+        let guest = rdma.then(|| scope.spawn(|| rdma_vm::quietly(root)));
+        cargo(root, "doc tests", &[&["test", "--doc", "--workspace"], features].concat(), &[])?;
+        // With the examples come the features of what only tests need. Without these, most of what others wrote, which clippy
+        // has checked with them, would be checked again.
+        let docs =
+            [&["doc", "--workspace", "--no-deps", "--lib", "--bins", "--examples"], of_checks].concat();
+        cargo(root, "docs", &docs, &[("RUSTDOCFLAGS", "-D warnings")])?;
+        let chaos = "cargo run -p antdt-sim --bin antdt-chaos -- --seeds 5000";
+        step_says("chaos", chaos, || Ok(Done::Ran(sim::quietly(root, features, deep)?)))?;
+        let Some(guest) = guest else { return Ok(()) };
         step_says("rdma in a guest", "cargo xtask rdma-vm --quick", || {
-            Ok(match rdma_vm::quietly(root)? {
+            Ok(match guest.join().unwrap_or_else(|panic| resume_unwind(panic))? {
                 ran @ rdma_vm::Outcome::Passed(..) => Done::Ran(ran.line()),
                 rdma_vm::Outcome::Skipped(why) => {
                     skipped.push(skipped::Skipped::step("rdma in a guest", &why));
                     Done::Skipped(rdma_vm::Outcome::Skipped(why).line())
                 }
             })
-        })?;
-    }
+        })
+    })?;
     if deep {
+        for name in &PURE {
+            without_runtime(&[*name])?;
+        }
         for (name, stores) in features::STORES {
             let alone = ["check", "-p", name, "--features", stores];
             cargo(root, &format!("{name} stores"), &alone, &[])?;
@@ -100,20 +114,28 @@ pub(crate) fn verify(root: &Path, flags: &[&str]) -> Result<()> {
 }
 
 /// Tests that run at the same time for each core: those of whole jobs, which wait for emulated computing more than they compute.
-/// One of any other kind counts as two (`.config/nextest.toml`).
-const TESTS_A_CORE: usize = 3;
+/// One of any other kind counts as three (`.config/nextest.toml`).
+const TESTS_A_CORE: usize = 4;
 
 /// Name of the variable by which a caller has another number of tests run at the same time.
 const TEST_THREADS: &str = "NEXTEST_TEST_THREADS";
 
+/// Name of the variable by which the suite of transports tries one in so many of its cases, and what it is unless `--deep` or the
+/// caller says otherwise: all cases of all transports take a quarter of the processor time of all tests.
+const CONFORMANCE_DIVISOR: (&str, &str) = ("CONFORMANCE_DIVISOR", "4");
+
 /// Runs tests; those that say that they were skipped are listed, and returned.
-fn run_tests(root: &Path, name: &str, arguments: &[&str]) -> Result<Vec<skipped::Skipped>> {
+fn run_tests(root: &Path, name: &str, arguments: &[&str], deep: bool) -> Result<Vec<skipped::Skipped>> {
     let mut skipped = Vec::new();
     step_says(name, &format!("cargo {}", arguments.join(" ")), || {
         let mut command = Command::new("cargo");
         if std::env::var_os(TEST_THREADS).is_none() {
-            let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+            let cores = thread::available_parallelism().map_or(1, std::num::NonZero::get);
             command.env(TEST_THREADS, (TESTS_A_CORE * cores).to_string());
+        }
+        let (divisor, shallow) = CONFORMANCE_DIVISOR;
+        if !deep && std::env::var_os(divisor).is_none() {
+            command.env(divisor, shallow);
         }
         let said = shell::run_quietly(command.args(arguments).current_dir(root))?;
         skipped = skipped::find(&(said.out + &said.err));
