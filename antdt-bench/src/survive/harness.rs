@@ -493,9 +493,11 @@ impl<'a> Bench<'a> {
             let runtime = &self.runtime;
             runtime
                 .block_on(async { antdt::remote::RemoteJob::find(Some(&folder))?.scale(workers).await })?;
-            job.until(&self.runtime, workers, 1)?;
+            job.goes_on(&self.runtime, workers, 2)?;
             let after = job.nodes("worker-");
-            for (node, pid) in before.iter().take(workers as usize) {
+            // Those with the lowest numbers stay; by their names, worker-10 comes before worker-2.
+            let lowest = (0..workers).map(|number| format!("worker-{number}"));
+            for (node, pid) in lowest.filter_map(|node| before.get_key_value(&node)) {
                 m.survivors += 1;
                 m.replaced += u32::from(after.get(node) != Some(pid));
             }
