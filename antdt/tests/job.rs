@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -505,7 +505,9 @@ const SLOW: &[&str] = &[
 #[test]
 fn a_killed_worker_is_replaced_and_no_sample_is_lost_or_repeated() {
     for mode in MODES.into_iter().chain([BUCKETS]) {
-        let job = Job::start(&[mode, SLOW].concat());
+        let folder = tempfile::tempdir().unwrap();
+        let trace = folder.path().join("job.trace");
+        let job = Job::start(&[mode, SLOW, &["--record", trace.to_str().unwrap()]].concat());
         let survivors = [job.node("worker-0"), job.node("worker-2")];
         let victim = job.node("worker-1");
         wait_for("the victim to work", || busy(victim).then_some(()));
@@ -527,6 +529,7 @@ fn a_killed_worker_is_replaced_and_no_sample_is_lost_or_repeated() {
             "{:?}",
             report.actions
         );
+        is_replayed(&trace, &report, mode);
     }
 }
 
@@ -1340,48 +1343,36 @@ fn a_lost_server_that_may_not_be_started_again_fails_the_job_and_says_what_is_lo
     );
 }
 
-/// Every sync mode, with a worker that is killed: the machines that replay it do exactly the same, and the facts are those of
-/// the report.
-#[test]
-fn a_recorded_job_is_replayed_without_a_difference_and_a_planted_one_is_found() {
-    for mode in MODES {
-        let folder = tempfile::tempdir().unwrap();
-        let trace = folder.path().join("job.trace");
-        let job = Job::start(&[mode, SLOW, &["--record", trace.to_str().unwrap()]].concat());
-        let victim = job.node("worker-1");
-        wait_for("the victim to work", || busy(victim).then_some(()));
-        signal(victim, "KILL");
-        let (report, output) = job.finish();
-        assert!(output.status.success(), "{mode:?}: {}", String::from_utf8_lossy(&output.stderr));
+/// Checks the recording of a job whose worker 1 was killed: the machines that replay it do exactly the same, the facts are those of
+/// the report, and a difference that is planted is found.
+fn is_replayed(trace: &Path, report: &Report, mode: &[&str]) {
+    let recording = Recording::read(trace).unwrap();
+    let replayed = recording.replay().unwrap_or_else(|error| panic!("{mode:?}: {error}"));
+    assert!(!replayed.cut_off);
+    let counts = replayed.ledger.expect("the job had samples").counts();
+    assert_eq!((counts.acked, counts.total), (3000, 3000));
 
-        let recording = Recording::read(&trace).unwrap();
-        let replayed = recording.replay().unwrap_or_else(|error| panic!("{mode:?}: {error}"));
-        assert!(!replayed.cut_off);
-        let counts = replayed.ledger.expect("the job had samples").counts();
-        assert_eq!((counts.acked, counts.total), (3000, 3000));
+    let facts = recording.facts().unwrap();
+    assert_eq!((facts.outcome, facts.steps), (Some(Ok(())), report.steps), "{mode:?}");
+    assert!((facts.completed.unwrap().as_secs_f64() - report.job_completion_time_s).abs() < 1e-6);
+    let actions: Vec<(&str, &str)> =
+        facts.actions.iter().map(|a| (a.kind.as_str(), a.reason.as_str())).collect();
+    let reported: Vec<(&str, &str)> =
+        report.actions.iter().map(|a| (a.kind.as_str(), a.reason.as_str())).collect();
+    assert_eq!(actions, reported, "{mode:?}");
+    let killed: Vec<Holder> = facts.ends.iter().filter(|end| !end.expected).map(|end| end.life).collect();
+    assert_eq!(killed, [Holder::new(NodeId::worker(1), Incarnation(0))], "{mode:?}: {:?}", facts.ends);
 
-        let facts = recording.facts().unwrap();
-        assert_eq!((facts.outcome, facts.steps), (Some(Ok(())), report.steps), "{mode:?}");
-        assert!((facts.completed.unwrap().as_secs_f64() - report.job_completion_time_s).abs() < 1e-6);
-        let actions: Vec<(&str, &str)> =
-            facts.actions.iter().map(|a| (a.kind.as_str(), a.reason.as_str())).collect();
-        let reported: Vec<(&str, &str)> =
-            report.actions.iter().map(|a| (a.kind.as_str(), a.reason.as_str())).collect();
-        assert_eq!(actions, reported, "{mode:?}");
-        let killed: Vec<Holder> = facts.ends.iter().filter(|end| !end.expected).map(|end| end.life).collect();
-        assert_eq!(killed, [Holder::new(NodeId::worker(1), Incarnation(0))], "{mode:?}: {:?}", facts.ends);
-
-        // One answer among thousands says something else.
-        let text = std::fs::read_to_string(&trace).unwrap();
-        let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
-        let answers = lines.iter().enumerate().filter(|(_, line)| line.contains("\"seed\":"));
-        let planted = answers.map(|(index, _)| index).nth(20).expect("twenty shards were granted");
-        lines[planted] = lines[planted].replacen("\"seed\":", "\"seed\":1", 1);
-        std::fs::write(&trace, lines.join("\n") + "\n").unwrap();
-        match recording.replay() {
-            Err(RecordingError::Parted { parting, .. }) => assert_eq!(parting.entry, planted as u64),
-            other => panic!("{mode:?}: not found: {other:?}"),
-        }
+    // One answer among thousands says something else.
+    let text = std::fs::read_to_string(trace).unwrap();
+    let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+    let answers = lines.iter().enumerate().filter(|(_, line)| line.contains("\"seed\":"));
+    let planted = answers.map(|(index, _)| index).nth(20).expect("twenty shards were granted");
+    lines[planted] = lines[planted].replacen("\"seed\":", "\"seed\":1", 1);
+    std::fs::write(trace, lines.join("\n") + "\n").unwrap();
+    match recording.replay() {
+        Err(RecordingError::Parted { parting, .. }) => assert_eq!(parting.entry, planted as u64),
+        other => panic!("{mode:?}: not found: {other:?}"),
     }
 }
 
