@@ -318,6 +318,7 @@ mod tests {
         assert!(times(|what| matches!(what, What::Server(_)).then_some(1)) >= 100);
         assert!(times(|what| matches!(what, What::Crash(_)).then_some(1)) >= 50);
         assert_eq!(times(|what| if let What::Points(points) = what { Some(*points) } else { None }), 1000);
+        assert!(Scale::WHOLE.soak.work() >= Duration::from_secs(20 * 60));
         for scale in [Scale::QUICK, Scale::CORE, Scale::WHOLE] {
             let cells = scale.cells();
             for (at, cell) in cells.iter().enumerate() {

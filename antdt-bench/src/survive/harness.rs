@@ -439,9 +439,7 @@ impl<'a> Bench<'a> {
 
     /// Runs a job under all kinds of faults.
     fn soak(&mut self, m: &mut Measured, sync: &SyncMode, soak: Soak) -> Result<()> {
-        // Half of the time goes to what the faults cost; a short soak still meets most of them.
-        let long = epochs(soak.lasting / 2).max(epochs(Duration::from_secs(10)));
-        m.chaos = Some(self.chaos(&format!("chaos, {sync}"), sync, long, soak)?);
+        m.chaos = Some(self.chaos(&format!("chaos, {sync}"), sync, epochs(soak.work()), soak)?);
         Ok(())
     }
 
