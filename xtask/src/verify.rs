@@ -2,10 +2,8 @@
 
 use std::fmt;
 use std::io::{self, Write};
-use std::panic::resume_unwind;
 use std::path::Path;
 use std::process::Command;
-use std::thread;
 use std::time::Instant;
 
 use anyhow::{Result, bail};
@@ -73,28 +71,24 @@ pub(crate) fn verify(root: &Path, flags: &[&str]) -> Result<()> {
         skipped.push(skipped::Skipped::step("survive", &why));
         Ok(Done::Skipped(format!("INCOMPLETE: {why}{rows}")))
     })?;
-    // In the guest's step it is waited for: most of the time it waits for an emulated network, and other steps need the processors.
-    thread::scope(|scope| {
-        let guest = rdma.then(|| scope.spawn(|| rdma_vm::quietly(root)));
-        cargo(root, "doc tests", &[&["test", "--doc", "--workspace"], features].concat(), &[])?;
-        // With the examples come the features of what only tests need. Without these, most of what others wrote, which clippy
-        // has checked with them, would be checked again.
-        let docs =
-            [&["doc", "--workspace", "--no-deps", "--lib", "--bins", "--examples"], of_checks].concat();
-        cargo(root, "docs", &docs, &[("RUSTDOCFLAGS", "-D warnings")])?;
-        let chaos = "cargo run -p antdt-sim --bin antdt-chaos -- --seeds 5000";
-        step_says("chaos", chaos, || Ok(Done::Ran(sim::quietly(root, features, deep)?)))?;
-        let Some(guest) = guest else { return Ok(()) };
+    cargo(root, "doc tests", &[&["test", "--doc", "--workspace"], features].concat(), &[])?;
+    // With the examples come the features of what only tests need. Without these, most of what others wrote, which clippy
+    // has checked with them, would be checked again.
+    let docs = [&["doc", "--workspace", "--no-deps", "--lib", "--bins", "--examples"], of_checks].concat();
+    cargo(root, "docs", &docs, &[("RUSTDOCFLAGS", "-D warnings")])?;
+    let chaos = "cargo run -p antdt-sim --bin antdt-chaos -- --seeds 5000";
+    step_says("chaos", chaos, || Ok(Done::Ran(sim::quietly(root, features, deep)?)))?;
+    if rdma {
         step_says("rdma in a guest", "cargo xtask rdma-vm --quick", || {
-            Ok(match guest.join().unwrap_or_else(|panic| resume_unwind(panic))? {
+            Ok(match rdma_vm::quietly(root)? {
                 ran @ rdma_vm::Outcome::Passed(..) => Done::Ran(ran.line()),
                 rdma_vm::Outcome::Skipped(why) => {
                     skipped.push(skipped::Skipped::step("rdma in a guest", &why));
                     Done::Skipped(rdma_vm::Outcome::Skipped(why).line())
                 }
             })
-        })
-    })?;
+        })?;
+    }
     if deep {
         for name in &PURE {
             without_runtime(&[*name])?;
@@ -130,7 +124,7 @@ fn run_tests(root: &Path, name: &str, arguments: &[&str], deep: bool) -> Result<
     step_says(name, &format!("cargo {}", arguments.join(" ")), || {
         let mut command = Command::new("cargo");
         if std::env::var_os(TEST_THREADS).is_none() {
-            let cores = thread::available_parallelism().map_or(1, std::num::NonZero::get);
+            let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
             command.env(TEST_THREADS, (TESTS_A_CORE * cores).to_string());
         }
         let (divisor, shallow) = CONFORMANCE_DIVISOR;
