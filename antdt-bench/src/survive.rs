@@ -46,7 +46,7 @@ pub fn run(settings: &Settings, rows: &mut Rows) -> Result<()> {
                     Ok(measured) => store.push(measured)?,
                     Err(error) => {
                         println!("failed");
-                        // The next one is measured on a machine of its own.
+                        // What is left of its job would disturb the next one.
                         tree::end();
                         failed.push(format!("{}: {error:#}", cell.what));
                     }

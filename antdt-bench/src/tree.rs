@@ -1,4 +1,4 @@
-//! Ends the processes that a benchmark has started when the benchmark itself is ended by a signal.
+//! Ends the processes that a benchmark has started when the benchmark itself is ended by a signal, or a part of it has failed.
 //!
 //! The nodes of a job outlive its master for a while, because they wait for another one. So this process
 //! adopts all of its descendants that lose their parent, and ends all of its descendants.

@@ -12,6 +12,7 @@ use antdt::checkpoint::{Checkpoint, Folder};
 use antdt::remote::RemoteJob;
 use antdt::report::Report;
 use antdt::run_dir::{MASTER, MasterFile};
+use antdt_proto::v1::DescribeReply;
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -123,10 +124,19 @@ impl Job {
         workers: u32,
         steps: u64,
     ) -> Result<()> {
+        self.until_all(runtime, workers, |reply| reply.steps >= steps)
+    }
+
+    /// Waits until so many workers take part, of as many, and what the job says of itself is enough.
+    fn until_all(
+        &mut self,
+        runtime: &tokio::runtime::Runtime,
+        workers: u32,
+        enough: impl Fn(&DescribeReply) -> bool,
+    ) -> Result<()> {
         self.wait_for(&format!("{workers} workers"), |job| {
-            let reply =
-                runtime.block_on(async { RemoteJob::find(Some(&job.folder)).ok()?.describe().await.ok() })?;
-            (reply.workers == workers && reply.members == workers && reply.steps >= steps).then_some(())
+            let reply = runtime.block_on(describe(&job.folder)).ok()?;
+            (reply.workers == workers && reply.members == workers && enough(&reply)).then_some(())
         })
     }
 
@@ -137,7 +147,7 @@ impl Job {
         workers: u32,
         more: u64,
     ) -> Result<()> {
-        let now = runtime.block_on(async { RemoteJob::find(Some(&self.folder))?.describe().await })?.steps;
+        let now = runtime.block_on(describe(&self.folder))?.steps;
         self.until(runtime, workers, now + more)
     }
 
@@ -148,15 +158,9 @@ impl Job {
         workers: u32,
         more: u64,
     ) -> Result<()> {
-        let describe = |folder: &Path| {
-            runtime.block_on(async { anyhow::Ok(RemoteJob::find(Some(folder))?.describe().await?) })
-        };
-        let trained = describe(&self.folder)?.counts.map_or(0, |counts| counts.acked);
-        self.wait_for(&format!("{more} samples of {workers} workers"), |job| {
-            let reply = describe(&job.folder).ok()?;
-            let all = reply.workers == workers && reply.members == workers;
-            (all && reply.counts?.acked >= trained + more).then_some(())
-        })
+        let trained = |reply: &DescribeReply| reply.counts.as_ref().map_or(0, |counts| counts.acked);
+        let now = trained(&runtime.block_on(describe(&self.folder))?);
+        self.until_all(runtime, workers, |reply| trained(reply) >= now + more)
     }
 
     /// Changes the number of its servers, which stay as they are while others begin, and waits until others serve.
@@ -292,6 +296,11 @@ impl Job {
         let inexact = short.or_else(|| inexact(&report, Some(&counts), self.epochs, self.averages));
         Ok(Left { report, inexact })
     }
+}
+
+/// What the job of a folder says of itself.
+async fn describe(folder: &Path) -> Result<DescribeReply> {
+    Ok(RemoteJob::find(Some(folder))?.describe().await?)
 }
 
 /// A process, if it is a node of this kind.
