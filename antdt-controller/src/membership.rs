@@ -103,6 +103,8 @@ pub struct Membership {
     waiting_live: usize,
     /// Waiting workers that are not members of the group in force.
     newcomers: usize,
+    /// Waiting members of the group in force to whom it is broken.
+    failed: usize,
     formed_before: bool,
     /// The newest step in the model that the group in force began with.
     decided: Option<u64>,
@@ -125,6 +127,7 @@ impl Membership {
             waiting: BTreeMap::new(),
             waiting_live: 0,
             newcomers: 0,
+            failed: 0,
             formed_before: false,
             decided: None,
         }
@@ -169,10 +172,10 @@ impl Membership {
         self.live == 0 && self.pending == 0
     }
 
-    /// Returns the version of the group in force if one of its members died; `None` if all live, or a new
-    /// group has been formed since.
+    /// Returns the version of the group in force if one of its members died, or waits for the next group
+    /// because a call in this one failed ([`Standing::broken`]): whoever is in a call there waits in vain.
     pub fn broken(&self) -> Option<MembershipVersion> {
-        (!self.dead.is_empty()).then_some(self.group_version)
+        (!self.dead.is_empty() || self.failed > 0).then_some(self.group_version)
     }
 
     /// Returns whether the members should join again after their step, because a worker waits to be admitted.
@@ -203,9 +206,10 @@ impl Membership {
         if member && standing.group < self.group_version {
             return Arrival::Member;
         }
-        self.waiting.insert(holder, standing);
         self.waiting_live += 1;
         self.newcomers += usize::from(!member);
+        self.failed += usize::from(member && standing.broken);
+        self.waiting.insert(holder, standing);
         Arrival::Waits
     }
 
@@ -267,6 +271,7 @@ impl Membership {
     pub fn disband(&mut self) -> Vec<Holder> {
         self.group.clear();
         self.newcomers = self.waiting.len();
+        self.failed = 0;
         self.formed_before = false;
         self.decided = None;
         std::mem::take(&mut self.dead).into_iter().collect()
@@ -369,15 +374,18 @@ impl Membership {
     }
 
     fn wait_no_more(&mut self, holder: Holder) {
-        if self.waiting.remove(&holder).is_some() {
+        if let Some(standing) = self.waiting.remove(&holder) {
+            let member = self.group.contains(&holder);
             self.waiting_live -= usize::from(self.is_live(holder));
-            self.newcomers -= usize::from(!self.group.contains(&holder));
+            self.newcomers -= usize::from(!member);
+            self.failed -= usize::from(member && standing.broken);
         }
     }
 
     fn take_waiting(&mut self) -> BTreeMap<Holder, Standing> {
         self.waiting_live = 0;
         self.newcomers = 0;
+        self.failed = 0;
         std::mem::take(&mut self.waiting)
     }
 }

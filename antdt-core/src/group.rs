@@ -40,6 +40,9 @@ pub struct Standing {
     /// The step after `applied`, if the worker has its result but does not know whether all members do;
     /// otherwise `None`.
     pub prepared: Option<StepResult>,
+    /// Whether the worker left the group because a call to other members failed. Members that are still in a
+    /// call there wait in vain.
+    pub broken: bool,
 }
 
 /// Message of a worker whose push of a step is on all servers. In modes whose workers ask for permission to begin a

@@ -130,6 +130,7 @@ impl RingWorld {
             group: worker.group,
             applied: worker.applied.as_ref().map(result),
             prepared: worker.prepared.as_ref().map(result),
+            broken: false,
         };
         assert_eq!(self.membership.join(holder, standing), Arrival::Waits);
     }

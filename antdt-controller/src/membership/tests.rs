@@ -315,3 +315,40 @@ fn a_member_that_was_not_told_of_its_group_is_no_newcomer_to_it() {
     assert_eq!(membership.join(worker(0), Standing::default()), Arrival::Member);
     assert!(!membership.reform_wanted());
 }
+
+/// Its connections were cut while the group was set up: those who wait for it there hear nothing of that.
+#[test]
+fn a_member_whose_call_failed_breaks_the_group_for_the_others() {
+    let mut membership = group_of_three();
+    let group = membership.version();
+    let failed = || Standing { broken: true, ..standing(Some(4), None) };
+    assert_eq!(join(&mut membership, worker(0), failed()), Arrival::Waits);
+    assert_eq!(membership.broken(), Some(group));
+    assert_eq!(join(&mut membership, worker(0), failed()), Arrival::Waits, "a copy");
+    join(&mut membership, worker(1), failed());
+    join(&mut membership, worker(2), standing(Some(4), None));
+    membership.form().expect("all have come");
+    assert_eq!(membership.broken(), None, "the new group is whole");
+    // What was said of the old group says nothing about the new one.
+    assert_eq!(membership.join(worker(0), Standing { group, ..failed() }), Arrival::Member);
+    assert_eq!(membership.broken(), None);
+}
+
+#[test]
+fn a_group_is_broken_only_by_members_that_say_so_and_are_there() {
+    let failed = || Standing { broken: true, ..standing(Some(4), None) };
+    let mut membership = group_of_three();
+    join(&mut membership, worker(0), standing(Some(4), None));
+    assert_eq!(membership.broken(), None, "it asks for another group because a worker wants to be admitted");
+    membership.launched(Holder::new(NodeId::worker(3), Incarnation(0)));
+    membership.register(worker(3));
+    join(&mut membership, worker(3), failed());
+    assert_eq!(membership.broken(), None, "a newcomer is in no group");
+    join(&mut membership, worker(1), failed());
+    assert!(membership.broken().is_some());
+    membership.leave(worker(1));
+    assert_eq!(membership.broken(), None);
+    join(&mut membership, worker(2), failed());
+    membership.disband();
+    assert_eq!(membership.broken(), None, "there is no group");
+}

@@ -146,7 +146,7 @@ impl World {
 
     fn join(&mut self, holder: Holder, applied: Option<StepResult>) -> HeadAnswer {
         let group = self.formed.as_ref().map(|joined| joined.membership).unwrap_or_default();
-        self.tell(HeadEvent::Join { holder, standing: Standing { group, applied, prepared: None } })
+        self.tell(HeadEvent::Join { holder, standing: Standing { group, applied, ..Standing::default() } })
     }
 
     fn leave(&mut self, holder: Holder, end_of_data: bool) -> HeadAnswer {
@@ -271,6 +271,29 @@ fn a_dead_ring_member_is_settled_before_its_leases_go_back() {
 
 /// Two of four workers are passive, which go on unless they were drawn; the one that asks waits for the one that it drew, and for
 /// nobody else.
+/// A link was cut while the group was set up: two workers see their calls fail, and nobody comes to the third one.
+#[test]
+fn a_member_that_waits_in_a_group_that_failed_for_the_others_is_told() {
+    for sync in ["allreduce", "allreduce=1", "local-sgd=2", "d-psgd", "ad-psgd", "ripples=smart"] {
+        let mut world = World::new(sync, 3, 0).running();
+        let group = world.formed.as_ref().unwrap().membership;
+        let broken = |world: &mut World, index| {
+            let HeadAnswer::Beat(reply) = world.beat(worker(index, 0)) else { panic!("{sync}") };
+            reply.broken_group
+        };
+        assert_eq!(broken(&mut world, 2), None, "{sync}");
+        for index in 0..2 {
+            let standing = Standing { group, broken: true, ..Standing::default() };
+            world.tell(HeadEvent::Join { holder: worker(index, 0), standing });
+            assert_eq!(broken(&mut world, 2), Some(group), "{sync}");
+        }
+        world.join(worker(2, 0), None);
+        let told = ["joined worker-0#0 at 0", "joined worker-1#0 at 0", "joined worker-2#0 at 0"];
+        assert_eq!(world.orders(), told, "{sync}");
+        assert_eq!(broken(&mut world, 2), None, "{sync}");
+    }
+}
+
 #[test]
 fn an_active_worker_averages_with_a_passive_one_and_no_other_worker_waits() {
     let mut world = World::new("ad-psgd", 4, 0).running();

@@ -237,7 +237,7 @@ fn a_batch_whose_sum_never_came_is_read_again_in_the_same_order() {
     outside.until(|call| matches!(call, Call::Combine { .. }));
     let batch = outside.batch.clone();
     outside.say(&Reply::Broken);
-    let first = Standing { group: MembershipVersion(1), ..Standing::default() };
+    let first = Standing { group: MembershipVersion(1), broken: true, ..Standing::default() };
     assert_eq!(outside.call, Call::Join(first), "nothing is in its model");
     outside.until(|call| matches!(call, Call::Load(_)));
     assert_eq!(outside.call, Call::Load(batch));
@@ -256,11 +256,9 @@ fn a_step_whose_result_is_here_is_committed_or_taken_back_as_the_new_group_decid
         outside.until(|call| matches!(call, Call::Agree(_)));
         let batch = outside.batch.clone();
         outside.say(&Reply::Broken);
-        let Call::Join(Standing { group: MembershipVersion(1), applied: None, prepared: Some(prepared) }) =
-            &outside.call
-        else {
-            panic!("{:?}", outside.call);
-        };
+        let Call::Join(standing) = &outside.call else { panic!("{:?}", outside.call) };
+        assert_eq!((standing.group, &standing.applied, standing.broken), (MembershipVersion(1), &None, true));
+        let prepared = standing.prepared.as_ref().unwrap();
         assert_eq!((prepared.step, &prepared.contributions[0].acks), (0, &batch.acks()));
         let joined = outside.joined(committed);
         outside.say(&Reply::Joined(Box::new(joined)));
@@ -298,7 +296,16 @@ fn a_group_that_breaks_while_it_is_formed_is_formed_again() {
     let mut outside = Outside::new("allreduce", &[10], 4);
     outside.until(|call| matches!(call, Call::Enter(_)));
     outside.say(&Reply::Broken);
-    assert_eq!(outside.call, Call::Join(Standing { group: MembershipVersion(1), ..Standing::default() }));
+    let standing = Standing { group: MembershipVersion(1), broken: true, ..Standing::default() };
+    assert_eq!(outside.call, Call::Join(standing), "whoever still waits in the group is to hear of it");
+    outside.until(|call| matches!(call, Call::Compute));
+    outside.order(BeatReply { reform: true, ..BeatReply::default() });
+    outside.until(|call| matches!(call, Call::Join(_)));
+    assert!(
+        matches!(outside.call, Call::Join(Standing { broken: false, .. })),
+        "that was the group before: {:?}",
+        outside.call
+    );
     assert_eq!(outside.end(), End::EndOfData { trained: true });
 }
 
@@ -312,7 +319,8 @@ fn a_replacement_knows_the_step_before_the_next_but_had_no_part_in_it() {
     outside.say(&Reply::Broken);
     let taken_over = StepResult { step: 6, contributions: [].into() };
     let group = MembershipVersion(1);
-    assert_eq!(outside.call, Call::Join(Standing { group, applied: Some(taken_over), prepared: None }));
+    let standing = Standing { group, applied: Some(taken_over), prepared: None, broken: true };
+    assert_eq!(outside.call, Call::Join(standing));
 }
 
 #[test]

@@ -54,6 +54,7 @@ impl v1::JoinRequest {
             applied: standing.applied.as_ref().map(Into::into),
             prepared: standing.prepared.as_ref().map(Into::into),
             group: standing.group.0,
+            broken: standing.broken,
         }
     }
 
@@ -65,7 +66,8 @@ impl v1::JoinRequest {
         let holder = required("join.holder", self.holder)?.try_into()?;
         let applied = self.applied.map(TryInto::try_into).transpose()?;
         let prepared = self.prepared.map(TryInto::try_into).transpose()?;
-        Ok((holder, core::Standing { group: core::MembershipVersion(self.group), applied, prepared }))
+        let group = core::MembershipVersion(self.group);
+        Ok((holder, core::Standing { group, applied, prepared, broken: self.broken }))
     }
 }
 
@@ -232,6 +234,7 @@ mod tests {
             group: antdt_core::MembershipVersion(7),
             applied: Some(result),
             prepared: None,
+            broken: true,
         };
         let back = v1::JoinRequest::new(holder, &standing).into_core().unwrap();
         assert_eq!(back, (holder, standing));

@@ -1439,6 +1439,9 @@ pub struct JoinRequest {
     /// Version of the newest group that this worker was told of; 0 before the first.
     #[prost(uint64, tag = "4")]
     pub group: u64,
+    /// Whether the worker left that group because a call to other members failed.
+    #[prost(bool, tag = "5")]
+    pub broken: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Member {

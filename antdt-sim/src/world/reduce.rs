@@ -114,9 +114,11 @@ impl<O: Observer> World<O> {
             return;
         };
         if cut {
-            // Nobody hears of it, and it hears of nobody.
-            let timeout = life.timeout;
-            self.later_broken(id, call, timeout);
+            // Nobody hears of it, and it hears of nobody: it waits, unless it has yet to connect.
+            let sets_up = matches!(part, Part::Enter { .. });
+            let after = if sets_up { BREAK_DELAY } else { life.timeout };
+            group.broken |= sets_up;
+            self.later_broken(id, call, after);
             return;
         }
         group.come(now, rank as usize, call, part);
@@ -273,7 +275,16 @@ impl<O: Observer> World<O> {
             return;
         }
         group.broken = true;
-        self.break_waiting(version, BREAK_DELAY);
+        self.break_connected(version, BREAK_DELAY);
+    }
+
+    /// The members that wait in the group's open operation see that it broke. In the set-up they do not: who does not come has no
+    /// connection to them that could end, and they wait as long as they may, or until the master says so.
+    fn break_connected(&mut self, version: MembershipVersion, after: Duration) {
+        let sets_up = |group: &SimGroup| matches!(group.sum, Some(Sum::Entered { .. }));
+        if !self.groups.get(&version).is_some_and(sets_up) {
+            self.break_waiting(version, after);
+        }
     }
 
     /// Tells the members that wait in the group's open operation that it broke.
@@ -302,7 +313,7 @@ impl<O: Observer> World<O> {
         self.later_broken(id, call, Duration::ZERO);
         let under_way = self.groups.get(&version).is_some_and(|group| group.under_way);
         if !under_way {
-            self.break_waiting(version, BREAK_DELAY);
+            self.break_connected(version, BREAK_DELAY);
         }
     }
 
@@ -311,7 +322,7 @@ impl<O: Observer> World<O> {
         let now = self.now;
         let Some(group) = self.groups.get_mut(&version) else { return };
         group.timer_armed = false;
-        if group.arrived == 0 || group.under_way || group.broken {
+        if group.arrived == 0 || group.under_way {
             return;
         }
         let first = group.waiting().next().map(|(rank, _)| group.members[rank]);

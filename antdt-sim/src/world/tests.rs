@@ -545,6 +545,24 @@ fn a_model_on_its_way_to_a_replacement_when_a_cut_comes_gets_there_later() {
     }
 }
 
+/// Who has yet to connect sees that it is cut off; those that wait for it see nothing, and hear of it from the master.
+#[test]
+fn a_cut_while_a_group_is_set_up_costs_no_timeout_of_those_that_wait() {
+    let crash = (JobTime::from_duration(Duration::from_secs(5)), Fault::Crash(NodeId::worker(1)));
+    let (calm, seen) = transfers("allreduce", vec![crash]);
+    let cut = Duration::from_secs(1);
+    let entered: Vec<_> =
+        seen.done.iter().filter(|(_, what, at, _)| *what == "enter" && *at > crash.0).collect();
+    assert_eq!(entered.len(), 3);
+    for (holder, _, at, _) in entered {
+        let (outcome, _) = transfers("allreduce", vec![crash, (*at, Fault::Cut(holder.node, cut))]);
+        assert_eq!((&outcome.result, deaths(&outcome)), (&Ok(()), 1), "{holder}");
+        // Those that wait do so for 30 s. A call that the cut swallowed is repeated.
+        let costs = outcome.completed.since(calm.completed);
+        assert!((cut..cut + CALL_TIMEOUT).contains(&costs), "{holder}: {costs:?}");
+    }
+}
+
 #[test]
 fn the_same_seed_gives_the_same_history() {
     let fault = vec![(JobTime::from_duration(Duration::from_secs(7)), Fault::Crash(NodeId::worker(1)))];

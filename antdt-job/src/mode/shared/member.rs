@@ -117,6 +117,8 @@ pub(crate) struct Member<R> {
     applied: Option<StepResult>,
     /// The newest group that the worker was told of.
     group: MembershipVersion,
+    /// A call to its other members failed.
+    broken: bool,
     /// Its members and their addresses, in order of rank.
     members: Arc<[(Holder, String)]>,
     /// Where models mix: who averages with whom.
@@ -143,6 +145,7 @@ impl<R: Round> Member<R> {
             prepared: None,
             applied: None,
             group: MembershipVersion(0),
+            broken: false,
         }
     }
 
@@ -201,6 +204,12 @@ impl<R: Round> Member<R> {
         let batch = self.round.batch(core).clone();
         self.round.committed();
         core.commit_batch(&batch)
+    }
+
+    /// A call to the other members failed. Those that still wait in one hear it from the master.
+    fn join_from_broken(&mut self, core: &mut WorkerCore) -> Call {
+        self.broken = true;
+        core.join(self.standing())
     }
 
     /// The worker is in the group and has its model.
@@ -298,7 +307,8 @@ impl<R: Round> Member<R> {
 
 impl<R: Round> WorkerHalf for Member<R> {
     fn standing(&self) -> Standing {
-        Standing { group: self.group, applied: self.applied.clone(), prepared: self.prepared.clone() }
+        let (applied, prepared) = (self.applied.clone(), self.prepared.clone());
+        Standing { group: self.group, applied, prepared, broken: self.broken }
     }
 
     fn knows(&self, joined: &Joined) -> bool {
@@ -317,7 +327,7 @@ impl<R: Round> WorkerHalf for Member<R> {
         }
         turn.session.regrouped();
         let joined = Box::new(joined.clone());
-        self.group = joined.membership;
+        (self.group, self.broken) = (joined.membership, false);
         core.set_step(joined.next_step);
         if let Some(prepared) = &self.prepared {
             if joined.commit_prepared && prepared.step + 1 == joined.next_step {
@@ -345,19 +355,19 @@ impl<R: Round> WorkerHalf for Member<R> {
                 core.rested(turn);
                 self.begin(core, turn)
             }
-            (At::Entering { .. }, Reply::Broken) => core.join(self.standing()),
+            (At::Entering { .. }, Reply::Broken) => self.join_from_broken(core),
             (At::Entering { has_source }, Reply::Entered) => self.entered(core, turn, has_source),
             // The result is not here. A draining worker meets the others too.
             (At::Combining, Reply::Broken) => {
                 self.round.aborted(core);
                 core.restart_meter(turn);
-                core.join(self.standing())
+                self.join_from_broken(core)
             }
             (At::Combining, Reply::Combined(result)) => self.combined(core, turn, result.clone()),
             // The result is here: the others may have it, and commit it.
             (At::Agreeing, Reply::Broken) => {
                 core.restart_meter(turn);
-                core.join(self.standing())
+                self.join_from_broken(core)
             }
             (At::Agreeing, Reply::Agreed(verdict)) => self.ask(core, At::Applying(*verdict), Call::Apply),
             // Everybody contributed to the control values, so everybody has the result; it is part of the model.
@@ -368,7 +378,7 @@ impl<R: Round> WorkerHalf for Member<R> {
                     None => self.fed(core, turn),
                 }
             }
-            // The group broke while the member waited for others in a call of the round.
+            // The master broke the group up while the member waited at its gate.
             (At::Round, Reply::Broken) => {
                 self.round.aborted(core);
                 core.restart_meter(turn);

@@ -68,6 +68,8 @@ pub(crate) struct Worker {
     is_mean: bool,
     /// The newest group of workers that it was told of.
     group: MembershipVersion,
+    /// A call to its other members failed.
+    broken: bool,
     members: Arc<[(Holder, String)]>,
     /// The newest question for a group that it asked the master, an even number.
     asked: u64,
@@ -193,7 +195,7 @@ impl WorkerHalf for Worker {
     fn standing(&self) -> Standing {
         // Models differ anyway: any that has been trained is as good as another one for those that come.
         let applied = self.trained.then(|| StepResult { step: 0, contributions: [].into() });
-        Standing { group: self.group, applied, prepared: None }
+        Standing { group: self.group, applied, prepared: None, broken: self.broken }
     }
 
     fn knows(&self, joined: &Joined) -> bool {
@@ -209,7 +211,7 @@ impl WorkerHalf for Worker {
             return core.over(End::EndOfData { trained: self.trained && self.is_mean });
         }
         turn.session.regrouped();
-        self.group = joined.membership;
+        (self.group, self.broken) = (joined.membership, false);
         self.members = Arc::clone(&joined.members);
         self.is_mean = false;
         if !self.trained {
@@ -339,8 +341,13 @@ impl WorkerHalf for Worker {
                 self.averaged(core, turn, !all)
             }
             // The average is void; the steps stay in the worker's own model for the next one.
-            (At::Entering | At::Asking | At::Averaging { .. } | At::Reporting { .. }, Reply::Broken) => {
+            (
+                at @ (At::Entering | At::Asking | At::Averaging { .. } | At::Reporting { .. }),
+                Reply::Broken,
+            ) => {
                 core.restart_meter(turn);
+                // In the other calls it is the master that says so.
+                self.broken = matches!(at, At::Entering | At::Averaging { .. });
                 core.join(self.standing())
             }
             (at, reply) => core.not_an_answer(reply, &at),
