@@ -1,7 +1,7 @@
 //! Carries out a schedule of faults on a real job, and waits until the job ends.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,8 @@ use crate::chaos::ChaosKind;
 use crate::chaos::count;
 use crate::chaos::{ChaosFault, ChaosPlan, ChaosSchedule, ChaosStep};
 use crate::chaos::{ChaosReport, FaultEntry, KindEntry};
-use crate::remote::RemoteJob;
+use crate::diagnosis;
+use crate::remote::{self, RemoteError, RemoteJob};
 use crate::report::Report;
 
 /// Pause between two looks at the job.
@@ -212,7 +213,9 @@ impl<'a> Driver<'a> {
             }
             if now.saturating_sub(last) > self.chaos.patience {
                 let (for_s, said) = (self.chaos.patience.as_secs(), self.job.last_words());
-                self.violations.push(format!("the job has trained nothing for {for_s} s; it said: {said}"));
+                let found = status(&self.job.run_dir).await;
+                self.violations
+                    .push(format!("the job has trained nothing for {for_s} s; it said: {said}\n{found}"));
                 return Ok("stands still".to_owned());
             }
             look(stop).await?;
@@ -543,6 +546,21 @@ async fn look(stop: &CancellationToken) -> Result<(), ChaosError> {
 }
 
 /// Asks the master again and again where the job stands.
+/// What `antdt status` and `antdt status --diagnose` say of the job, while it can still be asked.
+async fn status(run_dir: &Path) -> String {
+    let asked = async {
+        let job = RemoteJob::find(Some(run_dir))?;
+        Ok::<_, RemoteError>(
+            remote::render(&job.describe().await?) + &diagnosis::render(&job.diagnose().await?),
+        )
+    };
+    match tokio::time::timeout(ASK, asked).await {
+        Ok(Ok(found)) => found,
+        Ok(Err(error)) => format!("its master does not say more: {error}"),
+        Err(_) => format!("its master does not answer within {} s", ASK.as_secs()),
+    }
+}
+
 async fn ask(run_dir: PathBuf, workers: u32, seen: Arc<Mutex<Seen>>) {
     loop {
         let asked = async { RemoteJob::find(Some(&run_dir)).ok()?.describe().await.ok() };
