@@ -83,18 +83,23 @@ pub(super) fn stream_into<E: Element, const K: usize>(
     left: &[E],
     right: &[E],
 ) -> bool {
-    let half = matches!(E::TYPE, ElementType::F16 | ElementType::Bf16);
+    // Constants, so that loops are built only for the types that they are for.
+    if const { matches!(E::TYPE, ElementType::F16 | ElementType::Bf16) } {
+        return false;
+    }
     let first = into[0].as_ptr() as usize;
     let apart = into.iter().any(|place| !(place.as_ptr() as usize).abs_diff(first).is_multiple_of(LINE));
-    if half || apart || !is_x86_feature_detected!("avx2") {
+    if apart || !is_x86_feature_detected!("avx2") {
         return false;
     }
     macro_rules! lines {
         ($lines:ident) => {
-            match size_of::<E>() {
-                8 => $lines::<E, { LINE / 8 }, K>(op, into, left, right),
-                4 => $lines::<E, { LINE / 4 }, K>(op, into, left, right),
-                _ => $lines::<E, { LINE / size_of::<u8>() }, K>(op, into, left, right),
+            if const { size_of::<E>() == 8 } {
+                $lines::<E, { LINE / 8 }, K>(op, into, left, right)
+            } else if const { size_of::<E>() == 4 } {
+                $lines::<E, { LINE / 4 }, K>(op, into, left, right)
+            } else {
+                $lines::<E, { LINE / size_of::<u8>() }, K>(op, into, left, right)
             }
         };
     }
