@@ -45,6 +45,18 @@ fn a_group_on_two_hosts_is_refused_on_all_members_where_it_must_be_on_one() {
     assert!(connect(2, ["a"; 3]).iter().all(Result::is_ok), "one host is taken");
 }
 
+fn period(byte: impl Fn(u8) -> u8) -> [u8; 256] {
+    std::array::from_fn(|at| byte(at as u8))
+}
+
+fn fill(bytes: &mut [u8], period: &[u8; 256]) {
+    bytes.chunks_mut(256).for_each(|chunk| chunk.copy_from_slice(&period[..chunk.len()]));
+}
+
+fn repeats(bytes: &[u8], period: &[u8; 256]) -> bool {
+    bytes.chunks(256).all(|chunk| chunk == &period[..chunk.len()])
+}
+
 // One exchange in which both members send `len` bytes and place what comes: of a region or of the heap.
 fn swapped(len: usize, from_region: bool, into_region: bool) {
     let (transports, _aborts) = shm_members(2);
@@ -52,11 +64,9 @@ fn swapped(len: usize, from_region: bool, into_region: bool) {
         for call in 1..=3 {
             let (mut from, mut into) = (transport.region(len).unwrap(), transport.region(len).unwrap());
             let mut heap = (vec![0; len], vec![0; len]);
-            let pattern = |who: u8, at: usize| (at as u8).wrapping_mul(7).wrapping_add(who + 10 * call as u8);
-            for at in 0..len {
-                from[at] = pattern(me, at);
-                heap.0[at] = pattern(me, at);
-            }
+            let pattern = |who: u8| period(|at| at.wrapping_mul(7).wrapping_add(who + 10 * call as u8));
+            fill(&mut from, &pattern(me));
+            fill(&mut heap.0, &pattern(me));
             let exchange = exchange(call, PATIENT);
             let peer = Rank(u32::from(1 - me));
             let bytes: &[u8] = if from_region { &from } else { &heap.0 };
@@ -65,7 +75,7 @@ fn swapped(len: usize, from_region: bool, into_region: bool) {
             let sink = crate::runtime::transport::Sink::Place(place);
             transport.exchange(&exchange, &sends, &mut [Incoming { from: peer, sink }]).unwrap();
             let came: &[u8] = if into_region { &into } else { &heap.1 };
-            assert!(came.iter().enumerate().all(|(at, byte)| *byte == pattern(1 - me, at)));
+            assert!(repeats(came, &pattern(1 - me)));
             // What the peer has taken is free to be changed.
             from.fill(0);
         }
@@ -150,8 +160,10 @@ impl Merge for Sum {
         assert_eq!(at, self.done);
         self.done += pieces[0].bytes().len();
         (self.before)();
-        let sum = |i: usize| pieces.iter().fold(self.me, |sum, piece| sum.wrapping_add(piece.bytes()[i]));
-        let sums: Vec<u8> = (0..pieces[0].bytes().len()).map(sum).collect();
+        let mut sums = vec![self.me; pieces[0].bytes().len()];
+        for piece in pieces.iter() {
+            sums.iter_mut().zip(piece.bytes()).for_each(|(sum, byte)| *sum = sum.wrapping_add(*byte));
+        }
         pieces.iter_mut().filter_map(Piece::answer).for_each(|answer| answer.copy_from_slice(&sums));
     }
 }
@@ -165,15 +177,14 @@ fn exchange(sequence: u64, stall: Duration) -> Exchange {
 // Three members lend each other messages of `len` bytes, each from a place apart from that of its answer or not, as `apart`
 // says of it.
 fn traded<T: Transport>(transports: Vec<T>, len: usize, apart: u32) {
-    let message =
-        |from: u32, to: u32, at: usize| (at as u8).wrapping_mul(7).wrapping_add((3 * from + to) as u8);
+    let message = |from: u32, to: u32| period(|at| at.wrapping_mul(7).wrapping_add((3 * from + to) as u8));
     at_once((0..3_u32).zip(transports), |(me, mut transport)| {
         let others: Vec<u32> = (0..3).filter(|rank| *rank != me).collect();
         let regions = [(); 2].map(|()| transport.region(2 * len).unwrap());
         let [mut from, mut into] = regions;
         for call in 0..3 {
             for (to, chunk) in others.iter().zip(from.chunks_exact_mut(len)) {
-                chunk.iter_mut().enumerate().for_each(|(at, byte)| *byte = message(me, *to, at));
+                fill(chunk, &message(me, *to));
             }
             let is_apart = apart >> me & 1 == 1;
             if !is_apart {
@@ -189,11 +200,14 @@ fn traded<T: Transport>(transports: Vec<T>, len: usize, apart: u32) {
             transport.trade(&exchange(1 + call, PATIENT), &mut loans, &mut sum).unwrap();
             assert_eq!(sum.done, len);
             for (by, answer) in others.iter().zip(into.chunks_exact(len)) {
-                let expected = |at: usize| {
-                    let of = (0..3).filter(|from| from != by);
-                    of.fold(*by as u8, |sum, from| sum.wrapping_add(message(from, *by, at)))
-                };
-                assert!(answer.iter().enumerate().all(|(at, byte)| *byte == expected(at)), "{len} {apart}");
+                let mut expected = [*by as u8; 256];
+                for from in (0..3).filter(|from| from != by) {
+                    expected
+                        .iter_mut()
+                        .zip(message(from, *by))
+                        .for_each(|(sum, byte)| *sum = sum.wrapping_add(byte));
+                }
+                assert!(repeats(answer, &expected), "{len} {apart}");
             }
         }
     });
