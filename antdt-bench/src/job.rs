@@ -6,7 +6,9 @@
 //! the workers alone. The ratio is comparable between machines, and contains everything else that the job
 //! does.
 
-use std::io::{self, Write};
+use std::panic::resume_unwind;
+use std::sync::{Mutex, PoisonError};
+use std::thread;
 use std::time::Duration;
 
 use antdt::report::Report;
@@ -51,6 +53,9 @@ const OTHERS_MAX: f64 = 0.5;
 
 /// How long the jobs are and how much noise is forgiven.
 struct Scale {
+    /// Modes that are measured at the same time. A quick run that measured one after the other took 24 s of processor time in
+    /// 213 s: its jobs wait for emulated computing, and three of them do not wait for each other.
+    modes_at_once: usize,
     steps: u32,
     /// Steps of the jobs that are compared in pairs.
     pair_steps: u32,
@@ -73,6 +78,7 @@ struct Scale {
 
 impl Scale {
     const QUICK: Self = Self {
+        modes_at_once: 3,
         steps: 36,
         pair_steps: 36,
         pairs: 5,
@@ -84,6 +90,7 @@ impl Scale {
         cost_percent: 5.0,
     };
     const FULL: Self = Self {
+        modes_at_once: 1,
         steps: 480,
         pair_steps: 240,
         pairs: 8,
@@ -222,44 +229,75 @@ pub fn run(settings: &Settings, rows: &mut Rows) -> Result<()> {
         return overlap::run(settings, rows);
     }
     let scale = &if settings.quick { Scale::QUICK } else { Scale::FULL };
-    let case = |sync: &SyncMode, policy, straggler| Case {
-        sync: sync.clone(),
-        policy,
-        sharding: "dynamic",
-        straggler,
-        steps: scale.steps,
-    };
     // What was just built, or has not run for long, comes from the disk: the first job was seen to start a quarter of a
     // second later than all others.
-    ran(settings, &Case { steps: 4, ..case(&SyncMode::default(), "none", false) }, "warm-up")?;
-    for (index, sync) in modes_with_an_oracle().iter().enumerate() {
-        let everything = !settings.quick || index == 0;
-        let waits = sync.capabilities().waits_for_all();
-        measure(settings, scale, &case(sync, "none", false), rows)?;
-        if everything {
-            cost(settings, scale, sync, rows)?;
+    let warm_up = Case { steps: 4, ..case(scale, &SyncMode::default(), "none", false) };
+    ran(settings, &warm_up, "warm-up")?;
+    let modes = modes_with_an_oracle();
+    let next = Mutex::new(modes.iter().enumerate());
+    let shared = Mutex::new(&mut *rows);
+    let lane = || {
+        let next = || next.lock().unwrap_or_else(PoisonError::into_inner).next();
+        while let Some((index, sync)) = next() {
+            measure_mode(settings, scale, sync, !settings.quick || index == 0, &shared)?;
         }
-        if waits {
-            let adapted = measure(settings, scale, &case(sync, "nd", true), rows)?;
-            if everything {
-                let uniform = case(sync, "none", true);
-                let slow = measure(settings, scale, &uniform, rows)?;
-                let oracle = uniform.ideal_s() / case(sync, "nd", true).ideal_s();
-                rows.push(gain(&format!("{sync} nd over none"), scale, oracle, &slow, &adapted));
-            }
-        } else {
-            let ledger = case(sync, "none", true);
-            let taken = measure(settings, scale, &ledger, rows)?;
-            let shares = Case { sharding: "static", ..ledger.clone() };
-            let fixed = measure(settings, scale, &shares, rows)?;
-            let oracle = shares.ideal_s() / ledger.ideal_s();
-            rows.push(gain(&format!("{sync} ledger over static"), scale, oracle, &fixed, &taken));
-            if everything {
-                measure(settings, scale, &case(sync, "nd", true), rows)?;
-            }
+        Ok(())
+    };
+    thread::scope(|scope| {
+        let lanes: Vec<_> = (0..scale.modes_at_once).map(|_| scope.spawn(lane)).collect();
+        // A mode that cannot be measured costs no other one its rows.
+        let ended = lanes.into_iter().map(|lane| lane.join().unwrap_or_else(|panic| resume_unwind(panic)));
+        ended.collect::<Vec<Result<()>>>().into_iter().collect::<Result<()>>()
+    })?;
+    rows.sort_by_key(|entry| modes.iter().position(|sync| entry.name.starts_with(&format!("{sync} "))));
+    overlap::run(settings, rows)
+}
+
+/// The rows of one mode; a quick run measures `everything` in the first mode only.
+fn measure_mode(
+    settings: &Settings,
+    scale: &Scale,
+    sync: &SyncMode,
+    everything: bool,
+    rows: &Shared<'_>,
+) -> Result<()> {
+    let case = |policy, straggler| case(scale, sync, policy, straggler);
+    measure(settings, scale, &case("none", false), rows)?;
+    if everything {
+        cost(settings, scale, sync, rows)?;
+    }
+    if sync.capabilities().waits_for_all() {
+        let adapted = measure(settings, scale, &case("nd", true), rows)?;
+        if everything {
+            let uniform = case("none", true);
+            let slow = measure(settings, scale, &uniform, rows)?;
+            let oracle = uniform.ideal_s() / case("nd", true).ideal_s();
+            push(rows, [gain(&format!("{sync} nd over none"), scale, oracle, &slow, &adapted)]);
+        }
+    } else {
+        let ledger = case("none", true);
+        let taken = measure(settings, scale, &ledger, rows)?;
+        let shares = Case { sharding: "static", ..ledger.clone() };
+        let fixed = measure(settings, scale, &shares, rows)?;
+        let oracle = shares.ideal_s() / ledger.ideal_s();
+        push(rows, [gain(&format!("{sync} ledger over static"), scale, oracle, &fixed, &taken)]);
+        if everything {
+            measure(settings, scale, &case("nd", true), rows)?;
         }
     }
-    overlap::run(settings, rows)
+    Ok(())
+}
+
+/// The rows, to which modes add that are measured at the same time.
+type Shared<'a> = Mutex<&'a mut Rows>;
+
+fn push(rows: &Shared<'_>, entries: impl IntoIterator<Item = Entry>) {
+    rows.lock().unwrap_or_else(PoisonError::into_inner).extend(entries);
+}
+
+/// A job that takes its shards as it goes.
+fn case(scale: &Scale, sync: &SyncMode, policy: &'static str, straggler: bool) -> Case {
+    Case { sync: sync.clone(), policy, sharding: "dynamic", straggler, steps: scale.steps }
 }
 
 /// Returns the modes whose completion time is known in advance, with a straggler too: those in which a worker waits for all
@@ -277,25 +315,22 @@ fn has_an_oracle(sync: &SyncMode) -> bool {
 
 /// Runs a job; its report goes to the folder `name`.
 fn ran(settings: &Settings, case: &Case, name: &str) -> Result<Ran> {
-    print!("{name:<40}");
-    // Progress only.
-    let _ = io::stdout().flush();
     let limit = Duration::from_secs_f64(60.0 + 2.0 * case.ideal_s());
     let folder = settings.report_dir.join(name.replace(", ", "-").replace(' ', "-"));
     let watched = Others::watch();
     let report = run_antdt(&settings.antdt, &case.arguments(), &folder, limit)?;
     let ran = Ran { report, others: watched.share() };
     let others = ran.others.map_or(String::new(), |share| format!(", others {:.0} %", 100.0 * share));
-    println!(" {:>7.1} s{others}", ran.completion_s());
+    println!("{name:<40} {:>7.1} s{others}", ran.completion_s());
     Ok(ran)
 }
 
 /// Runs one case and checks what its own oracle says.
-fn measure(settings: &Settings, scale: &Scale, case: &Case, rows: &mut Rows) -> Result<Ran> {
+fn measure(settings: &Settings, scale: &Scale, case: &Case, rows: &Shared<'_>) -> Result<Ran> {
     let name = case.name();
     let ran = ran(settings, case, &name)?;
-    rows.push(accounting(&name, case, &ran.report));
-    rows.extend(times(&name, scale, case, &ran)?);
+    push(rows, [accounting(&name, case, &ran.report)]);
+    push(rows, times(&name, scale, case, &ran)?);
     Ok(ran)
 }
 
@@ -362,14 +397,8 @@ fn step_time(name: &str, scale: &Scale, case: &Case, report: &Report) -> Result<
 
 /// What the policy costs when there is nothing to do: completion times of jobs with it and without, in pairs that take
 /// turns at being first.
-fn cost(settings: &Settings, scale: &Scale, sync: &SyncMode, rows: &mut Rows) -> Result<()> {
-    let case = |policy| Case {
-        sync: sync.clone(),
-        policy,
-        sharding: "dynamic",
-        straggler: false,
-        steps: scale.pair_steps,
-    };
+fn cost(settings: &Settings, scale: &Scale, sync: &SyncMode, rows: &Shared<'_>) -> Result<()> {
+    let case = |policy| Case { steps: scale.pair_steps, ..case(scale, sync, policy, false) };
     let (mut pairs, mut others) = (Vec::new(), Vec::new());
     for pair in 0..scale.pairs {
         let mut took = [0.0; 2];
@@ -379,14 +408,13 @@ fn cost(settings: &Settings, scale: &Scale, sync: &SyncMode, rows: &mut Rows) ->
             let ran = ran(settings, &case, &format!("{}, pair {}", case.name(), pair + 1))?;
             took[which] = ran.completion_s();
             let accounting = accounting(&case.name(), &case, &ran.report);
-            rows.extend((accounting.state != State::Ok).then_some(accounting));
+            push(rows, (accounting.state != State::Ok).then_some(accounting));
             others.extend(ran.others);
         }
         pairs.push(took);
     }
-    rows.push(
-        cost_of(sync, scale, &pairs).unless_overloaded(others.into_iter().reduce(f64::max), OTHERS_MAX),
-    );
+    let others = others.into_iter().reduce(f64::max);
+    push(rows, [cost_of(sync, scale, &pairs).unless_overloaded(others, OTHERS_MAX)]);
     Ok(())
 }
 

@@ -47,6 +47,11 @@ impl Rows {
         self.file.write_all(&line)
     }
 
+    /// Brings the rows into another order; those with equal keys stay in theirs. The file keeps the order in which they were added.
+    pub fn sort_by_key<K: Ord>(&mut self, key: impl FnMut(&Entry) -> K) {
+        self.entries.sort_by_key(key);
+    }
+
     /// Returns the rows that were added so far.
     pub fn entries(&self) -> &[Entry] {
         &self.entries
