@@ -1,12 +1,13 @@
 //! `cargo xtask verify` and `cargo xtask fix`.
 
 use std::fmt;
+use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 
 use crate::features::{self, Features};
 use crate::{bench, codegen, mutants, rdma_vm, sanitize, shell, sim, skipped, tidy};
@@ -56,9 +57,17 @@ pub(crate) fn verify(root: &Path, flags: &[&str]) -> Result<()> {
         Command::new("cargo").args(["nextest", "--version"]).output().is_ok_and(|o| o.status.success());
     let runner: &[&str] = if nextest { &["nextest", "run"] } else { &["test", "--lib", "--bins", "--tests"] };
     // A test that was skipped says so in what it prints.
-    let shown: &[&str] = if nextest { &["--success-output", "final"] } else { &["--", "--show-output"] };
+    let shown: Vec<String> = match nextest {
+        true => ["--success-output", "final", "--tool-config-file"]
+            .map(str::to_owned)
+            .into_iter()
+            .chain([jobs(root)?])
+            .collect(),
+        false => ["--", "--show-output"].map(str::to_owned).to_vec(),
+    };
     cargo(root, "build tests", &[runner, &["--workspace", "--no-run"], features].concat(), &[])?;
-    let tests = [runner, &["--workspace"], features, shown].concat();
+    let shown: Vec<&str> = shown.iter().map(String::as_str).collect();
+    let tests = [runner, &["--workspace"], features, &shown].concat();
     let mut skipped = run_tests(root, "tests", &tests, deep)?;
     for (name, why) in &chosen.left_out {
         step_says(name, "cargo xtask verify", || Ok(Done::Skipped(format!("SKIPPED: {why}"))))?;
@@ -109,7 +118,11 @@ pub(crate) fn verify(root: &Path, flags: &[&str]) -> Result<()> {
 
 /// Tests that run at the same time for each core: those of whole jobs, which wait for emulated computing more than they compute.
 /// One of any other kind counts as three (`.config/nextest.toml`).
-const TESTS_A_CORE: usize = 4;
+const TESTS_A_CORE: usize = 5;
+
+/// Which tests are of whole jobs, and how many of them run at the same time on two cores: there is room for one of another kind
+/// beside them, so that those are not left for the end, when nothing runs while they wait.
+const JOBS: (&str, usize) = ("package(antdt)", 7);
 
 /// Name of the variable by which a caller has another number of tests run at the same time.
 const TEST_THREADS: &str = "NEXTEST_TEST_THREADS";
@@ -118,14 +131,31 @@ const TEST_THREADS: &str = "NEXTEST_TEST_THREADS";
 /// caller says otherwise: all cases of all transports take a quarter of the processor time of all tests.
 const CONFORMANCE_DIVISOR: (&str, &str) = ("CONFORMANCE_DIVISOR", "4");
 
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+}
+
+/// Writes the settings that bound how many [`JOBS`] run at the same time on this machine; returns how nextest is told of them.
+fn jobs(root: &Path) -> Result<String> {
+    const GROUP: &str = "@tool:xtask:jobs";
+    let (filter, on_two_cores) = JOBS;
+    let most = (on_two_cores * cores()).div_ceil(2);
+    let file = shell::target_dir(root)?.join("nextest-jobs.toml");
+    let text = format!(
+        "[test-groups.'{GROUP}']\nmax-threads = {most}\n\n\
+         [[profile.default.overrides]]\nfilter = '{filter}'\ntest-group = '{GROUP}'\n"
+    );
+    fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
+    Ok(format!("xtask:{}", file.display()))
+}
+
 /// Runs tests; those that say that they were skipped are listed, and returned.
 fn run_tests(root: &Path, name: &str, arguments: &[&str], deep: bool) -> Result<Vec<skipped::Skipped>> {
     let mut skipped = Vec::new();
     step_says(name, &format!("cargo {}", arguments.join(" ")), || {
         let mut command = Command::new("cargo");
         if std::env::var_os(TEST_THREADS).is_none() {
-            let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-            command.env(TEST_THREADS, (TESTS_A_CORE * cores).to_string());
+            command.env(TEST_THREADS, (TESTS_A_CORE * cores()).to_string());
         }
         let (divisor, shallow) = CONFORMANCE_DIVISOR;
         if !deep && std::env::var_os(divisor).is_none() {
