@@ -57,17 +57,11 @@ pub(crate) fn verify(root: &Path, flags: &[&str]) -> Result<()> {
         Command::new("cargo").args(["nextest", "--version"]).output().is_ok_and(|o| o.status.success());
     let runner: &[&str] = if nextest { &["nextest", "run"] } else { &["test", "--lib", "--bins", "--tests"] };
     // A test that was skipped says so in what it prints.
-    let shown: Vec<String> = match nextest {
-        true => ["--success-output", "final", "--tool-config-file"]
-            .map(str::to_owned)
-            .into_iter()
-            .chain([jobs(root)?])
-            .collect(),
-        false => ["--", "--show-output"].map(str::to_owned).to_vec(),
-    };
+    let jobs = jobs(root)?;
+    let of_nextest = ["--success-output", "final", "--tool-config-file", &jobs];
+    let shown: &[&str] = if nextest { &of_nextest } else { &["--", "--show-output"] };
     cargo(root, "build tests", &[runner, &["--workspace", "--no-run"], features].concat(), &[])?;
-    let shown: Vec<&str> = shown.iter().map(String::as_str).collect();
-    let tests = [runner, &["--workspace"], features, &shown].concat();
+    let tests = [runner, &["--workspace"], features, shown].concat();
     let mut skipped = run_tests(root, "tests", &tests, deep)?;
     for (name, why) in &chosen.left_out {
         step_says(name, "cargo xtask verify", || Ok(Done::Skipped(format!("SKIPPED: {why}"))))?;
@@ -145,7 +139,9 @@ fn jobs(root: &Path) -> Result<String> {
         "[test-groups.'{GROUP}']\nmax-threads = {most}\n\n\
          [[profile.default.overrides]]\nfilter = '{filter}'\ntest-group = '{GROUP}'\n"
     );
-    fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
+    fs::create_dir_all(file.parent().unwrap_or(root))
+        .and_then(|()| fs::write(&file, text))
+        .with_context(|| format!("cannot write {}", file.display()))?;
     Ok(format!("xtask:{}", file.display()))
 }
 
