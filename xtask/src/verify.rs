@@ -139,9 +139,7 @@ fn jobs(root: &Path) -> Result<String> {
         "[test-groups.'{GROUP}']\nmax-threads = {most}\n\n\
          [[profile.default.overrides]]\nfilter = '{filter}'\ntest-group = '{GROUP}'\n"
     );
-    fs::create_dir_all(file.parent().unwrap_or(root))
-        .and_then(|()| fs::write(&file, text))
-        .with_context(|| format!("cannot write {}", file.display()))?;
+    fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
     Ok(format!("xtask:{}", file.display()))
 }
 
