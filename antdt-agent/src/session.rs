@@ -83,7 +83,7 @@ pub struct BeatReply {
     pub lost: Vec<PushMark>,
     /// Whether all workers are done.
     pub finished: bool,
-    /// Version of the group in force, if one of its members died.
+    /// Version of the group in force, if one of its members died, or a call to other members failed for one.
     pub broken_group: Option<MembershipVersion>,
     /// Checkpoint for which the worker must pause after its current step; `None` if no checkpoint is due.
     #[cfg_attr(feature = "serde", serde(default))]
@@ -105,7 +105,7 @@ pub struct BeatReply {
 pub enum Notice {
     /// The session ended, though the training thread did not end it: the node was fenced, or the master was lost.
     Stopped(SessionState),
-    /// A member of this group died: the training thread must not wait for it.
+    /// A member of this group died, or left it because a call failed: the training thread must not wait for it.
     GroupBroken(MembershipVersion),
 }
 

@@ -1393,8 +1393,8 @@ pub struct HeartbeatReply {
     /// Whether all workers are done, so that a server may exit.
     #[prost(bool, tag = "7")]
     pub finished: bool,
-    /// Version of the group in force if one of its members died, so that no other member waits for that one;
-    /// otherwise 0.
+    /// Version of the group in force if one of its members died, or a call to other members failed for one, so
+    /// that no other member waits for that one; otherwise 0.
     #[prost(uint64, tag = "8")]
     pub broken_group: u64,
     /// Number of the checkpoint for which the worker must pause after its step; 0 if there is none.

@@ -52,7 +52,7 @@ impl Interrupt {
                 if let Some((group, handle)) = &state.current
                     && *group == broken
                 {
-                    handle.abort("a member of the group died");
+                    handle.abort("a member of the group died, or could not reach another");
                 }
             }
         }
