@@ -245,7 +245,7 @@ pub fn run(settings: &Settings, rows: &mut Rows) -> Result<()> {
     };
     thread::scope(|scope| {
         let lanes: Vec<_> = (0..scale.modes_at_once).map(|_| scope.spawn(lane)).collect();
-        // A mode that cannot be measured costs no other one its rows.
+        // Where one ends with a mode that cannot be measured, the others go on with what is left.
         let ended = lanes.into_iter().map(|lane| lane.join().unwrap_or_else(|panic| resume_unwind(panic)));
         ended.collect::<Vec<Result<()>>>().into_iter().collect::<Result<()>>()
     })?;

@@ -103,7 +103,7 @@ pub struct Membership {
     waiting_live: usize,
     /// Waiting workers that are not members of the group in force.
     newcomers: usize,
-    /// Waiting members of the group in force to whom it is broken.
+    /// Members of the group in force that wait for the next one because a call in this one failed.
     failed: usize,
     formed_before: bool,
     /// The newest step in the model that the group in force began with.

@@ -269,8 +269,6 @@ fn a_dead_ring_member_is_settled_before_its_leases_go_back() {
     assert_eq!(orders, ["joined worker-0#0 at 10", "joined worker-1#0 at 10", "joined worker-2#1 at 10"]);
 }
 
-/// Two of four workers are passive, which go on unless they were drawn; the one that asks waits for the one that it drew, and for
-/// nobody else.
 /// A link was cut while the group was set up: two workers see their calls fail, and nobody comes to the third one.
 #[test]
 fn a_member_that_waits_in_a_group_that_failed_for_the_others_is_told() {
@@ -294,6 +292,8 @@ fn a_member_that_waits_in_a_group_that_failed_for_the_others_is_told() {
     }
 }
 
+/// Two of four workers are passive, which go on unless they were drawn; the one that asks waits for the one that it drew, and for
+/// nobody else.
 #[test]
 fn an_active_worker_averages_with_a_passive_one_and_no_other_worker_waits() {
     let mut world = World::new("ad-psgd", 4, 0).running();

@@ -275,15 +275,15 @@ impl<O: Observer> World<O> {
             return;
         }
         group.broken = true;
-        self.break_connected(version, BREAK_DELAY);
+        self.break_connected(version);
     }
 
     /// The members that wait in the group's open operation see that it broke. In the set-up they do not: who does not come has no
     /// connection to them that could end, and they wait as long as they may, or until the master says so.
-    fn break_connected(&mut self, version: MembershipVersion, after: Duration) {
+    fn break_connected(&mut self, version: MembershipVersion) {
         let sets_up = |group: &SimGroup| matches!(group.sum, Some(Sum::Entered { .. }));
         if !self.groups.get(&version).is_some_and(sets_up) {
-            self.break_waiting(version, after);
+            self.break_waiting(version, BREAK_DELAY);
         }
     }
 
@@ -313,7 +313,7 @@ impl<O: Observer> World<O> {
         self.later_broken(id, call, Duration::ZERO);
         let under_way = self.groups.get(&version).is_some_and(|group| group.under_way);
         if !under_way {
-            self.break_connected(version, BREAK_DELAY);
+            self.break_connected(version);
         }
     }
 

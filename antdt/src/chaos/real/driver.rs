@@ -545,7 +545,6 @@ async fn look(stop: &CancellationToken) -> Result<(), ChaosError> {
     }
 }
 
-/// Asks the master again and again where the job stands.
 /// What `antdt status` and `antdt status --diagnose` say of the job, while it can still be asked.
 async fn status(run_dir: &Path) -> String {
     let asked = async {
@@ -561,6 +560,7 @@ async fn status(run_dir: &Path) -> String {
     }
 }
 
+/// Asks the master again and again where the job stands.
 async fn ask(run_dir: PathBuf, workers: u32, seen: Arc<Mutex<Seen>>) {
     loop {
         let asked = async { RemoteJob::find(Some(&run_dir)).ok()?.describe().await.ok() };
