@@ -14,4 +14,4 @@ pub mod testing;
 pub use head::HeadSettings;
 pub use head::{Head, HeadAnswer, HeadConfig, HeadEffect, HeadEvent, Note, Registration, Seen};
 pub use mode::SyncMode;
-pub use worker::{Call, End, Peers, Reply, WorkerLoop};
+pub use worker::{Call, End, LoopDriver, Peers, PlanBegin, Reply, WorkerLoop};

@@ -11,6 +11,7 @@
 //! Source: our design.
 
 mod core;
+mod driver;
 mod feed;
 
 use std::collections::BTreeMap;
@@ -28,6 +29,7 @@ use crate::mode::{SyncMode, Turn, WorkerHalf};
 
 pub use core::WorkerCore;
 use core::{At, Then};
+pub use driver::{LoopDriver, PlanBegin};
 
 /// A request of the training loop to its driver. The loop makes one call at a time; each variant names the
 /// [`Reply`] that answers it.
@@ -287,13 +289,15 @@ pub(crate) const PATIENCE_ALONE: Duration = Duration::from_secs(1);
 pub struct WorkerLoop {
     core: WorkerCore,
     half: Box<dyn WorkerHalf>,
+    /// The newest plan whose actions the driver was told to carry out.
+    begun: PlanVersion,
 }
 
 impl WorkerLoop {
     /// Returns the loop of an incarnation that has registered with the master. Its first reply is
     /// [`Reply::Begin`].
     pub fn new(holder: Holder, sync: &SyncMode, now: JobTime) -> Self {
-        Self { core: WorkerCore::new(holder, now), half: sync.worker() }
+        Self { core: WorkerCore::new(holder, now), half: sync.worker(), begun: PlanVersion(0) }
     }
 
     /// Returns the worker and incarnation that this loop trains for.
@@ -324,6 +328,21 @@ impl WorkerLoop {
         self.core.actions()
     }
 
+    /// Returns the plan that begins with `call`, the newest call of this loop: the driver carries the plan's
+    /// actions out first. `None` unless the call loads the first samples under a plan. A worker that joins
+    /// again begins its plan again, because it may go on with another model or with other servers.
+    pub fn begins_plan(&mut self, call: &Call) -> Option<PlanBegin> {
+        let (version, actions) = self.core.actions();
+        if matches!(call, Call::Join(_)) {
+            self.begun = PlanVersion(0);
+        }
+        if version <= self.begun || call.loads().is_none() {
+            return None;
+        }
+        self.begun = version;
+        Some(PlanBegin { version, actions: actions.cloned(), batch_size: self.core.batch_size() })
+    }
+
     /// Returns the meter of the worker's time, for what the driver does after the loop is over.
     pub const fn meter(&self) -> &Meter {
         self.core.meter()
@@ -339,7 +358,7 @@ impl WorkerLoop {
     ///
     /// A reply that does not answer the last call ends the training: [`End::Failed`].
     pub fn step(&mut self, now: JobTime, session: &mut AgentSession, reply: &Reply) -> Call {
-        let Self { core, half } = self;
+        let Self { core, half, .. } = self;
         let mut turn = Turn { now, session };
         match (core.take_at(), reply) {
             (At::Start, Reply::Begin) => core.join(half.standing()),
