@@ -1,4 +1,4 @@
-//! The program in `docs/checkpoints.md` loads an exported model: it is run as it stands there.
+//! The program in `docs/export.md` loads an exported model: it is run as it stands there.
 //!
 //! Needs `python3` with the packages `safetensors` and `numpy`; without them the test says that it is skipped.
 #![allow(clippy::unwrap_used, reason = "a failure here is the test's")]
@@ -12,7 +12,7 @@ use antdt_shard::{DatasetSpec, ShardLedger};
 
 /// The first program in Python of the document.
 fn program() -> &'static str {
-    let document = include_str!("../../docs/checkpoints.md");
+    let document = include_str!("../../docs/export.md");
     document.split("```python\n").nth(1).unwrap().split("```").next().unwrap()
 }
 

@@ -229,7 +229,7 @@ fn the_schema_accepts_job_files_and_refuses_what_they_refuse() {
     assert_eq!(schema["$schema"], "https://json-schema.org/draft/2020-12/schema");
     let file = |text: &str| accepts(&schema, &toml::from_str(text).unwrap());
     let readme = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md")).unwrap();
-    let (_, example) = readme.split_once(" -- run ").expect("an example of antdt run");
+    let (_, example) = readme.split_once("\nantdt run ").expect("an example of antdt run");
     let example = example.split_once("```").unwrap().0.replace('\\', " ");
     for line in [
         &format!("run {example}"),
