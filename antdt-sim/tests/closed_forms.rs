@@ -126,7 +126,7 @@ fn at_its_own_pace_a_job_ends_within_a_shard_of_the_ideal() {
 
 /// With one worker of `n` slower by `s`, even batches take `s b t` a step and fitting ones `n b t / (n - 1 + 1/s)`: a gain of
 /// `(s (n-1) + 1) / n`. The sizes that divide without a rest are exact.
-/// Source: our formula (ARCHITECTURE.md, paper map).
+/// Source: our formula.
 #[test]
 fn fitting_batches_gain_what_the_formula_says() {
     // (n, s) such that n * 60 * s / (s (n - 1) + 1) is whole: the fast batch.
@@ -243,7 +243,7 @@ impl Network for OnlyModels {
 
 /// `T = steps * (s * t * b + c)` where all workers are one group in each step: `c` is the time of `2 (n-1)/n` of a model, of a whole
 /// one for two, who swap theirs. Members wait for the slowest of their group alone, so this is the most that a group costs.
-/// Source: our formula; `docs/modes.md` has the bytes.
+/// Source: our formula; `docs/modes/mixing.md` has the bytes.
 #[test]
 fn an_average_of_a_group_takes_what_its_slowest_member_and_the_bytes_of_the_models_do() {
     let (bytes, bandwidth, steps) = (8_u32 << 20, 1e8, 50_u32);
