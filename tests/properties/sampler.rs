@@ -2,7 +2,7 @@
 //!
 //! Samplers that remember how many samples were done, and suppose that all ranks did as many, lose what the slow ones had
 //! not reached and repeat what the fast ones had passed: 40 and 40 of the first 320 samples with batches of 4, 8, 8 and
-//! 12. Source: measured for Horovod's and `DLRover`'s elastic samplers in `peers.md`.
+//! 12. Source: measured with Horovod's and `DLRover`'s elastic samplers, 10 steps and a resume.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! Backup workers bias no gradient (`semantics.md` §5): the weights of a step's samples add up to one, and the expected gradient
+//! Backup workers bias no gradient: the weights of a step's samples add up to one, and the expected gradient
 //! of a step is that of the whole data set, whoever comes too late, as long as the time of a batch has nothing to do with its samples.
 //!
 //! The test is one of statistics. Each world says by how much the mean gradient of its first steps differs from that of the data set;

@@ -14,7 +14,7 @@
 //!
 //! An attempt that is not through in time is given up, and everyone goes on; the next one has another number.
 //!
-//! Source: `semantics.md` §4 (a cut with and without a barrier); which workers stand still is our design.
+//! Source: our design.
 
 use std::collections::BTreeSet;
 use std::fmt;

@@ -17,7 +17,7 @@
 //! Whatever is accepted is a state that a ledger can be in: everything a ledger takes for granted is checked here, the
 //! sample accounts by counting again. So what is accepted is also written back as the same bytes.
 //!
-//! Source: our design (`antdt.md` §2.9, §11.3).
+//! Source: our design.
 
 use std::collections::BTreeMap;
 

@@ -9,7 +9,7 @@
 //! says how many samples it has committed, and the ledger refuses to be cut unless it has as many. Both
 //! halves then carry the same [`CutBinding`], and halves that differ in it are never restored together.
 //!
-//! Source: the rule of the two orders is from `antdt.md` §2.9; the binding is our design.
+//! Source: our design. `DLRover` stores a shard checkpoint apart from the model's and binds the two by nothing.
 
 use std::fmt;
 use std::str::FromStr;

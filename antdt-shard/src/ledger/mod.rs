@@ -17,8 +17,8 @@
 //! log, and this file for leases and fences. Shards that came back are handed out before new shards, the
 //! first in the epoch's order first.
 //!
-//! Source: the three states and the pull are AntDT's; leases, offsets, fences and quarantine are our design
-//! (`antdt.md` §2), each an answer to a defect seen in `DLRover` (§10.2). Tried and rejected: putting a lost shard at
+//! Source: the three states and the pull are AntDT's; leases, offsets, fences and quarantine are our design,
+//! each an answer to a defect seen in `DLRover` (`tests/regressions.rs`). Tried and rejected: putting a lost shard at
 //! the back of the queue, which lets it wait behind a whole epoch; and storing what is done, which grows with the job.
 
 mod account;

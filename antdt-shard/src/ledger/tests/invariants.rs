@@ -1,4 +1,4 @@
-//! Cases of the invariants of `antdt.md` §11.1, by their numbers: of those of which an event says little. What is checked
+//! Cases of the invariants, by their numbers: of those of which an event says little. What is checked
 //! after every event of every history is in `testing::invariant`.
 
 mod i01_partition;

@@ -1,4 +1,4 @@
-//! Source: `antdt.md` §10.2, whose numbers the names carry; each was run or read there in `DLRover` 7c3e964.
+//! Defects of other ledgers, numbered: each was run, or read, in the shard manager of `DLRover` 7c3e964.
 //!
 //! 10 (a second registration with other parameters) is `two_data_sets_of_one_name_are_refused` among the runtime's
 //! tests. Two cannot occur here, so there is nothing to run. 12, dictionaries that two threads use without the lock:

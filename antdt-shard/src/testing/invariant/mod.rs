@@ -1,4 +1,4 @@
-//! The promises of a ledger, by the numbers of `antdt.md` §11.1, one file each. All of them are checked after
+//! The promises of a ledger, numbered, one file each. All of them are checked after
 //! every event of a history.
 
 use std::collections::BTreeSet;
