@@ -16,88 +16,6 @@ mod exports;
 #[cfg(test)]
 mod tests;
 
-/// Which crates of ours a crate may depend on; dev-dependencies are free. `?` marks one that must be optional, behind
-/// the features `runtime` or `grpc`.
-const ARROWS: [(&str, &[&str]); 19] = [
-    ("antdt-core", &[]),
-    ("antdt-proto", &["antdt-core"]),
-    ("antdt-rt", &["antdt-core"]),
-    ("antdt-shard", SERVICE),
-    ("antdt-monitor", SERVICE),
-    ("antdt-cost", &["antdt-core"]),
-    ("antdt-controller", &["antdt-core", "antdt-cost", "antdt-rt?", "antdt-proto?"]),
-    ("antdt-agent", SERVICE),
-    ("antdt-collective", SERVICE),
-    ("antdt-groups", &["antdt-core"]),
-    ("antdt-model", &["antdt-core", "antdt-collective?"]),
-    ("antdt-checkpoint", &["antdt-core", "antdt-model", "antdt-shard"]),
-    (
-        "antdt-job",
-        &[
-            "antdt-core",
-            "antdt-agent",
-            "antdt-monitor",
-            "antdt-controller",
-            "antdt-collective",
-            "antdt-groups",
-        ],
-    ),
-    (
-        "antdt-sim",
-        &[
-            "antdt-core",
-            "antdt-shard",
-            "antdt-agent",
-            "antdt-monitor",
-            "antdt-controller",
-            "antdt-collective",
-            "antdt-job",
-        ],
-    ),
-    ("antdt-data", &["antdt-core"]),
-    ("antdt-burn", &["antdt-core", "antdt-agent", "antdt-data"]),
-    (
-        "antdt",
-        &[
-            "antdt-core",
-            "antdt-proto",
-            "antdt-rt",
-            "antdt-shard",
-            "antdt-monitor",
-            "antdt-controller",
-            "antdt-agent",
-            "antdt-collective",
-            "antdt-model",
-            "antdt-checkpoint",
-            "antdt-job",
-            "antdt-sim?",
-            "antdt-burn?",
-        ],
-    ),
-    // It measures each part where it lies, so it may see every one.
-    (
-        "antdt-bench",
-        &[
-            "antdt",
-            "antdt-core",
-            "antdt-proto",
-            "antdt-rt",
-            "antdt-shard",
-            "antdt-collective",
-            "antdt-groups",
-            "antdt-agent",
-            "antdt-monitor",
-            "antdt-controller",
-            "antdt-job",
-            "antdt-sim",
-        ],
-    ),
-    ("xtask", &[]),
-];
-
-/// The arrows of the five services: never to each other.
-const SERVICE: &[&str] = &["antdt-core", "antdt-rt?", "antdt-proto?"];
-
 /// The package that may depend on everything, and on which nothing may.
 const TESTS: &str = "antdt-tests";
 
@@ -240,33 +158,61 @@ fn collect(root: &Path, folder: &Path, files: &mut Vec<(String, String)>) -> Res
     Ok(())
 }
 
-/// A crate depends only on those that its line in [`ARROWS`] names.
+/// Header of the table of arrows between crates in ARCHITECTURE.md.
+const ARROWS: &str = "| Crate | Depends on | Behind a feature |";
+
+/// A crate depends exactly on those that its row of [`ARROWS`] names; dev-dependencies are free.
 fn arrows(tree: &Tree) -> Vec<String> {
     let ours: Vec<&str> = tree.packages.iter().map(|package| package.name.as_str()).collect();
+    let rows = arrow_rows(tree.text(ARCHITECTURE).unwrap_or_default());
     let mut violations = Vec::new();
     for package in tree.packages.iter().filter(|package| package.name != TESTS) {
-        let Some((_, allowed)) = ARROWS.iter().find(|(name, _)| *name == package.name) else {
-            violations.push(format!(
-                "{} is a new crate: add its arrows to xtask/src/tidy.rs and ARCHITECTURE.md",
-                package.name
-            ));
+        let name = package.name.as_str();
+        let Some((_, always, optional)) = rows.iter().find(|(names, ..)| names.contains(&name)) else {
+            violations.push(format!("{name} has no row in the table of arrows of {ARCHITECTURE}"));
             continue;
         };
-        for dependency in package.dependencies.iter().filter(|d| !d.dev && ours.contains(&d.name.as_str())) {
-            let name = dependency.name.as_str();
-            if allowed.contains(&name)
-                || (dependency.optional && allowed.contains(&format!("{name}?").as_str()))
-            {
-                continue;
+        let found: Vec<&Dependency> =
+            package.dependencies.iter().filter(|d| !d.dev && ours.contains(&d.name.as_str())).collect();
+        for dependency in &found {
+            let on = dependency.name.as_str();
+            let row =
+                if dependency.optional { [&always[..], &optional[..]].concat() } else { always.clone() };
+            if !row.contains(&on) {
+                let remedy = match optional.contains(&on) {
+                    true => "only as an optional dependency behind a feature",
+                    false => "not at all (ARCHITECTURE.md, \"The allowed arrows\")",
+                };
+                violations.push(format!("{name} depends on {on}; it may {remedy}"));
             }
-            let remedy = match allowed.contains(&format!("{name}?").as_str()) {
-                true => "only as an optional dependency behind a feature",
-                false => "not at all (ARCHITECTURE.md, \"The allowed arrows\")",
-            };
-            violations.push(format!("{} depends on {name}; it may {remedy}", package.name));
+        }
+        for on in always.iter().chain(optional) {
+            if !found.iter().any(|dependency| dependency.name == *on) {
+                violations.push(format!(
+                    "{name} does not depend on {on}: take {on} out of its row in {ARCHITECTURE}"
+                ));
+            }
         }
     }
     violations
+}
+
+/// The rows of the table of arrows: crates, their dependencies, and those behind a feature.
+fn arrow_rows(text: &str) -> Vec<(Vec<&str>, Vec<&str>, Vec<&str>)> {
+    fn names(cell: &str) -> Vec<&str> {
+        cell.split('`').skip(1).step_by(2).collect()
+    }
+    rows_below(text, ARROWS)
+        .filter_map(|row| {
+            let mut cells = row.trim_matches('|').split('|').map(names);
+            Some((cells.next()?, cells.next()?, cells.next()?))
+        })
+        .collect()
+}
+
+/// The rows of the table with this header, without the line that separates them from it.
+fn rows_below<'a>(text: &'a str, header: &str) -> impl Iterator<Item = &'a str> {
+    text.lines().skip_while(move |line| *line != header).skip(2).take_while(|line| line.starts_with('|'))
 }
 
 /// Every source file says first what it is. The tests of a noun (`noun/tests.rs`) need not: their name says it.
@@ -399,10 +345,8 @@ const ARCHITECTURE: &str = "ARCHITECTURE.md";
 fn rooms(tree: &Tree) -> Vec<String> {
     let Some(text) = tree.text(ARCHITECTURE) else { return Vec::new() };
     let mut violations = Vec::new();
-    let rows =
-        text.lines().skip_while(|line| *line != ROOMS).skip(2).take_while(|line| line.starts_with('|'));
     let mut listed = 0;
-    for row in rows {
+    for row in rows_below(text, ROOMS) {
         listed += 1;
         let cells: Vec<&str> =
             row.trim_matches('|').split('|').map(|cell| cell.trim().trim_matches('`')).collect();
@@ -434,12 +378,7 @@ const SEAMS: &str = "| What | Trait | Line of the program | Suite |";
 /// exists.
 fn seams(tree: &Tree) -> Vec<String> {
     let Some(text) = tree.text(ARCHITECTURE) else { return Vec::new() };
-    let rows: Vec<&str> = text
-        .lines()
-        .skip_while(|line| *line != SEAMS)
-        .skip(2)
-        .take_while(|line| line.starts_with('|'))
-        .collect();
+    let rows: Vec<&str> = rows_below(text, SEAMS).collect();
     let mut violations = Vec::new();
     if rows.is_empty() {
         violations.push(format!("{ARCHITECTURE} lacks the table of seams: {SEAMS}"));
