@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn what_went_to_a_peer_is_reported_once_and_only_when_it_is_much() {
+    fn bytes_to_a_peer_are_reported_once_and_only_when_they_are_many() {
         let mut session = session();
         let (to, second) = (NodeId::worker(1), Duration::from_secs(1));
         let half = LinkReport { to, bytes: LINK_BYTES / 2, time: second };

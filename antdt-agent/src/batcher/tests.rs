@@ -44,7 +44,7 @@ fn an_aborted_batch_is_read_again_in_the_same_order() {
 }
 
 #[test]
-fn a_second_holder_sees_exactly_what_the_first_did_not_commit() {
+fn a_second_holder_gets_exactly_the_samples_that_the_first_did_not_commit() {
     let mut first = Batcher::new();
     first.granted(grant(1, 100, 10, 0, Some(3)));
     let done = first.take(4);
@@ -119,7 +119,7 @@ proptest! {
 proptest! {
     /// Whatever becomes of the leases: what is counted as unread is what a batch of all could have.
     #[test]
-    fn unread_is_what_a_batch_can_have(moves in prop::collection::vec((0_u32..8, 0_u64..12), 1..80)) {
+    fn unread_counts_the_samples_that_a_batch_can_have(moves in prop::collection::vec((0_u32..8, 0_u64..12), 1..80)) {
         let mut batcher = Batcher::new();
         let mut out: Option<Batch> = None;
         for (number, (what, size)) in (0..).zip(moves) {

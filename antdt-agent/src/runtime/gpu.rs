@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn without_the_library_nothing_is_known_and_nobody_looks_any_more() {
+    fn without_the_library_the_reader_knows_nothing_and_stops_looking() {
         let nvml = Nvml::builder().lib_path("/nowhere/libnvidia-ml.so.1".as_ref()).init();
         assert!(nvml.is_err());
         let (_over, ended) = channel();

@@ -73,7 +73,7 @@ impl std::fmt::Debug for LoadMeter {
 }
 
 impl Default for LoadMeter {
-    /// Of this process.
+    /// A meter of this process.
     fn default() -> Self {
         let files = OpenFiles::default();
         Self::of(move |path| files.read(path)).with_gpu()
@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_system_does_not_say_is_not_known() {
+    fn values_that_the_system_does_not_give_are_unknown() {
         let mut meter = LoadMeter::of(|_| None);
         assert_eq!(meter.look(at(0)), None);
         assert_eq!(
@@ -516,7 +516,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_kept_open_says_what_it_says_now_and_one_that_is_gone_says_nothing() {
+    fn a_file_that_is_kept_open_gives_its_present_text_and_one_that_is_gone_gives_none() {
         let files = OpenFiles::default();
         let path = std::env::current_exe().unwrap().with_file_name(format!("open-{}", std::process::id()));
         for text in ["1", "a longer text", "23"] {
