@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lasts_less_than_a_window_is_neither_slow_nor_the_best() {
+    fn a_pace_of_less_than_a_window_is_neither_slow_nor_the_best() {
         let mut medians = vec![100; 8];
         medians.extend([300; 3]);
         medians.extend([100; 8]);

@@ -110,7 +110,7 @@ mod tests {
     const OFTEN: (f64, f64) = (0.01, 2.3263);
 
     #[test]
-    fn noise_exceeds_the_ratio_no_more_often_than_stated_whatever_the_noise_and_the_number_of_peers() {
+    fn noise_of_any_size_among_any_number_of_peers_exceeds_the_ratio_no_more_often_than_stated() {
         let (rate, quantile) = OFTEN;
         let mut rng = Seed(20).derive("chance").rng();
         let (mut all, mut looks_all) = (0, 0);

@@ -608,7 +608,7 @@ impl StragglerDetector {
     }
 }
 
-/// Which numbers of a report cannot be true.
+/// Names the numbers of a report that cannot be true.
 fn malformed(report: &BatchReport) -> Option<&'static str> {
     if [report.data_wait, report.compute, report.communicate, report.barrier_wait]
         .iter()

@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_counts_as_a_hang_follows_the_steps_and_what_has_none_gets_long() {
+    fn the_limit_of_a_hang_follows_the_steps_and_work_without_steps_gets_long() {
         let judge = |stall, step| HangConfig::default().judge(stall, step, Some(ms(100)));
         for (lasts, step, expected) in [
             (1199, Some(100), Suspicion::None),
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_within_which_nobody_reports_is_refused() {
+    fn a_limit_below_the_reporting_interval_is_refused() {
         assert!(HangConfig { limit: ms(999) }.validate().unwrap_err().to_string().contains("hang.limit"));
         HangConfig { limit: ms(1000) }.validate().unwrap();
     }

@@ -82,7 +82,7 @@ pub struct LinkVerdict {
     pub ratio: f64,
     /// Bytes per second while bytes are on their way.
     pub bytes_per_second: f64,
-    /// The same of the link's peers.
+    /// Bytes per second of the link's peers.
     pub usual_bytes_per_second: f64,
     /// Share of the sender's time that the link takes beyond the usual, 0 to 1. What is sent while the sender
     /// computes costs less than that.
@@ -209,7 +209,7 @@ impl LinkWatch {
         }
         let key = (from, report.to);
         let Some(link) = self.links.get_mut(&key) else {
-            // The first report has the connection's beginning in it, and nobody knows since when.
+            // The first report has the connection's beginning in it, whose time is unknown.
             if self.of(from).count() < LINKS_MAX {
                 let link = Link { within, last: now, samples: VecDeque::new(), slow: None };
                 self.links.insert(key, link);

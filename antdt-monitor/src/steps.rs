@@ -1,5 +1,5 @@
 //! [`StepLog`] and [`BatchLog`]: the durations of synchronous steps, and of the batches of a worker, under the newest plan; from
-//! both, [`StepArrival`]: who comes last to the steps, and how long each waits for it.
+//! both, [`StepArrival`]: the worker that comes last to the steps, and how long each waits for it.
 //!
 //! All workers leave a step together. A worker's own time in the next one, waiting for data and computing, is therefore when it
 //! *arrives*, and what follows the last arrival is the exchange. So its time with others divides into waiting for them
@@ -69,7 +69,7 @@ pub(crate) struct StepLog {
     steps: u32,
     times: RunningMedian<Duration>,
     overheads: RunningMedian<Duration>,
-    /// Who arrived last in each of the same steps, and how long after the one before, oldest first.
+    /// The last arrival in each of the same steps, and how long it was after the one before, oldest first.
     last: VecDeque<(NodeId, Duration)>,
 }
 
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_batches_of_the_newest_plan_are_what_a_worker_takes() {
+    fn a_worker_takes_whole_batches_of_the_newest_plan() {
         let mut log = BatchLog::default();
         assert_eq!(log.view(), None);
         let batch = |plan, samples, ms| BatchReport { samples, ..report(0, 1, plan, ms, ms) };
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_is_complete_when_every_worker_reported_it_in_whatever_order() {
+    fn a_step_is_complete_when_every_worker_reported_it_in_any_order() {
         let mut log = StepLog::default();
         for (worker, iteration) in [(0, 1), (0, 2), (0, 3), (1, 1)] {
             log.push(&report(worker, iteration, 1, 10, 43), 2);
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_whom_follows_from_when_each_arrives() {
+    fn the_worker_that_others_wait_for_follows_from_their_arrivals() {
         let (mut log, mut batches) = (StepLog::default(), [(); 3].map(|()| BatchLog::default()));
         assert_eq!(log.arrival(NodeId::worker(0), &batches[0]), None);
         // Workers compute 10, 30 and 40 ms of a step, and all leave it after 43 ms; in the fifth step worker 0 is last.
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn of_workers_that_arrive_at_once_the_same_one_is_last_in_whatever_order_they_report() {
+    fn of_workers_that_arrive_at_once_the_same_one_is_last_in_any_order_of_reports() {
         let last = |order: [u32; 3]| {
             let mut open = Open::default();
             order

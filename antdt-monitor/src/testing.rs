@@ -154,7 +154,7 @@ impl SyntheticJob {
             self.iteration += 1;
             times.iter().enumerate().map(|(index, time)| self.report(index, *time, step - *time)).collect()
         } else {
-            // Whoever started its batch at `free_at` and is done first reports next.
+            // The worker that started its batch at `free_at` and is done first reports next.
             let done = |index: usize| {
                 let start = self.workers[index].free_at;
                 (start + compute(self, index, start), index)

@@ -284,7 +284,7 @@ pub struct LongWindow {
     slowness_ratios: RunningMedian<Ratio>,
     /// Whether the node was slow, oldest verdict first.
     slow: VecDeque<bool>,
-    /// In so many of these it was.
+    /// Number of those in which it was.
     slow_count: usize,
 }
 

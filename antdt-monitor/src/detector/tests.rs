@@ -520,7 +520,7 @@ fn the_same_events_give_the_same_effects_through_the_machine() {
     assert_eq!(paces(&direct), paces(&machine));
 }
 
-/// A rule that finds everybody slow.
+/// A rule that finds every worker slow.
 #[derive(Debug)]
 struct Strict;
 
@@ -546,9 +546,9 @@ fn another_rule_can_be_put_in() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
-    /// Invariant 31: if all are equally slow, at any moment, nobody is a straggler.
+    /// Invariant 31: if all are equally slow, at any moment, no worker is a straggler.
     #[test]
-    fn i31_a_slowdown_of_everybody_makes_no_straggler(
+    fn i31_a_slowdown_of_all_workers_makes_no_straggler(
         workers in 2_usize..9, factors in prop::collection::vec(1.0_f64..20.0, 10), synchronous in any::<bool>()
     ) {
         let (mut job, mut detector) = job(synchronous, workers);
@@ -608,7 +608,7 @@ proptest! {
         }
     }
 
-    /// Which worker is where does not matter.
+    /// The result does not depend on the places of workers.
     #[test]
     fn a_permutation_of_the_workers_permutes_the_verdicts(
         factors in prop::collection::vec(0.5_f64..5.0, 2..8), seed in any::<u64>()

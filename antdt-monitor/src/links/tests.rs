@@ -29,7 +29,7 @@ impl Group {
         Self::of((0..workers).map(|worker| (worker, (worker + 1) % workers)).collect(), noise, seed)
     }
 
-    /// Everybody reports once. `carries` is the number of bytes over a link, `slow` how many times longer each takes.
+    /// Every worker reports once. `carries` is the number of bytes over a link, `slow` how many times longer each takes.
     fn beat(&mut self, carries: impl Fn(u32, u32) -> u64, slow: impl Fn(u32, u32) -> f64) {
         self.now = self.now + PERIOD;
         for (from, to) in self.links.clone() {
@@ -75,7 +75,7 @@ fn a_slow_link_is_named_with_its_evidence_and_so_is_its_recovery() {
 }
 
 #[test]
-fn what_costs_next_to_nothing_is_no_slow_link() {
+fn a_link_that_costs_next_to_nothing_is_not_slow() {
     let mut group = Group::ring(4, 0.0, 1);
     // 64 KiB in 0.3 ms, and in 3 ms: 0.5 % of the time.
     (0..20).for_each(|_| group.beat(|_, _| 1 << 16, only((1, 2), 10.0)));

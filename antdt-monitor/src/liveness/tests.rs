@@ -82,7 +82,7 @@ fn limits_out_of_order_are_refused() {
     assert!(config.validate().is_err());
 }
 
-/// The definition, by a search through everybody.
+/// The definition, by a search through all nodes.
 #[derive(Default)]
 struct Plain(BTreeMap<Holder, (JobTime, Liveness)>);
 
@@ -177,7 +177,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
-    fn whoever_speaks_and_falls_silent_it_says_what_a_search_through_everybody_says(
+    fn liveness_agrees_with_a_search_through_all_nodes(
         steps in prop::collection::vec((0_u32..5, 0_u32..6, 0_u64..20), 0..80)
     ) {
         let (mut tracker, mut plain) = (LivenessTracker::new(LivenessConfig::default()), Plain::default());

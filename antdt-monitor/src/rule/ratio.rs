@@ -99,7 +99,7 @@ impl PaceRule for RatioRule {
     }
 
     fn judge(&self, evidence: &Evidence, current: Pace) -> Pace {
-        // Whoever has a verdict keeps it down to `hysteresis` times its threshold.
+        // A worker with a verdict keeps it down to `hysteresis` times its threshold.
         let ease = |held: bool| if held { self.hysteresis } else { 1.0 };
         let was_straggler = current.is_straggler();
         let was_persistent = current == Pace::Straggler(StragglerKind::Persistent);
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_noise_explains_makes_no_straggler_and_keeps_one() {
+    fn slowness_that_noise_explains_makes_no_straggler_and_keeps_one() {
         let evidence =
             Evidence { ratio_short: 1.5, ratio_by_chance: 1.6, ratio_long: 1.5, slow_fraction_long: 1.0 };
         let judge =

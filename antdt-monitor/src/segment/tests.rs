@@ -18,7 +18,7 @@ fn slowness(segment: &Segment, noise: &Noise) -> f64 {
 }
 
 #[test]
-fn a_worker_that_becomes_four_times_slower_is_seen_after_few_batches_whatever_the_noise() {
+fn a_worker_that_becomes_four_times_slower_is_seen_after_few_batches_under_any_noise() {
     for (spread, most) in [(0.02, 2), (0.1, 2), (0.2, 3), (0.3, 6)] {
         let mut delays = Vec::new();
         for seed in 0..100 {

@@ -178,7 +178,7 @@ proptest! {
 
     /// Asked in any order, after any batch, a window says what a sort of its batches says.
     #[test]
-    fn what_a_window_remembers_of_its_medians_is_what_a_sort_finds(
+    fn a_window_keeps_the_medians_that_a_sort_finds(
         batches in prop::collection::vec((1_u64..200, 1_u64..200, 0_u64..4, any::<bool>()), 0..150),
         short_batches in prop_oneof![4_u32..24, Just(100)],
     ) {
@@ -223,7 +223,7 @@ proptest! {
     }
 
     #[test]
-    fn the_long_window_counts_and_orders_what_is_in_it(
+    fn the_long_window_counts_and_orders_its_entries(
         beats in prop::collection::vec((0_u64..50, 0.1_f64..9.0, any::<bool>()), 0..100)
     ) {
         let mut long = LongWindow::new(&WindowConfig::default());
