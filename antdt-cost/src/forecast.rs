@@ -24,7 +24,7 @@ const FAR: f64 = 4.0;
 /// Returns the expected duration of a step. `batches` holds, for each worker, the median time of its batch
 /// and the standard deviation of the logarithm of that time.
 pub fn expected_step(batches: &[(Duration, f64)]) -> Duration {
-    // One in a million: nobody counts on it that all are done.
+    // One in a million: no caller counts on it that all are done.
     const HARDLY: f64 = -13.8;
     let ln_normal = &*LN_NORMAL;
     let times = || batches.iter().map(|(median, spread)| (median.as_secs_f64(), *spread));
@@ -33,13 +33,13 @@ pub fn expected_step(batches: &[(Duration, f64)]) -> Duration {
     for (median, spread) in times() {
         let done = median * (FAR * spread).exp();
         high = high.max(done);
-        // Whoever is done by then in any case makes no difference.
+        // A worker that is done by then in any case makes no difference.
         if done > low {
             let (median, spread) = (median.ln(), spread.max(1e-6));
             late.push((median + FAR * spread, median, 1.0 / spread));
         }
     }
-    // Whoever may be the last comes first: of many workers, few decide about a point.
+    // Workers that may be the last come first: of many workers, few decide about a point.
     late.sort_unstable_by(|(a, ..), (b, ..)| b.total_cmp(a));
     let width = (high - low) / f64::from(POINTS);
     let mut expected = low;
@@ -94,7 +94,7 @@ pub fn expected_steps_with_backups(batches: &[(Duration, f64, u32)], most: usize
             ended += chance;
             let (before, step) = (&mut ended_before[backups], &mut steps[backups]);
             step.0 += (1.0 - f64::midpoint(*before, ended)) * span;
-            // Who is late is asked once, at the median end of the step.
+            // The late workers are asked once, at the median end of the step.
             if *before < 0.5 && ended >= 0.5 {
                 step.1 = total - left_out(batches, &done, backups);
             }
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_what_it_is_without_a_table_to_a_hundred_thousandth() {
+    fn the_table_agrees_with_the_integral_to_a_hundred_thousandth() {
         let mut rng = Seed(3).rng();
         for (workers, least, most) in
             [(1, 0.05, 0.05), (2, 0.01, 0.5), (40, 0.05, 0.3), (1000, 0.04, 0.06), (3000, 0.02, 0.4)]
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn leaving_out_what_changes_nothing_changes_nothing() {
+    fn terms_that_are_left_out_change_nothing() {
         let mut rng = Seed(2).rng();
         for workers in [1, 2, 16, 500] {
             let spread = [0.01, 0.05, 0.3];

@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_outlived_all_others_is_not_expected_to_end_like_them() {
+    fn a_slowness_that_outlived_all_others_is_not_expected_to_end_like_them() {
         let mut lasting = Lasting::default();
         (0..100).for_each(|_| lasting.observe(seconds(1.0)));
         assert_eq!(lasting.expected(seconds(60.0)), seconds(30.0));
