@@ -30,7 +30,7 @@ impl Connectivity {
         self.parents.extend(known..=slot.max(known.saturating_sub(1)));
         let mut slot = slot;
         while self.parents[slot as usize] != slot {
-            // Everyone on the way is moved to its grandparent.
+            // Every worker on the way is moved to its grandparent.
             let grandparent = self.parents[self.parents[slot as usize] as usize];
             self.parents[slot as usize] = grandparent;
             slot = grandparent;
@@ -61,7 +61,7 @@ impl Connectivity {
     /// are not, rather one with few groups before it, and far ahead.
     pub(crate) fn bridge(&mut self, roster: &Roster) -> Option<Vec<Slot>> {
         let components = self.split.take()?;
-        // Who joined since is connected with nobody.
+        // A worker that joined since is connected with none.
         let component = |slot: Slot| components.get(slot as usize).copied().unwrap_or(slot);
         let mut all = roster.present().to_vec();
         all.sort_unstable_by_key(|slot| {

@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_gap_max_behind_is_left_out_and_who_is_one_less_is_not() {
+    fn a_worker_that_is_gap_max_behind_is_left_out_and_one_step_less_is_not() {
         for gap in 1..6 {
             let filter = ProgressFilter::new(gap).unwrap();
             for (initiator, other) in (0..12).flat_map(|a| (0..12).map(move |b| (a, b))) {

@@ -560,7 +560,7 @@ impl GroupGenerator {
     /// A worker is gone: what it runs breaks off, and the groups that it is in do without it.
     fn remove(&mut self, now: JobTime, slot: Slot) {
         let holder = self.roster[slot].holder;
-        // Whatever happens below, nothing starts for it any more, and nobody answers it.
+        // Nothing starts for it from here on, and no request of it is answered.
         let arrived = std::mem::take(&mut self.roster[slot].arrived);
         self.roster[slot].open = false;
         let groups: Vec<usize> = self.roster[slot].buffer.iter().copied().collect();

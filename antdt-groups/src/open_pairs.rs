@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_in_another_group_or_gone_is_not_drawn() {
+    fn a_worker_in_another_group_or_gone_is_not_drawn() {
         let mut pairs = pairs(4, 0);
         assert_eq!(pairs.ask(holder(0), true, true), Pairing::Open);
         pairs.close();
@@ -154,7 +154,7 @@ mod tests {
     proptest! {
         /// Against a plain list of those that are open.
         #[test]
-        fn pairs_are_of_two_open_workers_of_two_sides_and_nobody_is_open_beside_a_partner(
+        fn pairs_are_of_two_open_workers_of_two_sides_and_no_worker_is_open_beside_a_partner(
             workers in 1_u32..9,
             seed in any::<u64>(),
             questions in prop::collection::vec((0_u32..9, any::<bool>(), any::<bool>()), 0..60),

@@ -18,7 +18,7 @@ pub(crate) struct Worker {
     pub(crate) progress: u64,
     /// Its groups, oldest first, by their places among all that are not over.
     pub(crate) buffer: VecDeque<usize>,
-    /// Its newest request.
+    /// The newest request of the worker.
     pub(crate) sequence: u64,
     /// Whether it waits for the answer.
     pub(crate) open: bool,

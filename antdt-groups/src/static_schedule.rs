@@ -145,7 +145,7 @@ mod tests {
                     assert_eq!(all, (0..schedule.world()).collect::<Vec<_>>(), "{hosts:?} {heads} {step}");
                     let own = |rank: u32| group(&schedule, rank, step).contains(&rank);
                     assert!((0..schedule.world()).all(own));
-                    // In even steps at most one group spans hosts, and nobody is alone but the odd one of a host.
+                    // In even steps at most one group spans hosts, and no worker is alone but the odd one of a host.
                     let host = |rank: u32| schedule.firsts.partition_point(|first| *first <= rank);
                     let spans = |group: &&Vec<u32>| group.iter().any(|rank| host(*rank) != host(group[0]));
                     assert!(groups.iter().filter(spans).count() <= usize::from(step % 2 == 0));
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn four_steps_leave_of_the_variance_between_hosts_what_the_formula_says() {
+    fn four_steps_leave_the_variance_between_hosts_that_the_formula_says() {
         for workers in 2..6_u32 {
             let hosts = 4;
             let schedule = StaticSchedule::new(&vec![workers; hosts]).unwrap();

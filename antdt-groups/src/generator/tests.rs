@@ -36,7 +36,7 @@ impl GroupPolicy for Everybody {
     }
 }
 
-/// Forms these groups, in this order, whoever asks first.
+/// Forms these groups, in this order, whichever worker asks first.
 #[derive(Debug, Clone)]
 struct Listed {
     groups: Vec<Vec<u32>>,
@@ -88,7 +88,7 @@ impl Story {
         story
     }
 
-    /// What it wants to be said, in short: who, what, to which group or request.
+    /// Its messages, in short: receiver, kind, group or request.
     fn said(&mut self) -> Vec<String> {
         let effects = std::iter::from_fn(|| self.generator.poll_effect());
         effects
@@ -182,7 +182,7 @@ fn a_request_whose_last_group_is_void_is_answered_after_those_before_it() {
 }
 
 #[test]
-fn who_survives_a_failure_runs_again_without_the_suspect_in_the_same_place() {
+fn survivors_of_a_failure_run_again_without_the_suspect_in_the_same_place() {
     let mut story = Story::of(4, listed(&[&[0, 1, 2], &[0, 1], &[2, 3]]));
     story.request(0, 1);
     story.request(1, 1);
@@ -217,7 +217,7 @@ fn a_group_that_fails_too_often_is_given_up_and_its_members_go_on() {
 }
 
 #[test]
-fn a_group_that_takes_too_long_runs_again_without_who_is_silent() {
+fn a_group_that_takes_too_long_runs_again_without_its_silent_members() {
     let mut story = Story::of(3, Everybody);
     for index in 0..3 {
         story.request(index, 1);
@@ -231,13 +231,13 @@ fn a_group_that_takes_too_long_runs_again_without_who_is_silent() {
     story.generator.on_deadline(limit);
     let said = story.said();
     assert_eq!(said[3..], ["1 skip 1", "0 go 0.1 [0 2]", "2 go 0.1 [0 2]"]);
-    // Nobody has said anything: nobody is to blame more than others.
+    // No member has sent anything: none is to blame more than others.
     story.generator.on_deadline(story.generator.deadline().unwrap());
     assert_eq!(story.said()[2..], ["0 go 0.2 [0 2]", "2 go 0.2 [0 2]"]);
 }
 
 #[test]
-fn who_is_lost_is_missing_from_groups_that_run_and_from_those_that_do_not_yet() {
+fn a_lost_worker_is_missing_from_groups_that_run_and_from_those_that_do_not_yet() {
     let mut story = Story::of(4, listed(&[&[0, 1, 2], &[1, 2, 3], &[0, 1]]));
     for index in 0..4 {
         story.request(index, 1);
@@ -253,7 +253,7 @@ fn who_is_lost_is_missing_from_groups_that_run_and_from_those_that_do_not_yet() 
 }
 
 #[test]
-fn whoever_is_left_alone_in_a_group_goes_on() {
+fn a_member_that_is_left_alone_in_a_group_goes_on() {
     let mut story = Story::of(2, Everybody);
     story.request(0, 1);
     story.generator.lost(story.now, holder(1)).unwrap();
@@ -262,7 +262,7 @@ fn whoever_is_left_alone_in_a_group_goes_on() {
 }
 
 #[test]
-fn who_leaves_is_not_waited_for() {
+fn no_group_waits_for_a_worker_that_leaves() {
     let mut story = Story::of(3, Everybody);
     story.request(0, 1);
     story.request(1, 1);
@@ -316,7 +316,7 @@ fn a_life_that_is_over_is_fenced_even_if_its_greeting_comes_after_the_news_of_it
 }
 
 #[test]
-fn impossible_messages_and_settings_are_refused_with_what_to_do() {
+fn impossible_messages_and_settings_are_refused_with_a_remedy() {
     let mut story = Story::of(2, Everybody);
     let server = Holder::new(NodeId::server(0), Incarnation(0));
     let error = story.generator.hello(story.now, server, 0).unwrap_err();
@@ -384,7 +384,7 @@ fn the_first_to_arrive_are_a_group_however_far_behind_one_is() {
 }
 
 #[test]
-fn nobody_waits_for_workers_that_are_gone() {
+fn no_worker_waits_for_workers_that_are_gone() {
     let mut story = Story::of(4, FirstToArrive::new(3).unwrap());
     assert!(story.request(0, 1).is_empty() && story.request(1, 1).is_empty());
     // Two are all there are.
@@ -403,7 +403,7 @@ fn nobody_waits_for_workers_that_are_gone() {
 }
 
 #[test]
-fn who_joins_later_begins_with_the_median_and_is_drafted_like_others() {
+fn a_worker_that_joins_later_begins_with_the_median_and_is_drafted_like_others() {
     let config = GeneratorConfig { bridges: false, ..GeneratorConfig::default() };
     let mut generator = GroupGenerator::new(config, Box::new(Everybody)).unwrap();
     generator.hello(JobTime(0), holder(0), 0).unwrap();
@@ -419,7 +419,7 @@ fn who_joins_later_begins_with_the_median_and_is_drafted_like_others() {
 /// I18 to I26, and that a group counts for all of its members or for none: with messages lost, repeated and reordered,
 /// members that fail, die, come back and are given up alive, and then none of that until all have finished.
 #[test]
-fn in_all_histories_groups_are_apart_and_in_order_and_everybody_is_answered() {
+fn in_all_histories_groups_are_apart_and_in_order_and_every_member_is_answered() {
     let mut seen = room::Seen::default();
     for seed in 0..700 {
         seen.add(&Room::run(seed));
@@ -462,7 +462,7 @@ fn every_history_of_three_workers_with_any_one_fault_ends() {
     }
 }
 
-/// Groups only workers whose numbers are both odd or both even with who asks.
+/// Groups only workers whose numbers are odd or even as that of the one that asks.
 #[derive(Debug, Clone)]
 struct Kin;
 

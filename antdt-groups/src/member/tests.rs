@@ -97,7 +97,7 @@ fn an_average_is_taken_over_when_it_is_committed_and_not_before() {
 }
 
 #[test]
-fn what_is_not_answered_is_said_again() {
+fn a_member_repeats_messages_without_an_answer() {
     let mut story = Story::new();
     story.then(MemberEvent::Synchronize);
     assert_eq!(story.0.deadline(), Some(JobTime(15)));
@@ -152,7 +152,7 @@ fn an_aborted_average_is_dropped_and_the_next_attempt_awaited() {
 }
 
 #[test]
-fn who_was_given_up_ends_and_who_leaves_waits_until_that_is_known() {
+fn a_member_that_was_given_up_ends_and_one_that_leaves_waits_until_that_is_known() {
     let mut story = Story::new();
     assert_eq!(story.then(MemberEvent::Leave), ["bye"]);
     let bye = GeneratorEvent::Bye { holder: me() };

@@ -57,7 +57,7 @@ impl GroupPolicy for Random {
     fn form(&mut self, draft: &mut Draft<'_>) {
         let wanted = (self.group_size as usize).min(draft.workers());
         let mut members: Vec<Candidate> = vec![draft.initiator()];
-        // Draws that find one who is in it already, or is too far behind, are for nothing; so many are enough but by bad luck.
+        // Draws of a worker that is in it already, or is too far behind, are for nothing; so many are enough but by bad luck.
         for _ in 0..4 * wanted + 8 {
             if members.len() == wanted {
                 break;

@@ -68,7 +68,7 @@ fn groups_mix_models_as_fast_as_evenly_drawn_ones() {
         for (policy, expected) in policies {
             let name = policy.name();
             let seen: Vec<f64> = (0..draws)
-                // Whoever asks is in a group: all ask in turn, so that it is even.
+                // The worker that asks is in a group: all ask in turn, so that it is even.
                 .map(|seed| left(&formed(policy.clone(), workers, 1, seed.into(), seed % workers), &models))
                 .collect();
             let mean = seen.iter().sum::<f64>() / f64::from(draws);
@@ -80,7 +80,7 @@ fn groups_mix_models_as_fast_as_evenly_drawn_ones() {
     }
 }
 
-/// I22: nobody who is idle is left out.
+/// I22: no idle worker is left out.
 #[test]
 fn a_division_puts_all_idle_workers_into_one_group_each() {
     for (workers, size) in [(2, 4), (3, 2), (5, 4), (8, 4), (9, 4), (13, 3), (16, 8)] {
@@ -98,7 +98,7 @@ fn a_division_puts_all_idle_workers_into_one_group_each() {
 
 /// I22 and I24, and the order of the phases.
 #[test]
-fn two_phases_take_every_host_across_once_and_then_as_a_whole() {
+fn two_phases_group_hosts_across_once_and_then_whole_hosts() {
     for (workers, per_host, size) in [(8, 4, 2), (12, 4, 3), (16, 4, 4), (9, 4, 2), (15, 5, 2)] {
         let hosts = workers_of_hosts(workers, per_host);
         for seed in 0..20 {
@@ -241,7 +241,7 @@ fn pairs_are_of_an_active_and_a_passive_worker_and_each_active_one_meets_each_pa
 }
 
 #[test]
-fn active_workers_average_in_each_step_and_passive_ones_wait_for_nobody() {
+fn active_workers_average_in_each_step_and_passive_ones_never_wait() {
     for workers in [2_usize, 4, 8] {
         let pace = Pace::pairs(&vec![100; workers], 20_000, 1);
         let of = |index: u32| pace.groups.iter().filter(|pair| pair.contains(&index)).count() as u64;
@@ -256,7 +256,7 @@ fn active_workers_average_in_each_step_and_passive_ones_wait_for_nobody() {
     }
 }
 
-/// The filter lets nobody wait for a step of the slow one, but in the first few steps; and the slow one has its share.
+/// The filter lets no worker wait for a step of the slow one, but in the first few steps; and the slow one has its share.
 #[test]
 fn a_slow_worker_does_not_set_the_pace_of_the_others_and_is_not_left_alone() {
     for slow in 0..8_usize {
@@ -272,7 +272,7 @@ fn a_slow_worker_does_not_set_the_pace_of_the_others_and_is_not_left_alone() {
     }
 }
 
-/// A fast worker that averaged with it often enough is as far behind, and nobody but it drafts either: they would keep its pace.
+/// A fast worker that averaged with it often enough is as far behind, and no other drafts either: they would keep its pace.
 #[test]
 fn a_worker_that_is_far_behind_does_not_keep_its_host_behind() {
     for seed in 0..10 {

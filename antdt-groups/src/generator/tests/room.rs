@@ -26,7 +26,7 @@ enum Work {
     Reduce(Holder, GroupKey),
 }
 
-/// How often what happened.
+/// How often each event happened.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     committed: usize,
@@ -91,7 +91,7 @@ pub(super) struct Room {
     per_host: u32,
     packets: Vec<Packet>,
     work: Vec<Work>,
-    /// Died, and nobody has told the generator.
+    /// Died, and the generator does not know it.
     dead: Vec<Holder>,
     given_up: BTreeSet<Holder>,
     /// Lives of whose end the generator knows.
@@ -154,7 +154,7 @@ impl Room {
         for _ in 0..600 {
             room.step();
         }
-        // I20: from now on nothing goes wrong, and everybody has to finish.
+        // I20: from now on nothing goes wrong, and every worker has to finish.
         room.calm = true;
         for life in std::mem::take(&mut room.dead) {
             room.packets.push(Packet::There(GeneratorEvent::Lost { holder: life }));
@@ -265,7 +265,7 @@ impl Room {
             }
             // It is given up, and lives.
             1 => self.packets.push(Packet::There(GeneratorEvent::Lost { holder: life })),
-            // It dies, and its next life may say hello before anybody has noticed.
+            // It dies, and its next life may say hello before its death is noticed.
             _ => {
                 self.members.remove(&life);
                 self.dead.push(life);
