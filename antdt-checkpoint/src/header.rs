@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn others_read_what_is_written_here() {
+    fn other_programs_read_headers_that_are_written_here() {
         let values = [1.0_f32, -2.0, 3.5, 4.0, 5.0, f32::MIN_POSITIVE];
         let mut bytes = header().encode().unwrap();
         assert_eq!(bytes.len() % 8, 0);
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_write_is_read_here() {
+    fn headers_of_other_programs_are_read_here() {
         let (rows, values) = ([3_i64, 4], [1.0_f32, 2.0, 3.0]);
         let view = |dtype, shape: &[usize], data| TensorView::new(dtype, shape.to_vec(), data).unwrap();
         let tensors = [

@@ -46,20 +46,20 @@ fn a_manifest_reads_back_as_it_was_written() {
     assert_eq!((sample().bytes(), sample().file("ledger.cut").unwrap().bytes), (490, 90));
 }
 
-/// A manifest that was changed by whoever wrote it, and not by a fault of the disk.
+/// A manifest that its writer changed, and not a fault of the disk.
 fn rewritten(json: &str) -> String {
     seal(json.rsplit_once(CHECKSUM).map_or(json, |(content, _)| content))
 }
 
 #[test]
-fn what_a_later_version_adds_is_no_reason_to_refuse() {
+fn fields_of_a_later_version_are_no_reason_to_refuse() {
     let json = sample().to_json().replacen('{', "{\"colour\": {\"red\": 1},", 1);
     let json = rewritten(&json);
     assert_eq!(Manifest::from_json(json.as_bytes()).unwrap(), sample());
 }
 
 #[test]
-fn a_newer_format_is_refused_by_field_and_version_whatever_else_it_has() {
+fn a_newer_format_with_any_other_fields_is_refused_by_field_and_version() {
     let error = Manifest::from_json(br#"{"format": 2, "antdt": "3.1", "parts": 4}"#).unwrap_err();
     assert_eq!(
         error.to_string(),
@@ -69,7 +69,7 @@ fn a_newer_format_is_refused_by_field_and_version_whatever_else_it_has() {
 }
 
 #[test]
-fn what_is_no_manifest_is_refused_in_one_line_that_says_where() {
+fn text_that_is_no_manifest_is_refused_in_one_line_that_says_where() {
     let json = sample().to_json();
     let torn = &json[..json.len() / 2];
     let cases = [

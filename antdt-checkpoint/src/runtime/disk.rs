@@ -111,7 +111,7 @@ impl Disk {
             let written = content(&mut sink);
             let entry = sink.entry(path);
             drop(dirty);
-            // An error of the disk is told once, to whoever asks first.
+            // An error of the disk is told once, to the first caller that asks.
             let flushed = flusher.map_or(Ok(()), |flusher| flusher.join().expect("it only asks the system"));
             written.and(flushed).map(|()| entry)
         });

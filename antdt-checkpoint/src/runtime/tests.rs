@@ -332,7 +332,7 @@ fn damaged(damage: impl FnOnce(&Path)) -> String {
     assert!(!matches!(why, CheckpointReadError::Io { .. }), "{why}");
     let text = why.to_string();
     assert!(text.contains("00000000000000000002") && text.contains(';') && !text.contains('\n'), "{text}");
-    // Whoever reads it all the same gets no wrong number.
+    // A caller that reads it all the same gets no wrong number.
     if let Ok(found) = folder.open_checkpoint(SECOND) {
         let read: Result<Vec<_>, _> = found.portions().collect();
         assert!(read.is_err() || found.ledger_cut(&spec()).is_err(), "{text}");
@@ -439,7 +439,7 @@ fn parts_of_another_model_or_not_all_of_them_are_refused_by_name() {
 }
 
 #[test]
-fn a_commit_that_does_not_fit_what_is_there_removes_the_attempt() {
+fn a_commit_that_does_not_fit_its_files_removes_the_attempt() {
     type Change = fn(&mut Manifest, &Path);
     let changes: [(Change, &str); 5] = [
         (|_, place| fs::remove_file(place.join("server-0.safetensors")).unwrap(), "the file is missing"),
@@ -502,7 +502,7 @@ fn a_cut_of_other_settings_is_refused_with_the_flag() {
 }
 
 #[test]
-fn old_checkpoints_and_attempts_go_and_what_cannot_be_read_stays() {
+fn old_checkpoints_and_attempts_go_and_unreadable_ones_stay() {
     let (_dir, folder) = temporary();
     let ids: Vec<CheckpointId> = (1..=6).map(CheckpointId).collect();
     for id in &ids {
@@ -666,7 +666,7 @@ fn an_export_that_fails_leaves_the_file_that_was_there() {
 }
 
 #[test]
-fn a_url_of_no_store_is_refused_with_what_would_be_one() {
+fn a_url_of_no_store_is_refused_with_an_example_of_one() {
     for (url, says) in [
         (
             "ftp://host/x",
