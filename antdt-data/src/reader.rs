@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_used_longest_ago_is_dropped_when_the_budget_is_spent() {
+    fn the_block_used_longest_ago_is_dropped_when_the_budget_is_spent() {
         // A block is 8 bytes of content and 16 of its place for each sample, at least.
         let mut reader = reader(1, 100);
         let one = 8 + 16;

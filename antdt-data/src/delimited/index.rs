@@ -70,7 +70,7 @@ impl std::fmt::Debug for RowCheck {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Fingerprint {
     stamp: Stamp,
-    /// Of pieces of the file.
+    /// Checksum of pieces of the file.
     checksum: u32,
 }
 

@@ -106,7 +106,7 @@ fn rows_are_checked_once_while_they_are_indexed() {
     assert!(matches!(error, OpenError::Row { line: 4, .. }), "{error}");
     assert!(error.to_string().ends_with("a.csv line 4: column 2 is bad; mend or remove the row"), "{error}");
     assert_eq!(origin(&open(RowCheck::NONE).unwrap()), IndexOrigin::Built);
-    // The index of rows that nobody checked is no proof.
+    // The index of unchecked rows is no proof.
     assert!(matches!(open(NOT_BAD), Err(OpenError::Row { line: 4, .. })));
     folder.write("a.csv", "a,x\nb,good\n");
     assert!(matches!(origin(&open(NOT_BAD).unwrap()), IndexOrigin::Rebuilt(IndexError::OtherData { .. })));
@@ -126,7 +126,7 @@ fn a_row_without_end_does_not_fill_the_memory() {
 }
 
 #[test]
-fn what_cannot_be_a_data_set_is_refused_by_name() {
+fn files_that_cannot_be_a_data_set_are_refused_by_name() {
     let folder = Folder::new();
     let error = |path: PathBuf| open(&path, Dialect::csv()).unwrap_err();
     assert!(matches!(error(folder.path().join("no")), OpenError::Io { doing: "open", .. }));

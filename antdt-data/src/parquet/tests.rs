@@ -266,7 +266,7 @@ fn sets_that_do_not_fit_are_refused_by_name() {
 }
 
 #[test]
-fn what_is_no_parquet_file_is_refused_by_name() {
+fn a_file_that_is_no_parquet_is_refused_by_name() {
     let folder = Folder::new();
     let open = |path: PathBuf| Parquet::open_all([path]).unwrap_err();
     assert!(matches!(open(folder.path().join("no")), OpenError::Io { .. }));
