@@ -68,7 +68,7 @@ impl Adopt for crate::device::Cuda {
         if !computed.is_contiguous() {
             return Err(failed(&"burn gives values with gaps between them"));
         }
-        // Whoever copies them does so on a stream of its own.
+        // The copier does so on a stream of its own.
         Self::sync(device).map_err(|error| failed(&error))?;
         let memory = computed.client.get_resource(computed.handle.clone()).map_err(|error| failed(&error))?;
         let place = memory.resource();

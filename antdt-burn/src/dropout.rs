@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_of_a_sample_depends_on_seed_epoch_and_sample_and_not_on_its_batch() {
+    fn dropped_units_of_a_sample_depend_on_seed_epoch_and_sample_and_not_on_its_batch() {
         let key = |seed, samples: &[u64], epochs: &[u32]| {
             let mut out = vec![9];
             draws(Seed(seed), samples, epochs, &mut out);

@@ -21,7 +21,7 @@ pub(crate) struct Input<'a> {
     pub(crate) dense: Buffer<'a>,
     /// Touched rows of the table, `[touched, dim]`.
     pub(crate) rows: Buffer<'a>,
-    /// Which touched row each field of each sample has, `[samples, fields]`.
+    /// The touched row of each field of each sample, `[samples, fields]`.
     pub(crate) index: &'a [i32],
     /// `[samples]`.
     pub(crate) labels: &'a [f32],

@@ -46,7 +46,7 @@ pub(crate) fn hand_over<B: Backend>(
 /// A piece of a gradient.
 struct Lent<'a, B: Backend> {
     gradient: &'a Tensor<B, 1>,
-    /// Of the gradient.
+    /// Address of the gradient in the device's memory.
     address: u64,
     place: Range<usize>,
 }

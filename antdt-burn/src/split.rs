@@ -31,7 +31,7 @@ pub struct SampleCounts {
 #[derive(Debug, Clone)]
 pub(crate) struct Split {
     counts: SampleCounts,
-    /// Which rows of a file are held out; `None` for none.
+    /// Rows of a file that are held out; `None` for none.
     held_out: Option<HeldOut>,
 }
 
@@ -100,7 +100,7 @@ impl Split {
         Self { counts, held_out: None }
     }
 
-    /// How many there are of each.
+    /// Returns the number of training and of held-out samples.
     pub(crate) const fn counts(&self) -> SampleCounts {
         self.counts
     }

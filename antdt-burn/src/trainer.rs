@@ -27,7 +27,7 @@ pub struct ClickTrainer {
     features: FeatureMap,
     engine: Box<dyn Engine>,
     batch: Loaded,
-    /// Of the evaluation under way.
+    /// Scores of the evaluation under way.
     scores: Scores,
     seed: Seed,
     /// The pass over the data that each sample of the next batch belongs to.
@@ -45,7 +45,7 @@ struct Loaded {
     sorted: Vec<(u64, u32)>,
     /// Table rows, ascending, each once.
     touched: Vec<u64>,
-    /// Which of `touched` each of `ids` is.
+    /// The place in `touched` of each of `ids`.
     index: Vec<i32>,
     /// For each sample, from what a training step draws what it leaves out.
     draws: Vec<u64>,

@@ -101,7 +101,7 @@ fn index(number: u64) -> usize {
     usize::try_from(number).expect("below the number of words")
 }
 
-/// In nats.
+/// Entropy of a distribution, in nats.
 fn entropy(chances: &[f64]) -> f64 {
     chances.iter().filter(|chance| **chance > 0.0).map(|chance| -chance * chance.ln()).sum()
 }

@@ -111,7 +111,7 @@ fn a_folder_is_read_in_the_order_of_its_names_without_its_documentation() {
 }
 
 #[test]
-fn what_cannot_be_read_is_named_with_its_place_and_the_remedy() {
+fn an_unreadable_value_is_named_with_its_place_and_the_remedy() {
     let folder = tempfile::tempdir().unwrap();
     let twelve = ["1\t2\t3\t4\t5\t6\t7\t8\t9\t10\t11\t12\n", &criteo_row("1")];
     let word = criteo_row("1").replace("\t11\t", "\televen\t");

@@ -128,7 +128,7 @@ fn two_halves_of_a_batch_add_up_to_the_whole() {
 }
 
 #[test]
-fn what_a_step_leaves_out_of_a_sample_depends_on_its_epoch_and_not_on_its_batch() {
+fn units_that_a_step_drops_depend_on_the_epoch_and_not_on_the_batch() {
     for model in MODELS.iter().copied() {
         let dense = |trainer: &mut ClickTrainer, samples: &[u64], epochs: &[u32]| {
             trainer.of_epochs(epochs);

@@ -119,7 +119,7 @@ fn two_halves_of_a_dense_batch_add_up_to_the_whole() {
 }
 
 #[test]
-fn what_a_step_leaves_out_changes_with_the_epoch_and_an_evaluation_leaves_nothing_out() {
+fn units_that_a_step_drops_change_with_the_epoch_and_an_evaluation_drops_none() {
     for spec in dropping() {
         let (mut trainer, mut plain) = (open(&spec), open(&spec.clone().with("dropout", 0)));
         let dense = trainer.initial_dense(Seed(2));
