@@ -98,7 +98,7 @@ struct InStep {
     ledger: ShardLedger,
     /// Each with its request and, of each lease, what it has trained.
     workers: Vec<(u64, VecDeque<(Grant, u64)>)>,
-    /// In which order they come: anew with every step.
+    /// The order in which they come: anew with every step.
     order: Vec<u32>,
     rng: DetRng,
 }

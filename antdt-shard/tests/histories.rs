@@ -138,9 +138,9 @@ enum Fault {
     Repeats,
     /// Acks are answered and not sent.
     SwallowsAcks,
-    /// Whoever should wait is sent home.
+    /// A worker that should wait is sent home.
     EndsEarly,
-    /// The first grants are given to everyone who asks.
+    /// The first grants are given to every worker that asks.
     Caches,
 }
 
@@ -195,7 +195,7 @@ impl ShardSource for Source {
 }
 
 #[test]
-fn what_is_wrong_with_a_source_is_found_and_named() {
+fn a_defect_of_a_source_is_found_and_named() {
     let cases = [
         (Fault::Nothing, vec![]),
         (Fault::Repeats, vec![]),
@@ -431,7 +431,7 @@ fn a_line_that_is_none_is_refused_by_name() {
 
 /// The grant that arrives late is in the log before the service begins again.
 #[test]
-fn what_a_late_call_wrote_just_before_a_restart_is_in_a_store_of_ones_own() {
+fn records_of_a_late_call_just_before_a_restart_are_in_a_foreign_store() {
     let spec = r#"{"name":"history","num_samples":1,"cut":{"Every":1},"epochs":{"Finite":1},"shuffle":"None","seed":0,"epoch_overlap":0,"delivery":"AtLeastOnce","max_data_faults":1,"on_quarantine":"FailJob","max_leases_per_holder":1,"assignment":"Dynamic"}"#;
     let ask = |want| {
         format!(

@@ -84,7 +84,7 @@ fn every_prefix_of_a_journal_recovers_to_a_state_that_was_true_once() {
 }
 
 #[test]
-fn damage_of_what_was_durable_is_an_error_that_names_the_place() {
+fn damage_of_durable_records_is_an_error_that_names_the_place() {
     let Written { spec, bytes, states } = written(1, 60, 1);
     let (last, _) = states[states.len() - 2];
     for at in HEAD_LEN..bytes.len() {
@@ -92,7 +92,7 @@ fn damage_of_what_was_durable_is_an_error_that_names_the_place() {
         damaged[at] ^= 0x20;
         let frame = states.iter().rev().map(|(start, _)| *start).find(|start| *start <= at).unwrap();
         match fold(&damaged, &spec) {
-            // Nobody was promised the last frame.
+            // No caller was promised the last frame.
             Ok((segment, _)) => assert_eq!((frame, segment.len), (last, last as u64)),
             Err(error) => {
                 let expected = JournalError::Damaged { at: frame as u64, durable: last as u64 };
@@ -111,7 +111,7 @@ fn damage_of_what_was_durable_is_an_error_that_names_the_place() {
 }
 
 #[test]
-fn damage_of_what_was_not_durable_is_a_torn_tail_even_before_whole_frames() {
+fn damage_of_records_that_were_not_durable_is_a_torn_tail_even_before_whole_frames() {
     let Written { spec, bytes, states } = written(2, 60, usize::MAX);
     let (start, state) = &states[4];
     let mut torn = bytes.clone();

@@ -28,7 +28,7 @@ pub(crate) struct Account {
     pub(super) job: Counts,
     pub(super) opened: u32,
     limit: u32,
-    // Epochs that somebody opened and that are not acknowledged in full.
+    // Epochs that are open and not acknowledged in full.
     pub(super) epochs: BTreeMap<Epoch, Counts>,
 }
 

@@ -196,7 +196,7 @@ impl Machine for ShardLedger {
     }
 
     fn poll_effect(&mut self) -> Option<Effect> {
-        // Records first: who is woken asks for what they made durable.
+        // Records first: a worker that is woken asks for what they made durable.
         let record = self.records.pop_front().map(Effect::Record);
         record.or_else(|| std::mem::take(&mut self.wake).then_some(Effect::Wake))
     }

@@ -404,7 +404,7 @@ impl ShardLedger {
             return Ok((FetchOutcome::Wait { retry_after: RETRY_AFTER }, Vec::new()));
         }
         if let Some(epoch) = self.book.open_if_due(share) {
-            // Nobody needs to be woken for it: what made it possible, the end of an older epoch, woke everybody.
+            // No worker needs to be woken for it: the end of an older epoch, which made it possible, woke all.
             self.records.push_back(Record::EpochOpened { share, epoch });
         }
         let Some(taken) = self.book.take_first(share) else {
@@ -452,7 +452,7 @@ impl ShardLedger {
     /// not the oldest, which it is about to begin, and no more than there are idle holders.
     fn recall(&self, holder: Holder) -> Vec<LeaseId> {
         let GenerationState { generation, members, idle, .. } = &self.standing;
-        // With a static assignment nobody else may have them.
+        // With a static assignment no other worker may have them.
         let in_vain = idle.is_empty() || self.book.spec.assignment != Assignment::Dynamic;
         let Some(member) = members.get(holder.node).filter(|_| !in_vain) else { return Vec::new() };
         let others = idle.len() - usize::from(idle.contains(&holder.node));
@@ -506,7 +506,7 @@ impl ShardLedger {
     /// # Errors
     /// As [`ack_all`](Self::ack_all).
     pub fn settle(&mut self, holder: Holder, acks: &[Ack]) -> Result<Vec<AckOutcome>, AckError> {
-        // The ledger asks whose lease it is, not who speaks for him.
+        // The ledger asks for the owner of the lease, not for the caller that speaks for it.
         self.ack_all(holder, acks)
     }
 
@@ -650,7 +650,7 @@ impl ShardLedger {
         if acks.is_empty() {
             return Err(AckError::Empty);
         }
-        // In the order of the leases, as those who train them in order say it, none contradicts another.
+        // In the order of the leases, as workers that train them in order say it, none contradicts another.
         let ascending = acks.is_sorted_by(|one, next| one.lease < next.lease);
         let mut highest: BTreeMap<LeaseId, u64> = BTreeMap::new();
         for ack in acks {

@@ -245,7 +245,7 @@ impl Catalog {
     }
 
     async fn start(&self, spec: DatasetSpec) -> Result<ShardHandle, CatalogError> {
-        // Somebody else may have opened it meanwhile.
+        // Another client may have opened it meanwhile.
         if let Some(handle) = self.find(&spec)? {
             return Ok(handle);
         }
@@ -255,7 +255,7 @@ impl Catalog {
         let lost = {
             let mut state = self.state();
             if state.closed {
-                // Nobody will join it. It ends by the token.
+                // No caller will join it. It ends by the token.
                 return Err(CatalogError::ShutDown { name });
             }
             state.running.insert(name, running);
@@ -398,7 +398,7 @@ fn difference(open: &DatasetSpec, asked: &DatasetSpec) -> Option<[String; 3]> {
         .or_else(|| field("assignment", assignment, &asked.assignment))
 }
 
-/// As [`difference`]; a cut can have more places than anybody wants to read.
+/// As [`difference`]; a cut can have more places than a reader wants.
 fn cut_difference(open: &Cut, asked: &Cut) -> Option<[String; 3]> {
     let differ = |field: &str, a: String, b: String| Some([field.to_owned(), a, b]);
     let short = |cut: &Cut| match cut {

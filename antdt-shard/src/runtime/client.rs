@@ -204,7 +204,7 @@ impl ShardClient {
             let limit = options.call_deadline + held;
             let error = match timeout(limit, send(self.inner.clone(), request.clone())).await {
                 Ok(Ok(response)) => return Ok(response.into_inner()),
-                // The service was restarted and nobody has opened the data set again: registering does.
+                // The service was restarted and no client has opened the data set again: registering does.
                 Ok(Err(status)) if status.code() == Code::NotFound && self.opened.get().is_some() => {
                     SourceError::Reregister(status.message().to_owned())
                 }

@@ -230,7 +230,7 @@ impl Drop for FileStore {
     fn drop(&mut self) {
         self.jobs = None;
         if let Some(thread) = self.thread.take() {
-            // A panic of the thread was reported to whoever waited for it.
+            // A panic of the thread was reported to the caller that waited for it.
             let _ = thread.join();
         }
     }
@@ -246,7 +246,7 @@ fn work(disk: &Mutex<Folder>, jobs: &mpsc::Receiver<Job>) {
             Some(left) => jobs.recv_timeout(left),
         };
         let mut disk = lock();
-        // Nobody may be there to be told any more; what was done stands all the same.
+        // The caller may be gone; the work stands all the same.
         match job {
             Ok(Job::Written) => {}
             Ok(Job::Load(recovery, reply)) => drop(reply.send(disk.load(*recovery))),

@@ -266,7 +266,7 @@ impl Drop for ObjectLog {
     fn drop(&mut self) {
         self.jobs = None;
         if let Some(thread) = self.thread.take() {
-            // A panic of the thread was reported to whoever waited for it.
+            // A panic of the thread was reported to the caller that waited for it.
             let _ = thread.join();
         }
     }
@@ -304,7 +304,7 @@ impl Writer {
                 job = jobs.recv() => match job {
                     Some(Job::Load(recovery, reply)) => {
                         let loaded = self.load(*recovery).await;
-                        let _ = reply.send(loaded); // Nobody may be there any more.
+                        let _ = reply.send(loaded); // The caller may be gone.
                     }
                     Some(Job::Append(records, reply)) => self.append(&records, reply).await,
                     None => self.jobs = None,
@@ -325,7 +325,7 @@ impl Writer {
 
     async fn load(&mut self, recovery: Recovery) -> Result<Recovery, ObjectError> {
         self.settle().await;
-        // What failed before is not undone by reading what is there; but whoever reads goes on from there.
+        // A read does not undo what failed before; but the reader goes on from there.
         self.failure = None;
         let (recovery, left_over) = self.log.load(recovery).await?;
         if !left_over.is_empty() {

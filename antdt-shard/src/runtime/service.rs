@@ -105,7 +105,7 @@ impl<E: std::error::Error + Send + Sync + 'static> ShardService<E> {
         let recovery = store.load(recovery).await.map_err(failed)?;
         let generation = recovery.snapshot().generation().unwrap_or_default().next();
         let mut ledger = recovery.finish(generation).map_err(refused)?;
-        // The generation must be on record before anybody can hold a lease of it.
+        // The generation must be on record before any worker can hold a lease of it.
         store.append(&take_records(&mut ledger)).await.map_err(failed)?;
 
         let (mailbox, inbox) = mailbox(INBOX_BOUND);
@@ -211,7 +211,7 @@ impl<S: LedgerStore> Runner<Stored> for LedgerRunner<S> {
                 // The task ends by the failure; returning would release answers that were not stored.
                 std::future::pending::<()>().await;
             }
-            // Those who were told to wait for room.
+            // The workers that were told to wait for room.
             wake |= was_full && !self.full.load(Ordering::Relaxed);
         }
         if wake {

@@ -288,7 +288,7 @@ async fn a_full_store_stops_the_grants_and_keeps_the_acks() {
     let second = granted(&handle, worker(0, 0), generation, 2).await;
     store.full.store(true, Ordering::Relaxed);
 
-    // Acks count, here and for everybody, but the store has none of them.
+    // Acks count, here and for every client, but the store has none of them.
     let before = store.kept.records();
     assert_eq!(handle.ack(worker(0, 0), vec![all(&first)]).await.unwrap(), [AckOutcome::Accepted]);
     assert_eq!(handle.ack(worker(0, 0), vec![all(&second)]).await.unwrap(), [AckOutcome::Accepted]);
@@ -297,7 +297,7 @@ async fn a_full_store_stops_the_grants_and_keeps_the_acks() {
     let outcome = handle.fetch(worker(1, 0), generation, RequestId(1), Duration::ZERO).await.unwrap();
     assert!(matches!(outcome, FetchOutcome::Wait { .. }), "{outcome:?}");
 
-    // Somebody who waits gets his shard when there is room again, without another call of anybody.
+    // A waiting worker gets its shard when there is room again, without another call of any worker.
     let waiter = handle.clone();
     let waiting = tokio::spawn(async move {
         waiter.fetch(worker(1, 0), generation, RequestId(1), Duration::from_secs(20)).await
@@ -434,7 +434,7 @@ mod grpc {
     }
 
     #[tokio::test]
-    async fn each_refusal_arrives_as_what_it_is() {
+    async fn each_refusal_arrives_as_its_own_error() {
         let poison = DatasetSpec { max_data_faults: 1, ..spec() };
         let (service, _shutdown) = service(poison, NullStore).await;
         let handle = service.handle();
@@ -508,7 +508,7 @@ mod grpc {
         shutdown.cancel();
         first.join().await.unwrap();
 
-        // The call is under way while nobody serves; the listener of the second service takes it up.
+        // The call is under way while no service runs; the listener of the second one takes it up.
         let late = tokio::spawn({
             let client = client.clone();
             async move { client.fetch(worker(0, 0), RequestId(2), Duration::ZERO).await }

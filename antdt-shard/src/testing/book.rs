@@ -98,7 +98,7 @@ pub(crate) struct Book {
     pub(crate) void: Option<Generation>,
     /// A worker was told that this is the end.
     pub(crate) ended: bool,
-    /// Until when nothing is granted.
+    /// Time until which nothing is granted.
     pub(crate) frozen: Option<JobTime>,
     /// Workers registered in this generation.
     pub(crate) members: BTreeMap<NodeId, Incarnation>,

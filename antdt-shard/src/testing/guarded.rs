@@ -35,7 +35,7 @@ pub struct LedgerSource {
 }
 
 fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
-    // Whoever panicked ended the history.
+    // The thread that panicked ended the history.
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -99,7 +99,7 @@ impl Model {
     }
 
     /// How few records can be left after a crash: all that were read when this life of the service began, and that it
-    /// began, are there before anybody hears of it.
+    /// began, are there before any client hears of it.
     pub(crate) fn kept_least(&self) -> usize {
         let began = |note: &Note| matches!(note, Note::Record(Record::GenerationStarted { .. }));
         self.naive.notes().iter().rposition(began).map_or(0, |at| at + 1)

@@ -27,7 +27,7 @@ struct Shard {
     position: u64,
     key: ShardKey,
     start: u64,
-    /// Which sample is at which offset.
+    /// The sample at each offset.
     samples: Vec<u64>,
     acked: Vec<bool>,
     faults: u32,
@@ -395,7 +395,7 @@ impl NaiveLedger {
         self.frozen = false;
     }
 
-    /// Which shard a sample is in, by counting the ends before it.
+    /// Returns the shard of a sample, by counting the ends before it.
     fn shard_of(&self, sample: u64) -> u64 {
         match &self.spec.cut {
             Cut::Every(len) => sample / len,

@@ -77,7 +77,7 @@ pub async fn check_source<S: ShardSource>(source: impl Fn() -> S) {
     let inherited = granted(&c, reborn, 1).await;
     assert_eq!(inherited.key, second.key);
 
-    // To the end: everyone hears it, and it stays the end. Waiting ends when there is something to hear.
+    // To the end: every worker hears it, and it stays the end. Waiting ends when there is something to hear.
     let all = |grant: &Grant| Ack { lease: grant.lease, offset: grant.len };
     let keys: BTreeSet<_> = [third, again, inherited].iter().map(|grant| grant.key).collect();
     assert_eq!(keys.len(), 3, "ten samples in shards of four are three shards");

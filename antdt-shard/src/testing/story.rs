@@ -261,7 +261,7 @@ impl Story {
     fn said(&self, what: Saying, node: u32, of: &[(Lease, Offset)], by: Speaker) -> Option<Call> {
         let picked = self.acks(node, of);
         if picked.is_empty() && matches!(by, Speaker::Owner) {
-            return None; // An empty call is for the few who have nothing to say.
+            return None; // An empty call is for the few that have nothing to say.
         }
         let owner = picked.first().map_or(worker(node, 0), |(_, owner)| *owner);
         let holder = match by {

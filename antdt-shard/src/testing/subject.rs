@@ -23,7 +23,7 @@ pub(crate) trait Subject {
     fn view(&mut self) -> Result<View, Breach>;
     /// Its answer to [`Event::Missing`].
     fn missing(&mut self, epoch: Epoch, shards: usize) -> Result<Vec<Missing>, Breach>;
-    /// Its twin's snapshot.
+    /// Returns the snapshot of its twin.
     fn twin(&mut self) -> Result<Box<LedgerSnapshot>, Breach>;
     /// What was written down so far.
     fn journal(&self) -> Journal;
@@ -349,7 +349,7 @@ where
     fn say(&mut self, call: &Call) -> Result<CallReply, Breach> {
         let reply = self.carry_out(call)?;
         self.store()?;
-        // With the process of the service the calls of those who wait end too; a restore has to wake them.
+        // With the process of the service the calls of waiting workers end too; a restore has to wake them.
         if self.woke || matches!(call, Call::Restart { .. }) {
             self.wakes += u64::from(!self.waiting.is_empty());
             self.waiting.clear();

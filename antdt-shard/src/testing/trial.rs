@@ -142,7 +142,7 @@ impl Invariants {
             }
         }
         match finish(&mut trial, &mut story) {
-            // Whoever breaks promises that are not asked for may come to no end.
+            // A subject that breaks promises that are not asked for may come to no end.
             Err((_, breach)) if !self.contains(breach.invariant) => Ok(()),
             ended => ended.map_err(|(event, breach)| violation(None, event, breach)),
         }

@@ -1,4 +1,4 @@
-//! A client that trains for as long as there is data, whoever serves.
+//! A client that trains for as long as there is data, whichever service answers.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ pub(crate) struct Client {
     generation: Generation,
     request: RequestId,
     leases: VecDeque<Lease>,
-    /// An ack of the life before, which nobody must count any more.
+    /// An ack of the life before, which no service may count any more.
     last_words: Option<(Holder, Ack)>,
 }
 

@@ -3,7 +3,7 @@
 //! What was promised to a client must hold in every later life of the service, and nothing may be done that no client
 //! ever asked for. At the end the log must say that every sample was acknowledged once. Four rounds:
 //!
-//! - Nobody dies: then nothing is trained twice.
+//! - No process dies: then nothing is trained twice.
 //! - The service is killed 200 times, clients die in between, and what survives presents its leases.
 //! - The service is killed, the clients live: with and without presenting, and how much is trained again.
 //! - The machine of the service is lost with the end of the log that was not durable yet.
@@ -118,7 +118,7 @@ impl Round {
         for kills in 0..self.kills {
             let (mut child, address) = service::start(folder.path(), &spec)?;
             last = check_start(&address, &world, last).await?;
-            // One in eight dies before anybody reaches it.
+            // One in eight dies before a client reaches it.
             if rng.below(8) > 0 {
                 addresses.send_replace(Some(address));
                 self.let_work(&world, &mut clients, &mut rng)
@@ -166,7 +166,7 @@ impl Round {
     }
 }
 
-/// A service that was started again knows all that was promised, nothing that nobody said, and is of a new generation.
+/// A service that was started again knows all that was promised, nothing that was never said, and is of a new generation.
 async fn check_start(address: &str, world: &ServiceWorld, last: Generation) -> Result<Generation, Failure> {
     let client = ShardClient::connect(address, "kill", ClientOptions::default())?;
     let promised = world.promised();

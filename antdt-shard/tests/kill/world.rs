@@ -1,4 +1,4 @@
-//! What the clients know, whoever serves them.
+//! What the clients know, whichever service answers them.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,7 +17,7 @@ use crate::Failure;
 struct Known {
     /// The acknowledged offset that a service said was accepted.
     promised: u64,
-    /// The offset that somebody asked a service to acknowledge.
+    /// The offset that a client asked a service to acknowledge.
     said: u64,
     /// What was promised when the machine of the service was lost last: that was durable.
     durable: u64,
@@ -67,7 +67,7 @@ impl ServiceWorld {
         self.shards.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Nobody will be killed any more: large steps from now on.
+    /// No process will be killed any more: large steps from now on.
     pub(crate) fn hurry(&self) {
         self.hurry.store(true, Ordering::Relaxed);
     }
@@ -105,7 +105,7 @@ impl ServiceWorld {
         self.shards().values().map(|known| known.said).sum()
     }
 
-    /// A service granted a shard: from where it must, and not from where nobody has been.
+    /// A service granted a shard: from where it must, and not from where no worker has been.
     pub(crate) fn granted(&self, grant: &Grant) -> Result<(), Failure> {
         let known = self.shards().get(&grant.key).cloned().unwrap_or_default();
         if grant.resume_at < known.promised || grant.resume_at > known.said || grant.resume_at >= grant.len {

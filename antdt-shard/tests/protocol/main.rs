@@ -57,14 +57,14 @@ fn explore(what: &str, world: ProtocolWorld) -> usize {
 
 /// Every kind of fault, whenever it can happen.
 #[test]
-fn two_clients_lose_nothing_whatever_happens() {
+fn two_clients_lose_nothing_under_any_one_fault() {
     let states = explore("2 shards of 2 samples, one fault", ProtocolWorld::new(spec(4), 2, Faults::once(1)));
     assert!(states > 5_000, "{states}");
 }
 
 /// Every two kinds of faults, whenever they can happen.
 #[test]
-fn two_clients_lose_nothing_whatever_two_things_happen() {
+fn two_clients_lose_nothing_under_any_two_faults() {
     let states =
         explore("shards of 2 and 1 samples, two faults", ProtocolWorld::new(spec(3), 2, Faults::once(2)));
     assert!(states > 50_000, "{states}");

@@ -17,7 +17,7 @@ const TAIL: usize = 2;
 pub(crate) enum Flaw {
     /// Acks are answered and never written down.
     AnswersBeforeItRecords,
-    /// Whoever names the number of a lease is taken for its holder, in any generation.
+    /// A caller that names the number of a lease is taken for its holder, in any generation.
     TakesTheLeaseAsProofOfItsHolder,
     /// After a crash it goes on in the generation in which it was.
     KeepsNoGenerations,

@@ -108,7 +108,7 @@ impl Truth {
         self.given_up.values().sum()
     }
 
-    /// The ledger is set back to what was true then, but nobody comes back to life.
+    /// The ledger is set back to what was true then, but no worker comes back to life.
     pub(crate) fn set_back(&mut self, then: &Self) {
         let fences = std::mem::take(&mut self.fences);
         *self = Self { generation: self.generation, ..then.clone() };
@@ -145,7 +145,7 @@ struct Live {
 pub(crate) struct Witness {
     pub(crate) truth: Truth,
     live: BTreeMap<LeaseId, Live>,
-    /// Who finished which lease: the repetition of that ack is accepted.
+    /// The holder that finished each lease: the repetition of that ack is accepted.
     finished: BTreeMap<LeaseId, (Holder, u64)>,
     /// The last grant of each holder.
     granted: BTreeMap<Holder, (RequestId, Grant)>,

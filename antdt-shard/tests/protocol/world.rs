@@ -310,7 +310,7 @@ impl State {
         Arc::make_mut(&mut self.service).handle(event)
     }
 
-    /// Whether everybody comes to the end, with nothing broken, if nothing goes wrong any more and what is late never
+    /// Whether every client comes to the end, with nothing broken, if nothing goes wrong any more and what is late never
     /// arrives.
     fn comes_to_an_end(&self) -> bool {
         let mut state = self.clone();

@@ -66,7 +66,7 @@ fn the_master_settles_for_a_dead_holder_while_its_lease_lives() {
 }
 
 #[test]
-fn the_machine_says_what_the_methods_say() {
+fn the_machine_answers_as_the_methods_do() {
     let spec = small(8, 4);
     let mut direct = ledger(spec.clone());
     let mut machine = ledger(spec);

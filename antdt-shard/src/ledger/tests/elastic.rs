@@ -22,7 +22,7 @@ fn held(grant: &Grant, offset: u64) -> Held {
 }
 
 #[test]
-fn whoever_outlives_a_restart_goes_on_with_what_it_holds() {
+fn a_worker_that_outlives_a_restart_goes_on_with_its_leases() {
     let spec = DatasetSpec { max_leases_per_holder: 3, ..small(40, 10) };
     let mut before = ledger(spec.clone());
     let (zero, one) = (worker(0, 0), worker(1, 0));
@@ -51,7 +51,7 @@ fn whoever_outlives_a_restart_goes_on_with_what_it_holds() {
 }
 
 #[test]
-fn who_waits_hears_that_what_was_presented_was_the_end() {
+fn a_waiting_worker_hears_that_presented_leases_were_the_end() {
     let assignment = Assignment::Static { workers: 2 };
     let mut pair = Pair::new(DatasetSpec { assignment, ..small(20, 10) });
     let (zero, one) = (worker(0, 0), worker(1, 0));
@@ -138,7 +138,7 @@ fn one_call_acknowledges_and_gets_several_shards_and_its_repetition_changes_noth
 }
 
 #[test]
-fn near_the_end_nobody_takes_more_than_half_of_its_equal_part() {
+fn near_the_end_no_worker_takes_more_than_half_of_its_equal_part() {
     let spec = DatasetSpec { max_leases_per_holder: 99, ..small(40, 1) };
     let mut ledger = ledger(spec);
     for index in 0..4 {
@@ -158,7 +158,7 @@ fn near_the_end_nobody_takes_more_than_half_of_its_equal_part() {
 }
 
 #[test]
-fn what_nobody_began_is_called_back_for_those_who_wait() {
+fn shards_that_no_worker_began_are_called_back_for_waiting_workers() {
     let spec = DatasetSpec { max_leases_per_holder: 4, ..small(40, 10) };
     let mut ledger = ledger(spec);
     let (zero, one) = (worker(0, 0), worker(1, 0));
@@ -202,7 +202,7 @@ fn a_frozen_ledger_counts_acks_and_grants_nothing_until_its_deadline() {
 }
 
 #[test]
-fn a_cut_is_taken_only_when_the_model_has_what_the_ledger_counts() {
+fn a_cut_is_taken_only_when_the_model_has_the_samples_that_the_ledger_counts() {
     let spec = small(20, 10);
     let mut ledger = ledger(spec.clone());
     let zero = worker(0, 0);
@@ -234,7 +234,7 @@ fn a_cut_is_taken_only_when_the_model_has_what_the_ledger_counts() {
         other => panic!("{other:?}"),
     };
     assert_eq!((again.key, again.resume_at), (first.key, 4));
-    // Whoever trained into the model that was given up has nothing to say.
+    // A worker that trained into the model that was given up has nothing to present.
     assert_eq!(resumed.register_holding(zero, &[held(&first, 6)]).unwrap().adopted, [None]);
 }
 
@@ -288,7 +288,7 @@ fn uneven_shards_are_handed_out_as_they_were_cut() {
 
 /// With `Delivery::AtMostOnce` the ledger does the same; the holder acknowledges before it trains.
 #[test]
-fn who_acknowledges_before_it_trains_may_skip_samples_and_repeats_none() {
+fn a_worker_that_acknowledges_before_it_trains_may_skip_samples_and_repeats_none() {
     let spec = DatasetSpec { delivery: Delivery::AtMostOnce, ..small(10, 10) };
     let mut ledger = ledger(spec);
     let (zero, one) = (worker(0, 0), worker(1, 0));

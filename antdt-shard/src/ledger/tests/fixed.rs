@@ -27,7 +27,7 @@ fn train(pair: &mut Pair, holder: Holder, requests: &mut u64) -> Vec<(u32, u64)>
 }
 
 #[test]
-fn each_worker_trains_its_own_part_and_nobody_steals() {
+fn each_worker_trains_its_own_part_and_takes_no_other() {
     let mut pair = Pair::new(fixed(10, 1, 3, 2));
     let mut requests = 0;
     for index in [0, 2] {

@@ -56,7 +56,7 @@ fn one_state(model: &Model, ledger: &ShardLedger) {
 }
 
 fn remembered(model: &Model, ledger: &ShardLedger) {
-    // One entry for each shard that was begun, and for each run of neighbours that nobody has had.
+    // One entry for each shard that was begun, and for each run of neighbours that were not.
     let mut entries = 0;
     let mut untouched: BTreeMap<(u64, Epoch), Vec<u64>> = BTreeMap::new();
     for (key, begun) in ledger.book.todo() {

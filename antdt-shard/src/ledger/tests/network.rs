@@ -77,10 +77,10 @@ impl Reading {
 #[derive(Debug, Clone)]
 struct Client {
     holder: Holder,
-    /// Of its process: answers to an earlier one find nobody.
+    /// Number of its process: answers to an earlier one find no receiver.
     life: u64,
     generation: Option<Generation>,
-    /// Which model it works on.
+    /// Number of the model that it works on.
     line: u64,
     reading: Vec<Reading>,
     /// Done, and not known to be acknowledged.
@@ -413,7 +413,7 @@ impl Story {
             }
             Step::LoseMessage { which } => {
                 if let Some(which) = usize::from(*which).checked_rem(self.messages.len()) {
-                    // That somebody is dead is said until it is heard.
+                    // The news of a death is sent until it is heard.
                     if self.messages[which].from.is_some() {
                         self.messages.remove(which);
                     }
@@ -545,7 +545,7 @@ impl Story {
         let (at, life, number) = said.to;
         let client = &mut self.clients[at];
         if client.life != life || client.out.as_ref().is_none_or(|(out, _)| *out != number) {
-            return; // Nobody waits for it any more.
+            return; // No client waits for it any more.
         }
         if client.hear(&said.reply, said.line, obeys).is_none() {
             self.die(at);
@@ -554,7 +554,7 @@ impl Story {
         }
     }
 
-    /// The process ends, the place is started again, and somebody says so sooner or later.
+    /// The process ends, its place is started again, and the ledger hears so sooner or later.
     fn die(&mut self, at: usize) {
         self.lives += 1;
         let client = &mut self.clients[at];
@@ -629,7 +629,7 @@ impl StateMachineTest for Told {
         real
     }
 
-    /// Nothing goes wrong any more, and what is late never arrives: everybody comes to the end.
+    /// Nothing goes wrong any more, and late messages never arrive: every client comes to the end.
     fn teardown(mut real: Real, mut story: Story) {
         SEEN.with_borrow_mut(|seen| story.count(seen));
         story.messages.retain(|asked| asked.from.is_none());
@@ -653,7 +653,7 @@ impl StateMachineTest for Told {
             for at in 0..story.clients.len() {
                 let Client { ended, stopped, out, reading, .. } = &story.clients[at];
                 let gone = (*stopped || *ended && reading.is_empty()) && out.is_none();
-                // Who left before a crash or a restore made work is started again.
+                // A client that left before a crash or a restore made work is started again.
                 if gone && !story.model.naive.is_finished() && !story.model.has_failed() {
                     story.die(at);
                     let lost = story.messages.pop().expect("somebody died");
@@ -716,7 +716,7 @@ const LEAST: [(&str, u64); 23] = [
 ];
 
 #[test]
-fn whatever_the_network_does_the_model_has_what_the_ledger_counts() {
+fn under_any_order_of_messages_the_model_has_the_samples_that_the_ledger_counts() {
     let config = config(1_024);
     let mut runner = TestRunner::new(config.clone());
     let histories = Stories::sequential_strategy(1..300);

@@ -84,7 +84,7 @@ impl Pair {
         self.say(&Call::Restart { kept, compacted: None });
     }
 
-    /// Lets everybody die and one worker for each share finish: every history must end this way.
+    /// Lets all workers die and one for each share finish: every history must end this way.
     pub(super) fn drain(&mut self) {
         i09_progress::drain(self).unwrap();
         check_every_prefix(self.ledger().spec(), self.real.log()).unwrap();

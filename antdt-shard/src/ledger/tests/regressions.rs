@@ -55,7 +55,7 @@ fn d03_a_process_restarted_in_place_leaves_no_shard_behind() {
     let mut ledger = ledger(small(4, 4));
     ledger.register(worker(0, 0)).unwrap();
     let before = grant(&mut ledger, worker(0, 0), 1);
-    // Nobody reports the death: the registration of the next life is enough.
+    // No report of the death: the registration of the next life is enough.
     ledger.register(worker(0, 1)).unwrap();
     assert_eq!(grant(&mut ledger, worker(0, 1), 1).key, before.key);
 }
@@ -152,7 +152,7 @@ fn d09_a_data_set_that_cannot_be_cut_is_refused_at_once() {
 }
 
 #[test]
-fn d11_no_shard_is_listed_twice_the_tail_is_dispatched_and_an_empty_part_harms_nobody() {
+fn d11_no_shard_is_listed_twice_the_tail_is_dispatched_and_an_empty_part_does_no_harm() {
     // 11 samples in shards of 4, endlessly; then in parts for more workers than there are shards.
     let endless = DatasetSpec { epochs: Epochs::Infinite, ..small(11, 4) };
     let parts = DatasetSpec { assignment: Assignment::Static { workers: 7 }, ..small(11, 4) };

@@ -80,7 +80,7 @@ fn a_log_that_lacks_an_epoch_or_begins_twice_is_refused() {
 }
 
 #[test]
-fn what_is_adopted_outlives_the_next_restart_too() {
+fn adopted_leases_outlive_the_next_restart_too() {
     let mut first = begun(spec(8), 1);
     let grant = grant(&mut first, 0, 1);
     let mut log = records(&mut first);
@@ -123,7 +123,7 @@ fn a_share_of_another_worker_is_not_adopted() {
 }
 
 #[test]
-fn what_was_held_when_the_ledger_was_set_back_is_void() {
+fn leases_held_when_the_ledger_was_set_back_are_void() {
     let mut ledger = begun(spec(8), 1);
     let first = grant(&mut ledger, 0, 1);
     // The snapshot knows the shard, in which it waits.
@@ -168,7 +168,7 @@ fn the_only_lease_of_a_holder_is_not_called_back_and_none_is_for_himself() {
 }
 
 #[test]
-fn those_who_wait_hear_that_the_ledger_was_set_back() {
+fn waiting_workers_hear_that_the_ledger_was_set_back() {
     let mut ledger = begun(spec(4), 2);
     let snapshot = ledger.snapshot();
     grant(&mut ledger, 0, 1);

@@ -51,7 +51,7 @@ fn steps(pair: &Pair, request: u64) -> Vec<Call> {
         steps.push(Call::Restart { kept: written, compacted: Some(written) });
         steps.push(Call::Restart { kept: written - 1, compacted: None });
     }
-    // Whoever held something in an earlier generation says so: truly, a sample further, and for another.
+    // A worker that held a lease in an earlier generation says so: truly, a sample further, and for another.
     let old = |grant: &Grant| grant.lease.generation < generation;
     if let Some((grant, holder)) = pair.grants().iter().rev().find(|(grant, _)| old(grant)) {
         let offset = pair.model.book.account.offset(grant.key);
@@ -111,7 +111,7 @@ fn explore_all(depth: u64, least: u64) {
         pair.register(worker(1, 0));
         let mut explored = Explored { histories: 0, ends: BTreeSet::new() };
         explore(&pair, depth, &mut explored);
-        // Once more from where somebody has something to present.
+        // Once more from where a worker has something to present.
         pair.fetch(worker(0, 0), 1);
         pair.fetch(worker(1, 0), 1);
         pair.ack(worker(0, 0), &[Ack { lease: pair.grants()[0].0.lease, offset: 1 }]);

@@ -44,7 +44,7 @@ async fn each_data_set_has_an_account_of_its_own() {
 }
 
 #[tokio::test]
-async fn opening_it_again_finds_what_runs() {
+async fn opening_a_data_set_again_finds_the_one_that_runs() {
     // The store keeps generations: a second start would show.
     let store = MemStore::default();
     let catalog = Catalog::new(JobClock::start(), move |_| Ok(store.clone()));
@@ -228,7 +228,7 @@ async fn there_is_a_bound_and_an_end() {
     assert!(catalog.shutdown().await.unwrap().is_empty());
 }
 
-/// Names that somebody may give a data set.
+/// Names that a client may give a data set.
 const NAMES: [&str; 14] = [
     "train",
     "TRAIN",
@@ -307,7 +307,7 @@ async fn logs_are_found_again_by_the_name() {
     let error = open().reopen(root.path()).await.unwrap_err().to_string();
     assert!(error.contains("dataset.json does not describe a data set"), "{error}");
     assert!(open().reopen(root.path().join("nothing")).await.unwrap().is_empty());
-    // What the log says counts, also when nobody has it open.
+    // The log counts, also when no process has it open.
     let error = open().open(DatasetSpec { seed: Seed(1), ..spec("train") }).await.unwrap_err();
     assert!(matches!(error, CatalogError::Service(_)), "{error:?}");
 }

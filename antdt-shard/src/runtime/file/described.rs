@@ -42,7 +42,7 @@ pub(in crate::runtime) fn described(root: &Path) -> Result<Vec<DatasetSpec>, Fil
     for path in paths {
         let text = match fs::read(&path) {
             Ok(text) => text,
-            // A folder of somebody else's, or one that a crash left before anything was in it.
+            // A foreign folder, or one that a crash left before anything was in it.
             Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => continue,
             Err(error) => return Err(failed("read", &path, error)),
         };

@@ -236,7 +236,7 @@ async fn a_full_disk_takes_nothing_in_part_and_all_of_it_later() {
                 full += 1;
                 assert!(FileStore::is_full(&error), "{error}");
                 if rng.below(4) == 0 {
-                    // What is there is the state of before, for whoever reads it now.
+                    // A reader finds the state of before.
                     let loaded = read(&mut store, &spec).await.unwrap();
                     assert_eq!(loaded, fold(&groups[..number].concat(), &spec));
                 }
@@ -251,7 +251,7 @@ async fn a_full_disk_takes_nothing_in_part_and_all_of_it_later() {
 }
 
 #[tokio::test]
-async fn acks_wait_for_durability_and_what_must_not_be_lost_does_not() {
+async fn acks_wait_for_durability_and_records_that_must_not_be_lost_do_not() {
     let folder = TempDir::new().unwrap();
     let spec = suite_spec();
     let mut disk = Folder::open(folder.path(), spec.clone(), NEVER).unwrap();
@@ -274,7 +274,7 @@ async fn acks_wait_for_durability_and_what_must_not_be_lost_does_not() {
 }
 
 #[tokio::test]
-async fn what_was_written_at_once_is_made_durable_in_time() {
+async fn records_written_at_once_are_made_durable_in_time() {
     let (folder, spec) = (TempDir::new().unwrap(), suite_spec());
     let usual = FileStoreOptions { sync: SyncPolicy::Every(Duration::from_millis(1)), ..Default::default() };
     let mut store = FileStore::open(folder.path(), spec.clone(), usual).unwrap();
@@ -293,7 +293,7 @@ async fn what_was_written_at_once_is_made_durable_in_time() {
     assert_eq!(read(&mut store, &spec).await.unwrap().counts().acked, 1);
 
     append_now(&store, 1);
-    // Nobody asks the thread for anything any more.
+    // No caller asks the thread for anything any more.
     let durable = || store.disk.lock().unwrap().sync_due().is_none();
     let soon = (0..10_000_000).any(|_| {
         std::thread::yield_now();

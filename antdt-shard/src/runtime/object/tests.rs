@@ -332,7 +332,7 @@ async fn a_store_that_is_gone_is_an_error_in_time_and_not_a_hang() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_store_will_never_do_is_not_tried_again() {
+async fn a_request_that_the_store_will_never_accept_is_not_repeated() {
     let mut asked = 0;
     let store = Fated::new(move |what, _| {
         asked += u32::from(what == "put");
@@ -345,7 +345,7 @@ async fn what_the_store_will_never_do_is_not_tried_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn acks_wait_for_their_interval_and_what_must_not_be_lost_does_not() {
+async fn acks_wait_for_their_interval_and_records_that_must_not_be_lost_do_not() {
     let store = Fated::new(|_, _| Fate::Done);
     let usual = ObjectLogOptions::default();
     let mut log = OnTask::open(store.clone(), usual);
@@ -390,7 +390,7 @@ async fn acks_are_answered_while_a_piece_is_on_its_way() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failure_that_nobody_waited_for_is_told_to_the_next_one() {
+async fn a_failure_that_no_caller_waited_for_is_told_to_the_next_caller() {
     let store = Fated::new(|_, _| Fate::Done);
     let mut log = OnTask::open(store.clone(), ObjectLogOptions::default());
     log.log.append(&[started(1), opened()]).await.unwrap();
@@ -399,7 +399,7 @@ async fn a_failure_that_nobody_waited_for_is_told_to_the_next_one() {
     tokio::time::sleep(Duration::from_secs(60)).await;
     let error = log.log.append(&[acked(2)]).await.unwrap_err();
     assert!(matches!(error, ObjectError::Unavailable { .. }), "{error}");
-    // Whoever goes on all the same begins with what is there.
+    // A service that goes on all the same begins with the stored log.
     *store.hand.lock().unwrap() = Box::new(|_, _| Fate::Done);
     assert_eq!(loaded(&mut log.log).await, fold(&[started(1), opened()]));
     log.log.append(&[acked(3)]).await.unwrap();
@@ -479,7 +479,7 @@ async fn of_two_services_on_one_prefix_the_one_that_wrote_last_goes_on() {
 
 #[tokio::test(start_paused = true)]
 async fn of_two_services_that_begin_at_once_one_does_not() {
-    // Both write the very same bytes, but for who they are.
+    // Both write the very same bytes, but for their identity.
     let store: Arc<InMemory> = Arc::default();
     let (mut first, mut second) = (OnTask::open(store.clone(), EACH), OnTask::open(store.clone(), EACH));
     assert_eq!(loaded(&mut first.log).await, loaded(&mut second.log).await);
@@ -511,7 +511,7 @@ async fn a_service_that_slept_does_not_write_where_a_compacted_log_left_room() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_crashed_compaction_leaves_does_not_count_and_is_removed() {
+async fn leftovers_of_a_crashed_compaction_do_not_count_and_are_removed() {
     let groups = History::play(suite_spec(), 8, 600).groups;
     let expected = fold(groups.iter().flatten());
     for fate in [Fate::Failed, Fate::Lost] {

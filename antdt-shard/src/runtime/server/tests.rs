@@ -140,7 +140,7 @@ fn refused_specs() -> Vec<(v1::DatasetSpec, &'static str)> {
 }
 
 #[tokio::test]
-async fn what_cannot_be_registered_is_refused_by_field_and_the_connection_is_kept() {
+async fn an_impossible_registration_is_refused_by_field_and_the_connection_is_kept() {
     let catalog = forgetful();
     let (address, connections, _serving) =
         serve(ShardServer::new().with_catalog(catalog.clone()), None).await;
@@ -229,7 +229,7 @@ async fn more_than_a_call_may_have_is_refused_by_field_and_the_connection_is_kep
 }
 
 #[tokio::test]
-async fn what_is_missing_is_told_with_why_and_how_much() {
+async fn missing_samples_are_told_with_their_number_and_the_reason() {
     let poison = DatasetSpec {
         max_data_faults: 1,
         on_quarantine: OnQuarantine::Continue { max_samples: 100 },
@@ -266,7 +266,7 @@ async fn what_is_missing_is_told_with_why_and_how_much() {
 }
 
 #[tokio::test]
-async fn a_service_without_a_catalog_opens_nothing_and_tells_what_it_has() {
+async fn a_service_without_a_catalog_opens_nothing_and_names_its_data_set() {
     let (shutdown, clock) = (CancellationToken::new(), JobClock::start());
     let own = ShardService::start(spec("own"), NullStore, clock, shutdown.clone()).await.unwrap();
     let (address, _, _serving) = serve(ShardServer::new().with(own.handle()).unwrap(), None).await;
@@ -290,7 +290,7 @@ async fn a_service_without_a_catalog_opens_nothing_and_tells_what_it_has() {
 }
 
 #[tokio::test]
-async fn whoever_opened_a_data_set_opens_it_again_after_a_restart() {
+async fn a_client_that_opened_a_data_set_opens_it_again_after_a_restart() {
     let store = MemStore::default();
     let catalog = |store: MemStore| Catalog::new(JobClock::start(), move |_| Ok(store.clone()));
     let first = catalog(store.clone());
@@ -319,7 +319,7 @@ async fn whoever_opened_a_data_set_opens_it_again_after_a_restart() {
     assert_eq!(registered.adopted[0].map(|grant| grant.resume_at), Some(7));
     assert_eq!(second.get("d").unwrap().status().await.unwrap().counts.acked, 7);
 
-    // Who never opened it is told that it is not there.
+    // A client that never opened it is told that it is not there.
     let stranger = ShardClient::connect(&address.to_string(), "e", ClientOptions::default()).unwrap();
     assert!(matches!(stranger.register(worker(1, 0), &[]).await, Err(SourceError::Rejected(_))));
 }

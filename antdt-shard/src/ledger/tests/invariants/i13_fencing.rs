@@ -8,7 +8,7 @@ use crate::ledger::tests::cases::{grant, ledger};
 use crate::ledger::tests::pair::{small, worker};
 
 #[test]
-fn who_may_not_take_part_is_told_why() {
+fn a_worker_that_may_not_take_part_is_told_why() {
     let g1 = Generation(1);
     let mut ledger = ledger(small(4, 4));
     let server = Holder::new(NodeId::server(0), Incarnation(0));

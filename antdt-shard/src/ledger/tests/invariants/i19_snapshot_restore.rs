@@ -10,7 +10,7 @@ use crate::spec::{DatasetSpec, Shuffle};
 use crate::testing::call::Call;
 
 #[test]
-fn a_restore_repeats_what_came_after_the_snapshot_and_nothing_from_before() {
+fn a_restore_repeats_samples_acked_after_the_snapshot_and_none_from_before() {
     let mut pair = Pair::new(DatasetSpec { shuffle: Shuffle::None, ..small(12, 4) });
     pair.register(worker(0, 0));
     pair.fetch(worker(0, 0), 1);

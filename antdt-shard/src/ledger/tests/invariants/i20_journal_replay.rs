@@ -10,7 +10,7 @@ use crate::ledger::{Record, Recovery, ShardLedger};
 use crate::spec::{DatasetSpec, Epochs};
 
 #[test]
-fn a_new_generation_voids_leases_and_keeps_what_is_done() {
+fn a_new_generation_voids_leases_and_keeps_acknowledged_samples() {
     let spec = small(8, 4);
     let mut first = ledger(spec.clone());
     first.register(worker(0, 0)).unwrap();

@@ -1,4 +1,4 @@
-//! What is remembered follows what waits (as ranges), what is out and who takes part; not what is done, and not how many
+//! What is remembered follows what waits (as ranges), what is out and the members; not what is done, and not how many
 //! epochs there were.
 
 use antdt_core::{Ack, Counts, Epoch, FetchOutcome, Generation, Grant, Holder, RequestId, Seed};
@@ -25,7 +25,7 @@ fn an_endless_data_set_never_ends_and_never_grows() {
 }
 
 #[test]
-fn memory_follows_what_is_out_not_what_is_done() {
+fn memory_follows_outstanding_shards_not_finished_ones() {
     // 10^12 shards cannot be listed anywhere.
     let spec = DatasetSpec { max_leases_per_holder: 4, ..DatasetSpec::new("d", 10_u64.pow(15), 1_000) };
     let mut ledger = ledger(spec);
