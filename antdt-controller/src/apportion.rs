@@ -261,7 +261,7 @@ pub fn apportion(total: u32, granularity: u32, shares: &[Share]) -> Result<Appor
     let (mut batch_sizes, mut accumulation) = (Vec::with_capacity(items.len()), BTreeMap::new());
     let mut step_time = 0;
     for (item, within) in items.iter().zip(within) {
-        // A quantum takes at least a nanosecond, so whoever fits one more by `time + 1` fits exactly one.
+        // A quantum takes at least a nanosecond, so a worker that fits one more by `time + 1` fits exactly one.
         let extra = u64::from(rest > 0 && item.quanta(time + 1) > within);
         rest -= extra;
         let taken = within + extra;
@@ -383,7 +383,7 @@ fn done_within(items: &[Item], quanta: u64, time: u128) -> Within {
 /// The largest time within which at most `quanta` quanta are done, or one within which all are done that can be.
 fn largest_time(items: &[Item], quanta: u64) -> u128 {
     let fits = |time: u128| items.iter().map(|item| item.quanta(time)).fold(0, u64::saturating_add) <= quanta;
-    // Within this time everybody is at the upper bound: if that fits, it is the answer.
+    // Within this time every worker is at the upper bound: if that fits, it is the answer.
     let ceiling = items.iter().map(|item| item.time(item.most)).max().unwrap_or(0);
     if fits(ceiling) {
         return ceiling;

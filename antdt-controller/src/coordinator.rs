@@ -132,7 +132,7 @@ impl StepCoordinator {
 
     /// Makes every step wait for all members, or lets steps use their backups again. The caller then calls
     /// [`commit`](Self::commit).
-    pub const fn take_everyone(&mut self, everyone: bool) {
+    pub const fn take_all_workers(&mut self, everyone: bool) {
         self.everyone = everyone;
     }
 

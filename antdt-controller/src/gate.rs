@@ -28,7 +28,7 @@ pub enum Brings {
     Nothing,
     /// It has samples, and their gradient is still being computed.
     Later,
-    /// Its gradient is there.
+    /// Its gradient has been computed.
     Now,
 }
 

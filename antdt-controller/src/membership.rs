@@ -173,7 +173,7 @@ impl Membership {
     }
 
     /// Returns the version of the group in force if one of its members died, or waits for the next group
-    /// because a call in this one failed ([`Standing::broken`]): whoever is in a call there waits in vain.
+    /// because a call in this one failed ([`Standing::broken`]): a member in a call there waits in vain.
     pub fn broken(&self) -> Option<MembershipVersion> {
         (!self.dead.is_empty() || self.failed > 0).then_some(self.group_version)
     }
@@ -252,7 +252,7 @@ impl Membership {
             self.set(holder, State::Pending);
             self.version = self.version.next();
         }
-        // Whoever ends a life at the ledger ends all before it: that of a replacement that did not live to see the new
+        // An end of a life at the ledger ends all before it: that of a replacement that did not live to see the new
         // group waits with that of its predecessor, whose last step is still to be decided.
         let succeeds_a_dead_member = self.dead.iter().any(|dead| dead.node == holder.node);
         if !self.group.remove(&holder) && !succeeds_a_dead_member {
@@ -260,7 +260,7 @@ impl Membership {
         }
         self.dead.insert(holder);
         if self.group.is_empty() {
-            // Nobody is left to ask: the ledger alone decides.
+            // No member is left to ask: the ledger alone decides.
             return std::mem::take(&mut self.dead).into_iter().collect();
         }
         Vec::new()
@@ -285,8 +285,8 @@ impl Membership {
 
     /// Forms a group if all expected members have asked to join; `None` otherwise.
     pub fn form(&mut self) -> Option<Formation> {
-        // The first group waits for all; later ones go on without those who are being started again, unless nobody
-        // else is there: then nobody waits.
+        // The first group waits for all; later ones go on without members that are being started again, unless none
+        // else is there: then no member waits.
         let complete = self.waiting_live == self.live && (self.formed_before || self.pending == 0);
         if !complete || self.waiting.is_empty() {
             return None;
@@ -315,7 +315,7 @@ impl Membership {
         let dead = std::mem::take(&mut self.dead);
         let settled = decided
             .and_then(|step| {
-                // A replacement that took the model over knows the step, but not who contributed to it.
+                // A replacement that took the model over knows the step, but not the members that contributed to it.
                 let results = survivors.iter().flat_map(|s| s.applied.iter().chain(&s.prepared));
                 results.filter(|result| result.step == step).max_by_key(|result| result.contributions.len())
             })
@@ -328,7 +328,7 @@ impl Membership {
                     .collect()
             })
             .unwrap_or_default();
-        // Survivors that do not have the step that their group began with are newcomers: the last one who had the model
+        // Survivors that do not have the step that their group began with are newcomers: the last one that had the model
         // died before they got it.
         let model_lost = self.formed_before && (survivors.is_empty() || decided < self.decided);
         self.formed_before = true;

@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn each_is_best_at_what_it_is_for() {
+    fn each_predictor_is_best_on_its_own_kind_of_series() {
         let mut rng = Seed(1).rng();
         let mut spiky = Vec::new();
         for _ in 0..400 {
@@ -282,7 +282,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn predictions_are_finite_near_what_was_seen_and_none_before_the_first(
+        fn predictions_are_finite_near_past_values_and_none_before_the_first(
             values in prop::collection::vec(prop_oneof![9 => -20.0..20.0_f64, 1 => Just(f64::NAN)], 0..200)
         ) {
             for mut predictor in all() {

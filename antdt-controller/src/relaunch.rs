@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_help_is_not_tried() {
+    fn a_restart_that_cannot_help_is_not_tried() {
         let mut budget = RelaunchBudget::default();
         assert_eq!(budget.exited(life(0), Exit::Finished), Relaunch::Finished);
         assert!(matches!(budget.exited(life(1), Exit::Unretryable { code: 1 }), Relaunch::Hopeless(_)));

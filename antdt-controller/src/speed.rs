@@ -129,13 +129,13 @@ mod tests {
     }
 
     #[test]
-    fn what_noise_can_explain_counts_for_nothing() {
+    fn a_difference_that_noise_can_explain_counts_for_nothing() {
         let noisy = |us| estimate(us, 0.2, 10);
         assert_eq!(ratios(&[noisy(1000), noisy(1150), noisy(950), noisy(1300)]), [1.0; 4]);
     }
 
     #[test]
-    fn what_it_cannot_explain_counts_the_more_the_better_it_is_known() {
+    fn a_difference_beyond_noise_counts_the_more_the_better_it_is_known() {
         let of = |batches| ratios(&[1000, 1010, 1020, 4000].map(|us| estimate(us, 0.1, batches)))[3];
         let slowness = [2, 4, 10, 60].map(of);
         assert!(slowness.is_sorted() && slowness[0] > 2.5 && slowness[3] > 3.9, "{slowness:?}");
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_not_known_is_typical() {
+    fn an_unknown_worker_counts_as_typical() {
         let times =
             believed(&[None, estimate(1000, 0.02, 60), estimate(4000, 0.02, 60), None], 0.01).unwrap();
         assert_eq!(times[0], Duration::from_micros(1000));

@@ -107,7 +107,7 @@ impl Policy for Bad {
 }
 
 #[test]
-fn what_is_wrong_with_a_policy_is_found_and_named() {
+fn a_defect_of_a_policy_is_found_and_named() {
     for breaks in [
         Invariant::Total,
         Invariant::Valid,
@@ -174,7 +174,7 @@ impl Machine for Spoilt {
 }
 
 #[test]
-fn what_is_wrong_with_a_dispatcher_is_found_by_its_own_check() {
+fn a_defect_of_a_dispatcher_is_found_by_its_own_check() {
     for breaks in [
         Invariant::Sum,
         Invariant::Bounds,

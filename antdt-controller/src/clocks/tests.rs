@@ -58,7 +58,7 @@ fn without_a_lead_all_begin_each_step_together() {
 }
 
 #[test]
-fn nobody_waits_for_a_worker_that_waits_for_data_is_dead_or_has_left() {
+fn no_worker_waits_for_one_that_waits_for_data_is_dead_or_has_left() {
     for is_idle in [true, false] {
         let mut clocks = of(0, 2);
         clocks.ask(worker(0), 0, true).unwrap();
@@ -157,7 +157,7 @@ struct Seen {
 proptest! {
     /// I30, with the clocks counted apart: by what workers are told.
     #[test]
-    fn no_clock_is_further_ahead_than_the_bound_and_somebody_may_always_go_on(
+    fn no_clock_is_further_ahead_than_the_bound_and_a_worker_may_always_go_on(
         bound in 0..4_u32,
         events in prop::collection::vec(events(), 0..300),
     ) {
@@ -174,7 +174,7 @@ proptest! {
                     lives += 1;
                     let holder = Holder::new(NodeId::worker(index), Incarnation(lives));
                     clocks.join(holder);
-                    // Nobody waits for the older life any more.
+                    // No worker waits for the older life any more.
                     seen.remove(&index);
                     least = counted(&seen).unwrap_or(least);
                     seen.insert(index, Seen { holder, clock: least, step: 0, at: At::Between });

@@ -62,7 +62,7 @@ fn a_lost_answer_is_given_again_and_changes_nothing() {
 }
 
 #[test]
-fn i26_a_plan_is_applied_by_all_at_one_step_or_by_nobody() {
+fn i26_a_plan_is_applied_by_all_workers_at_one_step_or_by_none() {
     let mut coordinator = two();
     coordinator.ready(worker(0), 0, with_samples(1, 2)).unwrap();
     coordinator.ready(worker(1), 0, with_samples(1, 1)).unwrap();
@@ -78,7 +78,7 @@ fn i26_a_plan_is_applied_by_all_at_one_step_or_by_nobody() {
 }
 
 #[test]
-fn training_ends_when_nobody_has_samples_and_all_have_seen_the_end() {
+fn training_ends_when_no_worker_has_samples_and_all_have_seen_the_end() {
     let done = Readiness { samples: 0, end_of_data: true, plan: PlanVersion(0), acks: vec![] };
     let waiting = Readiness { end_of_data: false, ..done.clone() };
     let mut coordinator = two();
@@ -112,7 +112,7 @@ const NO_SAMPLES: Readiness =
     Readiness { samples: 0, end_of_data: false, plan: PlanVersion(0), acks: Vec::new() };
 
 #[test]
-fn a_step_does_not_wait_for_its_backups_and_what_comes_later_is_in_no_step() {
+fn a_step_does_not_wait_for_its_backups_and_later_pushes_are_in_no_step() {
     let mut coordinator = of(1, 3);
     for step in 0..4 {
         for index in [0, 2] {
@@ -134,7 +134,7 @@ fn a_step_does_not_wait_for_its_backups_and_what_comes_later_is_in_no_step() {
 }
 
 #[test]
-fn a_worker_whose_answer_was_lost_is_told_that_it_was_counted_whatever_was_committed_since() {
+fn a_worker_whose_answer_was_lost_is_told_that_it_was_counted_even_after_later_commits() {
     let mut coordinator = of(1, 3);
     for index in [0, 1] {
         coordinator.ready(worker(index), 0, with_samples(3, 2)).unwrap();
@@ -194,17 +194,17 @@ fn more_backups_than_workers_leave_one_that_is_waited_for() {
 }
 
 #[test]
-fn while_everyone_is_taken_backups_are_waited_for_too() {
+fn while_all_workers_are_taken_backups_are_waited_for_too() {
     let mut coordinator = of(1, 2);
-    coordinator.take_everyone(true);
+    coordinator.take_all_workers(true);
     coordinator.ready(worker(0), 0, with_samples(3, 0)).unwrap();
     assert_eq!(coordinator.commit(), None);
-    coordinator.take_everyone(false);
+    coordinator.take_all_workers(false);
     assert_eq!(coordinator.commit().unwrap().samples, 3);
 }
 
 #[test]
-fn a_step_says_whether_somebody_was_left_out_of_it_who_may_have_had_samples() {
+fn a_step_says_whether_it_left_out_a_worker_that_may_have_had_samples() {
     let mut coordinator = of(1, 2);
     coordinator.ready(worker(0), 0, with_samples(3, 0)).unwrap();
     assert!(!coordinator.commit().unwrap().everyone);
@@ -241,7 +241,7 @@ proptest! {
                 }
                 2 => {
                     everyone = !everyone;
-                    coordinator.take_everyone(everyone);
+                    coordinator.take_all_workers(everyone);
                 }
                 _ => {
                     let Some((holder, step, ready)) = members.get_mut(&index) else { continue };

@@ -114,7 +114,7 @@ fn a_plan_has_ten_steps_to_be_applied_however_long_they_are() {
 }
 
 #[test]
-fn what_the_workers_did_counts_even_if_the_plan_was_withdrawn_meanwhile() {
+fn the_switch_of_workers_counts_even_if_the_plan_was_withdrawn_meanwhile() {
     let mut dispatcher = settled(Capabilities::REPLICAS_IN_STEP, Box::new(NonDedicated::default()));
     dispatcher.tick(at(1), &slow_view());
     dispatcher.on_deadline(at(31));
@@ -494,7 +494,7 @@ fn dry_run(views: &[ClusterView]) -> (Dispatcher, Vec<Vec<DispatchEffect>>) {
 }
 
 #[test]
-fn a_dry_run_says_what_it_would_do_once_and_does_nothing() {
+fn a_dry_run_names_its_actions_once_and_does_nothing() {
     let (dispatcher, effects) = dry_run(&[slow_view(), slow_view(), slow_view()]);
     let text = "worker-3 takes 4.00x its peers' time per sample; new batch sizes are expected to cut the step time by 68 %; \
                 batch sizes would be 79 of worker-0, 79 of worker-1, 79 of worker-2, 19 of worker-3; \
@@ -530,7 +530,7 @@ fn a_dry_run_restarts_nothing_and_spends_no_budget() {
 }
 
 #[test]
-fn a_dry_run_shares_out_evenly_whatever_the_policy_knows() {
+fn a_dry_run_shares_out_evenly_even_if_the_policy_knows_better() {
     let (mut dispatcher, _) = dry_run(&[slow_view()]);
     let slow = |index| Seat {
         estimate: Some(PaceEstimate {
@@ -578,7 +578,7 @@ fn a_value_of_an_action_holds_until_a_plan_says_another() {
     dispatcher.tick(at(4), &view);
     dispatcher.plan_applied(at(4), PlanVersion(3));
     assert_eq!(value(&dispatcher).as_deref(), Some("fixed=3"));
-    // A plan for others, who were not told before.
+    // A plan for other workers, which were not told before.
     let view = MembershipVersion(2);
     dispatcher.replan(at(5), view, &seats(&[0, 1])).unwrap();
     assert_eq!(value(&dispatcher).as_deref(), Some("fixed=3"));

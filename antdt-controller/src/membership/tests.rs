@@ -76,7 +76,7 @@ fn a_replacement_that_dies_too_does_not_give_its_predecessors_leases_back() {
 }
 
 #[test]
-fn a_step_that_was_decided_stays_so_if_those_who_heard_of_it_die() {
+fn a_step_that_was_decided_stays_so_if_the_members_that_heard_of_it_die() {
     let mut membership = group_of_three();
     membership.lost(worker(2));
     membership.launched(again(2));
@@ -183,7 +183,7 @@ fn a_worker_that_leaves_is_not_waited_for() {
 }
 
 #[test]
-fn when_nobody_survives_the_leases_go_back_at_once_and_the_model_is_lost() {
+fn when_no_member_survives_the_leases_go_back_at_once_and_the_model_is_lost() {
     let mut membership = group_of_three();
     assert_eq!(membership.lost(worker(0)), []);
     assert_eq!(membership.lost(worker(1)), []);
@@ -228,11 +228,11 @@ fn a_worker_that_is_given_up_before_the_start_is_not_waited_for() {
 /// Every combination of where three members can be when one dies, driven by the protocol itself: whatever the dead
 /// one applied (and so may have acknowledged) is committed by the survivors.
 #[test]
-fn what_the_dead_applied_the_survivors_commit() {
+fn a_step_that_the_dead_applied_is_committed_by_the_survivors() {
     // A member's progress in step 0: 0 = computing, 1 = prepared, 2 = applied. Applied needs all prepared.
     for progress in (0..27).map(|code| [code % 3, code / 3 % 3, code / 9]) {
         if progress.contains(&2) && progress.contains(&0) {
-            continue; // not reachable: the second round needs everyone
+            continue; // not reachable: the second round needs all members
         }
         let of = |p: i32| match p {
             0 => standing(None, None),
@@ -316,7 +316,7 @@ fn a_member_that_was_not_told_of_its_group_is_no_newcomer_to_it() {
     assert!(!membership.reform_wanted());
 }
 
-/// Its connections were cut while the group was set up: those who wait for it there hear nothing of that.
+/// Its connections were cut while the group was set up: members that wait for it there hear nothing of that.
 #[test]
 fn a_member_whose_call_failed_breaks_the_group_for_the_others() {
     let mut membership = group_of_three();

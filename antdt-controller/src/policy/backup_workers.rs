@@ -119,7 +119,7 @@ impl BackupWorkers {
         }))
     }
 
-    /// Its settings as they are.
+    /// Returns the settings in force, as text.
     pub(super) fn texts(&self) -> Vec<Setting> {
         vec![
             Setting::new(

@@ -213,7 +213,7 @@ impl Dedicated {
         }))
     }
 
-    /// Its settings as they are.
+    /// Returns the settings in force, as text.
     pub(super) fn texts(&self) -> Vec<Setting> {
         let c = &self.config;
         vec![

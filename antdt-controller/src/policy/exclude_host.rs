@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn one_slow_worker_or_a_moment_or_everybody_is_no_reason() {
+    fn one_slow_worker_or_a_moment_or_all_workers_is_no_reason() {
         let hosts = [("a", false), ("b", true), ("c", false)];
         let mut one = view(&hosts);
         one.workers[3].pace = Pace::Normal;

@@ -96,7 +96,7 @@ impl LbBsp {
         }))
     }
 
-    /// Its settings as they are.
+    /// Returns the settings in force, as text.
     pub(super) fn texts(&self) -> Vec<Setting> {
         vec![
             Setting::new(

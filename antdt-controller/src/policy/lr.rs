@@ -32,7 +32,7 @@ impl FollowBatch {
         Ok(Self { rule: settings.value("rule", Self::default().rule, &expected)? })
     }
 
-    /// Its settings as they are.
+    /// Returns the settings in force, as text.
     pub(super) fn texts(self) -> Vec<Setting> {
         vec![Setting::new(
             "rule",

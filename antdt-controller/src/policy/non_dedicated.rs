@@ -210,7 +210,7 @@ impl NonDedicated {
         Ok(Self::new(config))
     }
 
-    /// Its settings as they are.
+    /// Returns the settings in force, as text.
     pub(super) fn texts(&self) -> Vec<Setting> {
         let c = &self.config;
         vec![
@@ -585,7 +585,7 @@ fn gain(now: Duration, then: Duration) -> u32 {
 
 /// Samples per second of each node whose time per sample is known: ordered once, however many nodes are asked about.
 struct Speeds<'a> {
-    /// In ascending order.
+    /// Speeds of the nodes of each class, ascending.
     of_class: BTreeMap<&'a DeviceClass, Vec<f64>>,
     total: f64,
 }

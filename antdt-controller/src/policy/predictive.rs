@@ -117,7 +117,7 @@ impl Predictive {
         Ok(Self::new(NonDedicated::read(settings)?))
     }
 
-    /// Its settings as they are.
+    /// Returns the settings in force, as text.
     pub(super) fn texts(&self) -> Vec<Setting> {
         self.base.texts()
     }
@@ -292,7 +292,7 @@ impl Predictive {
         };
         let (driver, next) = (slowest_of(&sizes_now), slowest_of(&best));
         let error = |at: usize| live[at].estimate.map_or(0.0, |it| error_of(&it));
-        // What both steps would be if nobody were slow any more.
+        // Both steps if no worker were slow any more.
         let mut sorted = times.to_vec();
         sorted.sort_unstable();
         let median = sorted[sorted.len().saturating_sub(1) / 2];

@@ -78,7 +78,7 @@ impl std::error::Error for Broken {}
 /// What is wrong, by the promise.
 type Breach = (Invariant, String);
 
-/// A policy, and what it decided, before anybody could refuse it.
+/// A policy and its decision, before any check could refuse it.
 #[derive(Debug)]
 struct Watched {
     inner: Box<dyn Policy>,
@@ -352,7 +352,7 @@ where
     fn regroup(&mut self) -> Result<(), Breach> {
         self.membership = MembershipVersion(self.membership.0 + 1);
         self.tell(&DispatchEvent::Replan(self.membership, self.seats()))?;
-        // Everybody has the batch of the new plan, if there is one.
+        // Every worker has the batch of the new plan, if there is one.
         let plan = self.pending.as_ref().map(|plan| plan.membership);
         self.holds(Invariant::Membership, plan.is_none_or(|of| of == self.membership), || {
             format!("the plan on its way is for group {plan:?}, the group is {}", self.membership.0)

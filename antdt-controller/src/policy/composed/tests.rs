@@ -27,7 +27,7 @@ fn one_name_is_that_policy_and_several_are_one_with_the_settings_of_each() {
 }
 
 #[test]
-fn names_that_make_no_whole_are_refused_by_name() {
+fn names_that_do_not_combine_are_refused_by_name() {
     let refused = |name: &str| named(name).unwrap_err().to_string();
     assert!(refused("nd+bakcup").contains("did you mean `backup`?"));
     assert!(refused("nd+").contains("unknown policy ``"), "{}", refused("nd+"));
@@ -56,7 +56,7 @@ fn a_policy_sees_the_job_as_the_ones_before_it_want_it() {
     let both = named("nd+backup").unwrap().decide(NOW, &slow(), &RestartBudget::default());
     let nd = named("nd").unwrap().decide(NOW, &slow(), &RestartBudget::default());
     assert!(nd.batch_sizes.is_some());
-    // With fitting batch sizes nobody is late.
+    // With fitting batch sizes no worker is late.
     assert_eq!((both.batch_sizes, both.backups, both.forecast), (nd.batch_sizes, None, nd.forecast));
 }
 
@@ -97,7 +97,7 @@ fn two_plans_are_one_decision_without_a_forecast() {
 }
 
 #[test]
-fn what_belongs_to_another_policy_is_dropped_with_its_reasons() {
+fn a_decision_that_belongs_to_another_policy_is_dropped_with_its_reasons() {
     let decision = named("nd+lb-bsp").unwrap().decide(NOW, &slow(), &RestartBudget::default());
     let lb_bsp = named("lb-bsp").unwrap().decide(NOW, &slow(), &RestartBudget::default());
     assert_eq!((&decision.batch_sizes, &decision.reasons), (&lb_bsp.batch_sizes, &lb_bsp.reasons));

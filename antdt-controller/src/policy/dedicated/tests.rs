@@ -134,7 +134,7 @@ fn a_global_batch_that_does_not_fit_all_devices_at_once_is_computed_in_micro_bat
 }
 
 #[test]
-fn a_plan_says_what_it_promises_and_keeps_it() {
+fn a_plan_states_its_promise_and_keeps_it() {
     let mut cluster = Cluster::new(768, &mixed());
     cluster.view.step = Some(StepView {
         plan: PlanVersion(1),

@@ -54,7 +54,7 @@ fn a_speed_is_predicted_from_those_before_of_the_same_life() {
 }
 
 #[test]
-fn it_waits_for_three_steps_and_for_everybody_and_leaves_asynchronous_workers_alone() {
+fn it_waits_for_three_steps_and_all_workers_and_leaves_asynchronous_workers_alone() {
     let decide = |view: &ClusterView| LbBsp::default().decide(NOW, view, &RestartBudget::default());
     let mut early = slow();
     let time = Duration::from_millis(100);
@@ -77,7 +77,7 @@ fn sizes_of_a_worker_that_joined_are_replaced_at_once() {
 
 proptest! {
     #[test]
-    fn what_is_between_two_splits_is_one_within_their_bounds(
+    fn a_mix_of_two_splits_is_a_split_within_their_bounds(
         moves in prop::collection::vec((0u32..500, 0u32..500), 1..12),
         part in 0.001f64..=1.0,
     ) {

@@ -290,7 +290,7 @@ fn a_server_that_is_slow_all_the_time_is_restarted_beyond_break_even_where_resta
 }
 
 #[test]
-fn a_slow_server_is_named_and_kept_where_it_cannot_hand_over_or_may_recover_or_nobody_knows_what_it_costs() {
+fn a_slow_server_is_named_and_kept_where_it_cannot_hand_over_or_may_recover_or_the_cost_is_unknown() {
     let kept = |change: &dyn Fn(&mut ClusterView), why: &str| {
         let mut view = with_a_slow_server();
         change(&mut view);

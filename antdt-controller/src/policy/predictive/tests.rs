@@ -98,7 +98,7 @@ fn nothing_is_begun_that_the_job_is_too_short_for() {
 }
 
 #[test]
-fn a_restart_waits_until_it_saves_more_than_it_costs_and_follows_what_came_of_earlier_ones() {
+fn a_restart_waits_until_it_saves_more_than_it_costs_and_follows_the_outcome_of_earlier_ones() {
     let mut view = view(&[1000, 1000, 1000, 4000]);
     // As after a plan: what is left to do is a restart.
     for (node, size) in view.workers.iter_mut().zip([79, 79, 79, 19]) {

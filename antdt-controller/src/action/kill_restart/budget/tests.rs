@@ -70,7 +70,7 @@ fn an_end_that_is_said_twice_counts_once() {
 }
 
 #[test]
-fn what_was_spent_under_an_earlier_master_is_spent() {
+fn restarts_under_an_earlier_master_are_spent() {
     let mut before = after_one();
     for (id, second) in [(2, 100), (3, 200)] {
         before.started(at(second), ActionId(id), holder(1));

@@ -95,7 +95,7 @@ fn in_state(state: RestartState) -> RestartSaga {
 }
 
 #[test]
-fn every_wait_has_a_deadline_and_a_failure_that_says_what_was_waited_for() {
+fn every_wait_has_a_deadline_and_a_failure_that_names_the_missing_event() {
     let cases = [
         (RestartState::Killing, 10, vec![failed("worker-2#4 did not end after it was killed")]),
         (RestartState::Pending, 300, vec![failed("worker-2#5 was not started in 300s")]),
@@ -179,7 +179,7 @@ proptest! {
     /// one launch per action, no other life but a replacement that did not register is ever touched, a fence comes
     /// before every kill, and there is one outcome at most.
     #[test]
-    fn i33_one_kill_and_one_launch_whatever_is_repeated_or_reordered(
+    fn i33_one_kill_and_one_launch_under_any_repetition_or_order(
         history in prop::collection::vec(prop_oneof![3 => events().prop_map(Some), 1 => Just(None)], 0..60)
     ) {
         let mut saga = saga();

@@ -114,7 +114,7 @@ impl OutputFiles {
 
     pub(super) fn remove(&self) {
         for path in [&self.out, &self.err] {
-            // Whoever removed it before wanted the same.
+            // Another process that removed it before wanted the same.
             let _ = std::fs::remove_file(path);
         }
     }
@@ -123,7 +123,7 @@ impl OutputFiles {
 /// How often a file is looked at for new lines.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Passes on what is written to a file, until `ended` says that nobody writes any more. What was passed on takes no room on the
+/// Passes on what is written to a file, until `ended` says that no process writes any more. What was passed on takes no room on the
 /// disk any more, except its last block, where the file system can do that.
 pub(super) async fn follow(mut file: File, mut lines: Lines, mut ended: watch::Receiver<bool>) {
     let mut chunk = vec![0; LINE_BYTES];

@@ -85,7 +85,7 @@ fn is_gone(pid: Pid) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn it_is_what_a_launcher_should_be() {
+async fn the_process_launcher_passes_the_suite_of_launchers() {
     let suite = || check_launcher(|outlets| Box::new(ProcessLauncher::new(outlets)), LIMIT);
     tokio::task::spawn_blocking(suite).await.unwrap().unwrap_or_else(|violation| panic!("{violation}"));
 }
@@ -109,7 +109,7 @@ async fn a_child_gets_its_environment_and_its_exit_code_and_lines_come_back() {
 }
 
 #[tokio::test]
-async fn a_kill_ends_that_life_and_what_it_has_started() {
+async fn a_kill_ends_that_life_and_its_children() {
     // The background process holds the output open: were it left, the end would come late and the process stay.
     let mut bench = Bench::new("sleep 1000 & echo child $!; wait");
     let pid = bench.launch(0, &[]).await;
@@ -119,7 +119,7 @@ async fn a_kill_ends_that_life_and_what_it_has_started() {
     let (_, code, signal, _) = bench.end().await;
     assert_eq!((code, signal), (None, Some(9)));
     assert!(is_gone(pid), "reaped");
-    // Whoever inherits the orphan reaps it in its own time; a dead process that is not reaped is a zombie, "Z". The end
+    // The process that inherits the orphan reaps it in its own time; a dead process that is not reaped is a zombie, "Z". The end
     // was noticed by its output, which is closed a moment before that: then the last field has the signal already.
     let state = std::fs::read_to_string(format!("/proc/{grandchild}/stat")).unwrap_or_default();
     let is_dead = state.is_empty() || state.contains(") Z ") || state.contains(") X ");
@@ -127,7 +127,7 @@ async fn a_kill_ends_that_life_and_what_it_has_started() {
 }
 
 #[tokio::test]
-async fn a_grace_reaches_what_the_child_has_started_too() {
+async fn a_grace_reaches_children_of_the_child_too() {
     let mut bench = Bench::new("trap 'echo asked; exit 4' TERM; sleep 1000 & echo ready; wait");
     let pid = bench.launch(0, &[]).await;
     bench.line("ready").await;
@@ -260,7 +260,7 @@ async fn a_process_of_another_launcher_is_adopted_followed_and_ended() {
 }
 
 #[tokio::test]
-async fn an_adopted_process_is_killed_with_what_it_started() {
+async fn an_adopted_process_is_killed_with_its_children() {
     let folder = tempfile::tempdir().unwrap();
     let (mut child, handle) = stranger(folder.path(), "sleep 1000 & wait");
     let mut bench = Bench::new("");

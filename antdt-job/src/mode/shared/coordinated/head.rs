@@ -81,7 +81,7 @@ impl HeadHalf for Head {
 
     fn keeping(&mut self, _now: JobTime, core: &mut HeadCore, keeping: bool) {
         // The copies are of one step, which those that go on without the keeper would leave behind.
-        self.coordinator.take_everyone(keeping);
+        self.coordinator.take_all_workers(keeping);
         self.commit(core);
     }
 
