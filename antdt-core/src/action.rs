@@ -421,7 +421,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_alone_shares_with_nobody() {
+    fn a_worker_that_is_alone_has_the_global_batch_to_itself() {
         let text = |workers| Reason::MembershipChanged { workers }.to_string();
         assert_eq!(text(1), "the only live worker has the global batch to itself");
         assert_eq!(text(2), "2 live workers share the global batch");

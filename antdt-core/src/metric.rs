@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn evaluators_of_other_samples_merge_to_what_one_would_find() {
+    fn evaluators_of_other_samples_merge_to_the_result_of_one() {
         let part = |values: &[f64]| {
             let mut metrics = Metrics::default();
             for value in values {
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_is_left_out() {
+    fn values_that_are_no_numbers_are_left_out() {
         let mut metrics = Metrics::default();
         for (name, value) in [("a", f64::NAN), ("b", f64::INFINITY), ("c", 1.0)] {
             metrics.record(Metric::mean(name, value, 1.0)).unwrap();

@@ -132,7 +132,7 @@ mod tests {
     use crate::seed::Seed;
 
     #[test]
-    fn it_holds_what_a_list_would_in_the_same_order() {
+    fn a_near_queue_holds_the_entries_of_a_list_in_the_same_order() {
         let mut rng = Seed(1).rng();
         let (mut queue, mut list) = (NearQueue::new(), Vec::new());
         for value in 0..3000_u64 {

@@ -182,7 +182,7 @@ mod tests {
     use crate::seed::Seed;
 
     #[test]
-    fn it_holds_what_a_search_tree_would_in_the_same_order() {
+    fn a_node_map_holds_the_entries_of_a_search_tree_in_the_same_order() {
         let mut rng = Seed(1).rng();
         let (mut map, mut tree) = (NodeMap::new(), BTreeMap::new());
         for value in 0..3000_u32 {

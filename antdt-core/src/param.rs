@@ -307,7 +307,7 @@ impl TryFrom<UncheckedLayout> for ParamLayout {
 
     fn try_from(mut layout: UncheckedLayout) -> Result<Self, InvalidValue> {
         for group in layout.groups.iter_mut().filter(|group| group.shape.is_empty()) {
-            // Who wrote it knew of no dimensions.
+            // Its writer knew of no dimensions.
             group.shape = vec![group.len];
         }
         Self::new(layout.groups, layout.tables)

@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_name_lists_the_known_and_suggests_what_was_meant() {
+    fn an_unknown_name_lists_the_known_and_suggests_the_nearest() {
         let text = registry().by_name("SOEM").unwrap_err().to_string();
         assert_eq!(text, "unknown number `SOEM`; known: one, some; did you mean `some`?");
         assert_eq!(registry().find("single").unwrap_err().suggestion, Some("one"));
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn the_listing_is_what_a_job_file_says() {
+    fn the_listing_is_accepted_as_a_job_file() {
         let expected = "one: is 1\nsome: is as many as wanted\n  [number.some]\n  count = 3  # how many\n  \
                         wait = \"5s\"  # how long\n";
         assert_eq!(registry().listing(), expected);

@@ -99,7 +99,7 @@ fn a_line_that_is_cut_short_is_no_entry() {
 }
 
 #[test]
-fn what_cannot_be_written_leaves_no_piece_behind() {
+fn an_entry_that_cannot_be_written_leaves_no_piece_behind() {
     let mut out = b"before\n".to_vec();
     let no_json = BTreeMap::from([((1, 2), 3)]);
     assert!(write_entry(&mut out, JobTime(1), "head", EntryKind::Event, &no_json).is_err());
