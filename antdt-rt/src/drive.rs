@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_loop_ends_when_nobody_can_send_any_more() {
+    async fn the_loop_ends_when_no_sender_is_left() {
         let (sender, inbox) = mailbox(4);
         sender.send(5).await.unwrap();
         drop(sender);

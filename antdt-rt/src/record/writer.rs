@@ -118,7 +118,7 @@ impl TraceWriter {
         let (ended, done) = channel();
         let (writing, written, named) = (Arc::clone(&shared), line.len() as u64, name.clone());
         std::thread::Builder::new().name("antdt-record".to_owned()).spawn(move || {
-            // Whoever started it may have gone without waiting.
+            // Its starter may have gone without waiting.
             let _ = ended.send(write_all(&writing, &named, file, packing, written));
         })?;
         Ok(Self { name, shared, done })
@@ -174,7 +174,7 @@ impl MachineRecorder {
             .err()
             .map(|error| format!("an entry of the {} cannot be written: {error}", self.machine));
         if why.is_none() && state.waiting.len() > self.shared.waiting_max {
-            // From here on nothing is taken from anybody: every machine's entries are whole up to a place.
+            // From here on no entry is taken: every machine's entries are whole up to a place.
             state.waiting.truncate(before);
             why = Some(format!("the disk is slower than the job: {before} bytes wait for it"));
         }

@@ -105,7 +105,7 @@ fn a_full_disk_ends_the_recording_and_not_the_job() {
     }
 }
 
-/// A pipe that nobody reads is the slowest disk there is.
+/// A pipe without a reader is the slowest disk there is.
 #[test]
 fn a_disk_that_is_too_slow_ends_the_recording_with_whole_lines() {
     let (mut reader, pipe) = std::io::pipe().unwrap();
@@ -152,7 +152,7 @@ fn a_file_that_is_never_written_is_not_waited_for() {
 }
 
 #[test]
-fn a_compressed_recording_reads_as_what_was_recorded_and_is_smaller() {
+fn a_compressed_recording_reads_as_the_plain_one_and_is_smaller() {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str| {
         let path = folder.path().join(name);
@@ -184,7 +184,7 @@ fn a_compressed_recording_reads_as_what_was_recorded_and_is_smaller() {
 }
 
 #[test]
-fn a_full_disk_leaves_what_is_whole_of_a_compressed_recording() {
+fn a_full_disk_leaves_the_whole_entries_of_a_compressed_recording() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("trace.gz");
     let mut file = File::create(&path).unwrap();
