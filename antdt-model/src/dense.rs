@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn what_decays_becomes_zero_and_never_subnormal() {
+    fn a_parameter_that_decays_becomes_zero_and_never_subnormal() {
         let groups = vec![ParamGroup::trainable("w", 3), ParamGroup::trainable("b", 1).without_decay()];
         let layout = ParamLayout::new(groups, Vec::new()).unwrap();
         let mut dense = DenseParams::new(&Sgd, &layout, 0..4, vec![1.0, -1e-30, f32::NAN, 1e-40]);

@@ -92,7 +92,7 @@ impl Given {
     }
 }
 
-/// Which of `len` values are in a part.
+/// The values, of `len`, that are in a part.
 fn stretch(len: usize, part: usize, parts: usize) -> Range<usize> {
     let at = |part: usize| len / parts * part + part.min(len % parts);
     at(part)..at(part + 1)

@@ -412,7 +412,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_weighted_mean_of_all_models_is_what_all_go_on_with(
+        fn all_workers_go_on_with_the_weighted_mean_of_all_models(
             seed in any::<u32>(), workers in 1_usize..5, steps in 0_usize..4, rounds in 1_u64..4
         ) {
             let adagrad = &rule("adagrad", 0.1);
@@ -481,7 +481,7 @@ mod tests {
                     prop_assert!((after - before).abs() < 1e-6, "{} {}", after, before);
                 }
             }
-            // The mean of all is one model, whoever makes it, as a whole or each a part of it.
+            // The mean of all is one model, whether one worker makes it or each a part of it.
             let given: Vec<Given> = all_workers.iter().map(LocalReplica::give).collect();
             let cut: Vec<Vec<Given>> = given.iter().map(|given| given.cut(&layout(), workers)).collect();
             let parts: Vec<Given> = (0..workers)
@@ -724,7 +724,7 @@ mod tests {
                 }
                 average(&mut workers);
                 for (index, value) in base.iter_mut().enumerate() {
-                    // Only rows that somebody touched take part.
+                    // Only rows that a worker touched take part.
                     let row = (index.checked_sub(3)).map(|index| (index / DIM) as u64);
                     if row.is_none_or(|row| touched.contains(&row)) {
                         let gradient = *value - mean[index];

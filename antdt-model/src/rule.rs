@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_says_what_it_keeps_by_the_optimizer_alone() {
+    fn a_rule_names_its_state_by_the_optimizer_alone() {
         let adam = UpdateRule::named("adam", 0.1).unwrap();
         assert_eq!(adam.identity(), "adam (beta1=0.9, beta2=0.999, epsilon=0.00000001)");
         assert_eq!(UpdateRule { rate: 0.2, decay: 0.1, ..adam.clone() }.identity(), adam.identity());

@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused_in_one_line() {
+    fn an_impossible_schedule_is_refused_in_one_line() {
         let said = |text: &str| text.parse::<RateSchedule>().unwrap_err().to_string();
         assert_eq!(
             said("cosin:total=3"),

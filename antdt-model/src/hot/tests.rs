@@ -120,7 +120,7 @@ proptest! {
 }
 
 #[test]
-fn what_does_not_fit_is_a_guest_and_moves_nothing() {
+fn a_row_that_does_not_fit_is_a_guest_and_moves_nothing() {
     let mut hot = HotRows::new(10, 2);
     assert!(hot.is_empty());
     let moves = hot.touch(&[1, 2, 3]);

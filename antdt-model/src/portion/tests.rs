@@ -161,7 +161,7 @@ proptest! {
 }
 
 #[test]
-fn a_replica_takes_over_what_servers_had_and_leaves_the_optimizer_behind_if_told_to() {
+fn a_replica_takes_over_parameters_of_servers_and_leaves_the_optimizer_behind_if_told_to() {
     let gradients = vec![(vec![1, 4, 12], vec![0.5; 8])];
     let servers = trained("adam", &[1, 1, 1], &gradients);
     let portions: Vec<Portion> = servers.iter().map(|part| part.portion().unwrap()).collect();
@@ -182,7 +182,7 @@ fn a_replica_takes_over_what_servers_had_and_leaves_the_optimizer_behind_if_told
 }
 
 #[test]
-fn what_does_not_fit_is_refused_and_changes_nothing() {
+fn values_that_do_not_fit_are_refused_and_change_nothing() {
     let whole = merged(&[trained("adam", &[1], &[(vec![1, 12], vec![0.5; 8])])[0].portion().unwrap()]);
     type Spoil = (&'static str, fn(&mut Portion));
     let broken: [Spoil; 7] = [

@@ -18,7 +18,7 @@ use crate::gradient::SparseGradient;
 use crate::wire::{PsHello, PsRefusal, PsReply, PsRequest};
 use crate::{CommitError, Partition, PartitionConfig, Portion, PullError, Push, PushError, Trained};
 
-/// Copies that are kept for whoever writes them: beyond, the oldest is one that nobody waits for any more.
+/// Copies that are kept for their writers: beyond, the oldest is one that no caller waits for any more.
 const COPIES_MAX: usize = 4;
 
 /// Longest hello, in bytes: room for the shapes of thousands of tables.
@@ -341,7 +341,7 @@ impl Connection<'_> {
         let config = &self.shared.config;
         let (mut reply, mut buffers) = (Vec::new(), Buffers::default());
         loop {
-            // A connection that has not said who it is gets the time of one message.
+            // A connection that has not identified itself gets the time of one message.
             let patience = if self.holder.is_some() { config.idle_max } else { config.message_timeout };
             stream.await_message(Instant::now() + patience)?;
             // Before the hello, no more is accepted than a hello has.

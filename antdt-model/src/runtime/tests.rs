@@ -383,7 +383,7 @@ fn bytes_that_make_no_sense_end_their_connection_and_no_other() {
 }
 
 #[test]
-fn servers_that_divide_the_model_differently_serve_nobody_together() {
+fn servers_that_divide_the_model_differently_serve_no_worker_together() {
     let weights = |text: &str| text.parse::<ServerWeights>().unwrap();
     let each = [weights("1,2"), weights("2,1")];
     let servers: Vec<PsServer> = (0..)

@@ -95,7 +95,7 @@ fn servers_apply_what_one_worker_with_the_whole_batch_would() {
 }
 
 #[test]
-fn a_step_that_left_nobody_out_and_has_few_samples_is_taken_at_their_share_of_the_rate() {
+fn a_step_of_all_workers_with_few_samples_is_taken_at_their_share_of_the_rate() {
     let after = |full_batch: Option<u64>, everyone: bool| {
         let rule = UpdateRule { full_batch, ..UpdateRule::named("sgd", 0.5).unwrap() };
         let config = PartitionConfig { rule, ..config(0, 1, Staleness::Synchronous) };
@@ -246,7 +246,7 @@ fn a_step_that_was_done_again_counts_with_its_last_push() {
 }
 
 #[test]
-fn i34_a_lost_life_cannot_push_but_what_it_pushed_can_still_be_committed() {
+fn i34_a_lost_life_cannot_push_but_its_earlier_pushes_can_still_be_committed() {
     let mut partition = partition(Staleness::Synchronous);
     partition.push(holder(0, 0), Iteration(0), push(1.0, 4)).unwrap();
     partition.lost(PushMark { holder: holder(0, 0), step: None });
@@ -309,7 +309,7 @@ fn an_asynchronous_push_changes_the_model_when_it_counts_and_once() {
 }
 
 #[test]
-fn i34_of_a_lost_life_at_its_own_pace_what_counts_is_applied_and_the_rest_dropped() {
+fn i34_counted_pushes_of_a_lost_life_are_applied_and_others_dropped() {
     let pushed = || {
         let mut partition = partition(Staleness::Unbounded { scale: 0.25 });
         partition.push(holder(0, 0), Iteration(3), push(1.0, 4)).unwrap();
@@ -365,7 +365,7 @@ fn statistics_are_replaced_by_a_whole_step_and_move_by_the_share_of_a_push_of_it
 }
 
 #[test]
-fn what_does_not_fit_is_refused_with_the_amounts() {
+fn values_that_do_not_fit_are_refused_with_the_amounts() {
     let mut empty = Partition::new(&config(0, 1, Staleness::Synchronous)).unwrap();
     assert_eq!(empty.push(holder(0, 0), Iteration(0), push(1.0, 1)), Err(PushError::NotInitialised));
     assert_eq!(empty.pull(&[], &mut Vec::new(), &mut Vec::new()), Err(PullError::NotInitialised));
@@ -451,7 +451,7 @@ proptest! {
         let deeds: Vec<Deed> = deeds;
         const SERVERS: usize = 3;
         let mut servers: Vec<Partition> = (0..SERVERS).map(|_| partition(Staleness::Unbounded { scale: 1.0 })).collect();
-        // The coordinator's knowledge: the newest push that counts, and who is dead.
+        // The coordinator's knowledge: the newest push that counts, and the dead workers.
         let mut counted: BTreeMap<Holder, u64> = BTreeMap::new();
         let mut dead: Vec<Holder> = Vec::new();
         let (mut lives, mut steps) = ([0; 3], [0_u64; 3]);

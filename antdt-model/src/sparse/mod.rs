@@ -80,7 +80,7 @@ impl Overlap {
         let everyone = (world * touched).saturating_mul(entry);
         let owners = (touched + world * distinct.min(most)).saturating_mul(entry);
         let owners = owners.saturating_add(world * CALL_BYTES);
-        // One value per row says whether anybody touched it.
+        // One value per row says whether a rank touched it.
         let dense = match shape.rows {
             Some(rows) => (2 * world * u128::from(rows)).saturating_mul(4 * (dim + 1)),
             None => u128::MAX,

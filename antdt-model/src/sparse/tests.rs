@@ -21,7 +21,7 @@ fn the_cheapest_route_is_taken() {
     assert_eq!(new.cheapest(&[100_000; 4], shape(16, 100_000)), Route::Dense);
     assert_eq!(new.cheapest(&[100_000; 4], shape(16, 10_000_000)), Route::Everyone);
     assert_eq!(new.cheapest(&[0, 0, 0], shape(4, 0)), Route::Everyone);
-    // Four ranks touch the same rows: the owners send each twice, everyone three times, and one call less.
+    // Four ranks touch the same rows: the owners send each twice, all ranks three times, and one call less.
     assert_eq!(after(400_000, 100_000).cheapest(&[100_000; 4], shape(16, 10_000_000)), Route::Owners);
     assert_eq!(after(400_000, 400_000).cheapest(&[100_000; 4], shape(16, 10_000_000)), Route::Everyone);
     assert_eq!(after(40, 10).cheapest(&[10; 4], shape(16, 10_000_000)), Route::Everyone);

@@ -32,7 +32,7 @@ impl Fuse {
             return Err(HotError::Lost(why.clone()));
         }
         work(&mut *self.memory).map_err(|error| {
-            // That is the affair of whoever gave the address; the rows are where they were.
+            // That is the affair of the caller that gave the address; the rows are where they were.
             if !matches!(error, RowsError::Elsewhere { .. }) {
                 self.blown = Some(error.clone());
             }

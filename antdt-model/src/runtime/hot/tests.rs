@@ -143,7 +143,7 @@ fn a_model_with_hot_rows_has_the_bits_of_one_without_after_any_steps() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused_and_changes_nothing() {
+fn values_that_do_not_fit_are_refused_and_change_nothing() {
     let kernels = match HostKernels::build() {
         Ok(kernels) => kernels,
         Err(why) => return println!("skipped, not here: {why}"),
@@ -268,7 +268,7 @@ fn an_optimizer_without_a_kernel_keeps_its_rows_on_the_host() {
         Ok(kernels) => kernels,
         Err(why) => return println!("skipped, not here: {why}"),
     };
-    // A model that takes another one's place has its optimizer; whoever breaks that is told, and nothing changes.
+    // A model that takes another one's place has its optimizer; a caller that breaks that gets an error, and nothing changes.
     let mut hot = HotReplica::from(replica(&rule(REGISTRY.by_name("sgd").unwrap())));
     hot.heat(kernels.rows(hot.shape().unwrap(), 3).unwrap()).unwrap();
     let other = replica(&own);

@@ -133,7 +133,7 @@ fn a_model_whose_flat_vector_is_on_a_gpu_has_the_bits_of_one_on_the_host() {
 }
 
 #[test]
-fn a_norm_on_a_gpu_has_the_bits_of_one_on_the_host_whatever_the_length() {
+fn a_norm_on_a_gpu_has_the_bits_of_one_on_the_host_at_any_length() {
     let Some(kernels) = kernels() else { return };
     let gpu = EmulatedGpu::start(&kernels, true).unwrap();
     let longest = 3 * 8192 + 17;
