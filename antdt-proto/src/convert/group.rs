@@ -225,7 +225,7 @@ mod tests {
     use crate::v1;
 
     #[test]
-    fn what_is_said_about_a_step_survives_the_wire() {
+    fn a_report_about_a_step_survives_the_wire() {
         let holder = Holder::new(NodeId::worker(2), Incarnation(1));
         let ack = Ack { lease: LeaseId { generation: Generation(3), sequence: 9 }, offset: 7 };
         let result =
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_member_is_told_survives_the_wire_and_is_encoded_once() {
+    fn a_message_to_a_member_survives_the_wire_and_is_encoded_once() {
         let (one, other) = (NodeId::worker(0), NodeId::worker(1));
         let life = |node| Holder::new(node, Incarnation(3));
         let membership = antdt_core::MembershipVersion(4);

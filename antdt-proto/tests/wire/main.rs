@@ -1,4 +1,4 @@
-//! Messages that were damaged on the way, or made by somebody else, are refused or say something.
+//! Messages that were damaged on the way, or made by another program, are refused or have a meaning.
 
 #![forbid(unsafe_code)]
 
