@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_is_understood() {
+    fn arguments_are_understood() {
         assert_eq!(checked("bench").unwrap().name, Name::Job);
         assert_eq!(["bench", "bench --no-run"].map(|words| checked(words).unwrap().no_run), [false, true]);
         let asked = checked("bench collective --peer gloo --peer openmpi --quick --only tcp").unwrap();
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_or_a_flag_that_does_not_exist_or_fit_is_refused_with_what_there_is() {
+    fn a_name_or_a_flag_that_does_not_exist_or_fit_is_refused_with_the_known_ones() {
         for (words, said) in [
             ("bench colective", "collective"),
             ("bench shard --quik", "--quick"),
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn every_benchmark_is_listed_with_what_it_measures() {
+    fn every_benchmark_is_listed_with_its_subject() {
         let list = list();
         assert_eq!(list.lines().count(), Name::value_variants().len());
         assert!(list.lines().all(|line| line.split_whitespace().count() > 4), "{list}");

@@ -349,7 +349,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_step_of_the_probe_is_that_of_all_and_not_of_whoever_is_let_go_first() {
+    fn the_step_of_the_probe_is_that_of_all_workers_and_not_of_the_first() {
         let ms = Duration::from_millis;
         let batch = |compute, communicate| BatchFact {
             end: JobTime::ZERO,
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_fitted_to_a_job_is_not_judged_by_that_job() {
+    fn a_figure_fitted_to_a_job_is_not_judged_by_that_job() {
         let job = |is_probe, simulated_s, actions_off| Row {
             job: "a job".to_owned(),
             real_s: 100.0,

@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_shows_what_failed_and_what_is_missing() {
+    fn the_table_shows_failed_and_missing_rows() {
         let text = table(&[
             Entry::shown("short", 1.0, "s"),
             Entry::shown("a longer name", 123.4, "x").at_least(200.0).beside("oracle 3.25"),

@@ -71,7 +71,7 @@ mod tests {
 
     #[test]
     #[cfg(target_os = "linux")]
-    fn what_decides_about_figures_is_said() {
+    fn the_environment_names_all_that_decides_about_figures() {
         let here = Environment::here("collective", "quick");
         assert!(here.cores > 0 && here.mode == "quick");
         let text = here.to_string();

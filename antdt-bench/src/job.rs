@@ -525,7 +525,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_policy_costs_is_told_by_pairs_and_not_by_the_pace_of_the_machine() {
+    fn the_cost_of_a_policy_is_told_by_pairs_and_not_by_the_pace_of_the_machine() {
         let sync = SyncMode::default();
         let of = |pairs: &[[f64; 2]]| cost_of(&sync, &Scale::QUICK, pairs);
         // The machine slows down by a half; each pair still costs two percent.

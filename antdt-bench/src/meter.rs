@@ -254,7 +254,7 @@ mod tests {
 
     #[test]
     #[cfg(target_os = "linux")]
-    fn what_this_process_does_is_not_what_others_do() {
+    fn work_of_this_process_is_not_counted_as_others() {
         let (all, ours) = busy(&[]).unwrap();
         assert!(all >= ours, "{all:?} {ours:?}");
         assert!(Others::watch().share().is_some());

@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_is_named_by_what_ran_and_runs_with_what_a_user_has() {
+    fn a_job_is_named_by_its_settings_and_runs_with_a_users_defaults() {
         assert_eq!(
             [7, 50, 1_000, 10_000, 1_234_567].map(grouped),
             ["7", "50", "1,000", "10,000", "1,234,567"]

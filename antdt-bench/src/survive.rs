@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_benchmark_has_stored_is_no_part_of_this_one() {
+    fn cells_of_another_benchmark_are_no_part_of_this_one() {
         let (quick, whole) = (Scale::QUICK.cells(), Scale::WHOLE.cells());
         let stored: Vec<Measured> = quick.iter().cloned().map(Measured::of).collect();
         let kept = of(&stored, &whole);

@@ -36,7 +36,7 @@ fn two_ranks_reduce_eight_bytes_and_say_how_long_it_took() {
 }
 
 #[test]
-fn what_would_measure_nothing_is_an_error() {
+fn a_filter_that_matches_nothing_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     for (args, says) in [
         (&["collective", "--only", "nonsense"][..], "--only = nonsense: no row begins so"),

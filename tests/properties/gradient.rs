@@ -59,7 +59,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
     #[test]
-    fn i27_the_step_of_all_workers_is_that_of_one_process_whatever_batches_and_micro_batches(
+    fn i27_the_step_of_all_workers_is_that_of_one_process_for_any_batches_and_micro_batches(
         workers in prop::collection::vec((0_u64..40, 1_u32..6), 1..7), seed in any::<u64>()
     ) {
         let sizes: Vec<u64> = workers.iter().map(|(size, _)| *size).collect();

@@ -17,7 +17,7 @@ proptest! {
 
     /// Whoever dies at whatever point of a step: every replica holds every sample once, and so says the ledger.
     #[test]
-    fn i30_a_ring_trains_every_sample_once_whoever_dies(
+    fn i30_a_ring_trains_every_sample_once_whichever_worker_dies(
         seed in any::<u64>(), workers in 1_u32..6, samples in 1_u64..120, shard_len in 1_u64..20,
         epochs in 1_u32..4, deaths in 0_u32..8,
     ) {
@@ -26,7 +26,7 @@ proptest! {
 
     /// The same with synchronous servers, which moreover all apply the same pushes.
     #[test]
-    fn i30_servers_in_step_apply_every_sample_once_whoever_dies(
+    fn i30_servers_in_step_apply_every_sample_once_whichever_worker_dies(
         seed in any::<u64>(), workers in 1_u32..6, samples in 1_u64..120, shard_len in 1_u64..20,
         epochs in 1_u32..4, deaths in 0_u32..8,
     ) {

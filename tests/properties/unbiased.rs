@@ -120,7 +120,7 @@ fn a_planted_bias_is_found() {
 }
 
 #[test]
-fn samples_that_are_slow_for_what_is_in_them_are_taken_again_and_bias_no_epoch() {
+fn samples_that_are_slow_by_their_content_are_taken_again_and_bias_no_epoch() {
     for way in WAYS {
         let slow = BackupSetup { longer: |samples| (0.3 * mean(samples)).exp(), ..setup(way, &EVEN) };
         let (bias, error) = bias(slow, served);

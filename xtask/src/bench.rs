@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_run_shows_its_rows_and_what_was_not_judged_is_no_pass() {
+    fn a_run_shows_its_rows_and_a_row_that_was_not_judged_is_no_pass() {
         let rows = serde_json::json!([
             {"name": "pause", "value": 0.123, "unit": "s", "state": "ok", "peer": "2 kills"},
             {"name": "kept", "value": null, "unit": "", "state": "not_measured", "peer": "others took 90 % of the cores"},

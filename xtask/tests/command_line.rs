@@ -15,7 +15,7 @@ fn an_argument_that_is_not_utf_8_is_one_line() {
 }
 
 #[test]
-fn what_wants_a_gpu_says_that_it_was_skipped_and_why_where_there_is_none() {
+fn checks_of_gpus_say_that_they_were_skipped_and_why_where_there_is_none() {
     if Path::new("/dev/nvidiactl").exists() {
         println!("skipped, not here: this machine has a GPU, and `xtask/gpu/run` would use it");
         return;
@@ -31,7 +31,7 @@ fn what_wants_a_gpu_says_that_it_was_skipped_and_why_where_there_is_none() {
 }
 
 #[test]
-fn what_wants_a_gpu_has_no_mistake_of_writing() {
+fn the_script_of_gpu_checks_parses() {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/gpu/run");
     let done = Command::new("bash").arg("-n").arg(script).output().unwrap();
     assert!(done.status.success() && done.stderr.is_empty(), "{done:?}");

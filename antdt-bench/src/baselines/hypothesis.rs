@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_worker_that_waits_for_nobody_is_told_from_one_that_waits() {
+    fn a_slow_worker_that_never_waits_is_told_from_one_that_waits() {
         // A step of all takes 1.5 gradients: the slow worker's 5.5, and 0.27 of the others' steps.
         let even = SETTING.speed() * 8.0 / 1.5;
         let of = |share| {

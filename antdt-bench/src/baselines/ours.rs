@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn the_fastest_baseline_of_each_seed_is_what_ours_is_held_against() {
+    fn ours_is_held_against_the_fastest_baseline_of_each_seed() {
         let mut cells = Vec::new();
         for (seed, base) in [(1, 10.0), (2, 10.2), (3, 9.8)] {
             cells.push(took(Scheme::AllReduce, seed, Some(30.0)));

@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_draws_what_was_measured_and_no_overloaded_cell() {
+    fn the_page_draws_measured_cells_and_no_overloaded_one() {
         let of = |scheme, sigma, load| Measured {
             throughput: 100.0,
             load: Some(load),

@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_that_waits_for_nobody_falls_behind_by_its_gradients_alone() {
+    fn a_worker_that_never_waits_falls_behind_by_its_gradients_alone() {
         let gradients_alone = 8.0 * SETTING.speed();
         assert!((SETTING.unblocked_share(5.0, gradients_alone) - 0.2).abs() < 1e-9);
         assert!((SETTING.unblocked_share(5.0, gradients_alone / 2.0) - 2.0 / 6.0).abs() < 1e-9);

@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn an_all_reduce_takes_what_its_slowest_gradient_and_its_bytes_take() {
+    fn an_all_reduce_takes_the_time_of_its_slowest_gradient_and_its_bytes() {
         let folder = tempfile::tempdir().unwrap();
         for sigma in [1.0, 5.0] {
             let cell = Cell::one_slow(Scheme::AllReduce, sigma, 0.5, 1);

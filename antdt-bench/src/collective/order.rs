@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_read_whatever_their_spelling() {
+    fn answers_are_read_in_any_spelling() {
         let line = "{\"seconds\": [0.5, 1e-3], \"cpu_s\": 0.25, \"idle_cpu_s\": 0.000000000}\n";
         let read: Times = parse(line).unwrap();
         assert_eq!(read, Times { cpu_s: 0.25, ..times(&[0.5, 0.001]) });

@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_complete_is_kept_and_all_else_is_measured_again() {
+    fn complete_cells_are_kept_and_all_others_measured_again() {
         let folder = tempfile::tempdir().unwrap();
         let at = folder.path();
         let ok = |name: &str| Entry::shown(name, 1.0, "s").at_most(2.0);

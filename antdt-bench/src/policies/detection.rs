@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_found_or_wrong_counts_against_it() {
+    fn missed_and_wrong_verdicts_count_against_the_detector() {
         let found = Found { to_find: 10, found: 9, wrong: 1, delays: vec![1.0; 9] };
         assert!((found.recall() - 0.9).abs() < 1e-9 && (found.precision() - 0.9).abs() < 1e-9);
         let [precision, recall, delay] = told("x", &found, "");

@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_made_is_in_the_order_of_its_items_and_each_is_made_once() {
+    fn results_are_in_the_order_of_their_items_and_each_is_made_once() {
         let items: Vec<usize> = (0..100).collect();
         let calls = AtomicUsize::new(0);
         let made = spread(&items, |item| {

@@ -113,7 +113,7 @@ mod tests {
     use crate::shard::{SHARD_LEN, spec};
 
     #[tokio::test]
-    async fn every_pull_counts_what_the_one_before_was_given() {
+    async fn every_pull_counts_the_shards_of_the_one_before() {
         let shutdown = CancellationToken::new();
         let service =
             ShardService::start(spec(1_000_000), NullStore, JobClock::start(), shutdown).await.unwrap();

@@ -571,7 +571,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_job_is_as_long_as_what_is_to_happen_in_it() {
+    fn a_job_is_as_long_as_its_faults_need() {
         assert_eq!(epochs(Duration::from_millis(2500)), 1);
         assert_eq!(epochs(Duration::from_millis(2501)), 2);
         assert_eq!(epochs(Duration::from_secs(11)), 5);

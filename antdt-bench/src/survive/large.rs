@@ -191,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_worker_says_of_the_model_is_found_among_other_lines() {
+    fn a_workers_line_about_the_model_is_found_among_others() {
         let line = r#"{"level":"DEBUG","fields":{"message":"the model is here","bytes":7,"seconds":0.5}}"#;
         let log = format!(
             "[worker-0] {{broken\n[worker-0] {{\"fields\":{{\"message\":\"x\"}}}}\n[worker-1] {line}\n"
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_dd_writes_is_gone_afterwards() {
+    fn the_file_that_dd_writes_is_gone_afterwards() {
         let folder = tempfile::tempdir().unwrap();
         assert!(dd(folder.path(), 1 << 20).unwrap() > 0.0);
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);

@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_is_what_a_rest_is_longer_than_usual() {
+    fn a_pause_is_the_part_of_a_rest_beyond_the_usual() {
         let series = series(&[0.0, 0.01, 0.01, 0.51, 0.01, 0.01, 0.91, 0.01]);
         // The fourth batch ends at 0.93.
         let pause = after(&series, 0.5, &[]).unwrap();

@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_is_not_exact_is_named_whatever_was_done_to_it() {
+    fn a_job_that_is_not_exact_is_named_after_any_fault() {
         let right = Measured { jobs: 2, ..measured(What::Stop, &[1.0]) };
         let inexact = vec!["sample 7 is 3 times in the model".to_owned()];
         let wrong = Measured { jobs: 1, inexact, ..measured(What::Whole, &[1.0]) };

@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_suite_runs_once_without_a_mutant_and_what_there_is_no_time_for_is_not_caught() {
+    fn a_suite_runs_once_without_a_mutant_and_mutants_beyond_the_time_are_not_caught() {
         let say = |_: &str| ();
         let fails = "printf 'test a ... '; if [ -n \"$ANTDT_PLANTED\" ]; then echo FAILED; exit 1; fi; echo ok; echo ran >> log";
         let (folder, suite) = scripted(fails);

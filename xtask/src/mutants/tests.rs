@@ -23,7 +23,7 @@ fn an_original_is_found_however_it_is_laid_out_and_only_if_there_is_one() {
 }
 
 #[test]
-fn a_defect_stands_beside_what_it_replaces() {
+fn a_defect_stands_beside_the_code_that_it_replaces() {
     let text = "a(b(c)); d;";
     let whole = planted(text, 1, "a(b(c));", "");
     let inner = planted(text, 2, "b(c)", "c");
@@ -58,7 +58,7 @@ why = \"because\"
 ";
 
 #[test]
-fn a_list_says_what_it_lacks() {
+fn a_list_names_its_wrong_fields() {
     let list = List::parse("a", LIST).unwrap();
     assert_eq!((list.mutants[0].suites.as_slice(), list.opt_level), (&["unit".to_owned()][..], 1));
     for (from, to, part) in [
@@ -96,7 +96,7 @@ fn a_mutant_of_another_crate_is_planted_there_and_only_there() {
 }
 
 #[test]
-fn what_calls_a_function_with_a_mutant_is_not_constant_in_any_crate() {
+fn callers_of_a_function_with_a_mutant_are_not_constant_in_any_crate() {
     let list = List::parse("a", LIST).unwrap();
     let constant = "pub const fn two() -> u32 { 2 }\npub const TWO: u32 = two();";
     let mut files: BTreeMap<PathBuf, Vec<u8>> = [

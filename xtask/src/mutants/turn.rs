@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_named_comes_in_the_order_of_the_lists() {
+    fn named_mutants_come_in_the_order_of_the_lists() {
         let lists = lists();
         assert_eq!(told(&in_order(&lists, |_| true)), ["a1 a2 a3", "b1 b2", "c1"]);
         let named = |mutant: &Mutant| ["c1", "a3"].contains(&mutant.name.as_str());

@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_crate_keeps_to_itself_or_takes_from_the_other_is_no_second_meaning() {
+    fn private_and_re_exported_types_are_no_second_meaning() {
         for first in [
             "struct Door;\npub(crate) struct Door;\n",
             "pub use antdt_y::door::Door;\n",

@@ -210,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_on_a_disk_with_numbers_and_what_has_none_is_refused() {
+    fn a_file_is_on_a_disk_with_numbers_and_one_on_none_is_refused() {
         let told = disk_of(Path::new("/proc/self/stat")).unwrap_err();
         assert!(format!("{told:#}").contains("is on no disk"), "{told:#}");
         match disk_of(&std::env::current_exe().unwrap()) {
