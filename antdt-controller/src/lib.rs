@@ -15,12 +15,8 @@ pub mod coordinator;
 pub mod gate;
 pub mod membership;
 
-pub mod launcher;
-pub mod placement;
 pub mod relaunch;
 
-#[cfg(feature = "runtime")]
-pub mod runtime;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 
@@ -32,12 +28,7 @@ pub use clocks::{AskError, Clocks};
 pub use coordinator::{ReadyError, StepCoordinator};
 pub use dispatch::{Decided, DecisionRecord, DispatchEffect, DispatchEvent, Dispatcher, DispatcherConfig};
 pub use gate::{Brings, NotAMember, Passage, StepGate};
-pub use launcher::{
-    EventSink, LaunchError, LaunchStatus, Launcher, LauncherEvent, LauncherFactory, LineSink, NodeExit,
-    NodeSpec, Outlets, OutputLine, OutputStream,
-};
 pub use membership::{Arrival, Formation, Membership};
-pub use placement::{HostRanks, Placement};
 pub use policy::{Decision, Policy, ProposedAction, Seat, Split};
 pub use relaunch::{Relaunch, RelaunchBudget, RelaunchConfig};
 pub use restart::{RestartConfig, RestartEffect, RestartEvent, RestartSaga, RestartState};

@@ -3,8 +3,9 @@
 use std::process::ExitCode;
 
 use antdt_collective::runtime::transport;
-use antdt_controller::{Action, LauncherFactory, action, policy};
+use antdt_controller::{Action, action, policy};
 use antdt_core::InvalidValue;
+use antdt_launch::LauncherFactory;
 use antdt_model::optimizer;
 use antdt_monitor::rule;
 

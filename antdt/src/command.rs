@@ -10,8 +10,8 @@ use std::process::{Command as Process, ExitCode};
 
 use antdt_agent::Trainer;
 use antdt_checkpoint::unfinished_export;
-use antdt_controller::runtime::launcher::{self, Bond};
 use antdt_core::{Exit, InvalidValue, Seed};
+use antdt_launch::runtime::process::{self, Bond};
 use antdt_rt::CancellationToken;
 
 use crate::cli::{CliError, Command, DataSynth, ScaleTo, Show, Status};
@@ -598,7 +598,7 @@ fn node(run: fn(&NodeEnv) -> Result<(), WorkerError>) -> ExitCode {
 
 /// Binds this process to the process that launched it.
 fn bind_to_launcher() -> Result<(), WorkerError> {
-    match launcher::bind_to_launcher() {
+    match process::bind_to_launcher() {
         Ok(Bond::Bound | Bond::Free) => Ok(()),
         Ok(Bond::Orphan) => Err(WorkerError::Orphan),
         Err(error) => {
@@ -614,7 +614,7 @@ fn exec(program: &[String]) -> ExitCode {
     let Some((name, args)) = program.split_first() else { return ExitCode::from(CliError::EXIT_CODE) };
     let error = match bind_to_launcher() {
         // The variable is for this process; the program's children have another parent.
-        Ok(()) => Process::new(name).args(args).env_remove(launcher::LAUNCHER_PID).exec().to_string(),
+        Ok(()) => Process::new(name).args(args).env_remove(process::LAUNCHER_PID).exec().to_string(),
         Err(error) => error.to_string(),
     };
     complain(&format_args!("`{name}` cannot be started: {error}"));

@@ -42,6 +42,7 @@ pub use antdt_checkpoint as checkpoint;
 pub use antdt_collective as collective;
 pub use antdt_controller as controller;
 pub use antdt_core as core;
+pub use antdt_launch as launch;
 pub use antdt_model as model;
 pub use antdt_monitor as monitor;
 pub use antdt_shard as shard;

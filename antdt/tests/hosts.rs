@@ -18,10 +18,10 @@ use antdt_agent::Trainer;
 use antdt_burn::{ClickTrainer, WorkloadSpec, model::deepfm};
 use antdt_controller::action::ExcludeHost;
 use antdt_controller::policy::{self, FromFn, ProposedAction};
-use antdt_controller::testing::check_launcher;
 use antdt_controller::{Decision, Policy, RestartBudget};
 use antdt_core::registry::Settings;
 use antdt_core::{ClusterView, Holder, InvalidValue, JobTime, NodeActionKind, NodeId, Reason, Role, Seed};
+use antdt_launch::testing::check_launcher;
 use antdt_rt::CancellationToken;
 use serde::{Deserialize, Serialize};
 
@@ -222,7 +222,7 @@ fn a_master() {
 
     let pids = Pids::default();
     let (hosts, theirs) = (order.hosts.clone(), Arc::clone(&pids));
-    let launcher = Box::new(move |outlets| -> Box<dyn antdt_controller::Launcher> {
+    let launcher = Box::new(move |outlets| -> Box<dyn antdt_launch::Launcher> {
         Box::new(ShellLauncher::new(plan(hosts), outlets, theirs))
     });
     let seams = Seams { launcher, ..Seams::default() };
@@ -418,7 +418,7 @@ fn nodes_on_other_hosts_end_by_themselves_when_their_master_is_gone() {
 #[test]
 fn the_launcher_of_these_tests_is_what_a_launcher_should_be() {
     let Some(_network) = network() else { return };
-    let make = |outlets| -> Box<dyn antdt_controller::Launcher> {
+    let make = |outlets| -> Box<dyn antdt_launch::Launcher> {
         Box::new(ShellLauncher::new(plan(hosts()), outlets, Pids::default()))
     };
     check_launcher(make, LIMIT).unwrap_or_else(|violation| panic!("{violation}"));

@@ -13,11 +13,12 @@ use crate::features::{self, Features};
 use crate::{bench, codegen, mutants, rdma_vm, sanitize, shell, sim, skipped, tidy};
 
 /// The crates that must compute without a runtime.
-pub(crate) const PURE: [&str; 12] = [
+pub(crate) const PURE: [&str; 13] = [
     "antdt-core",
     "antdt-shard",
     "antdt-monitor",
     "antdt-controller",
+    "antdt-launch",
     "antdt-agent",
     "antdt-collective",
     "antdt-cost",

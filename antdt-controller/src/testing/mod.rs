@@ -1,5 +1,4 @@
-//! Conformance suites and random histories for policies and launchers of other crates. `check_launcher` is
-//! the suite of a launcher.
+//! Conformance suites and random histories for policies of other crates.
 //!
 //! [`check_policy`] shows a policy random jobs, each by itself. [`Invariants`] takes a policy through a
 //! [`history`] of a job, in which plans are applied or expire, restarts end and workers join and leave, and
@@ -43,9 +42,6 @@ use crate::action::{Action, Asked};
 use crate::budget::{BudgetConfig, RestartBudget};
 use crate::policy::{Decision, Policy, Seat};
 use crate::validate::validate;
-
-#[cfg(feature = "runtime")]
-pub use crate::runtime::launcher::suite::{LauncherViolation, check_launcher};
 
 /// A property of a correct policy that the policy under test does not have, with the case that shows it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -46,7 +46,7 @@ fn main() -> ExitCode {
     }
     match plan() {
         Ok(plan) => {
-            let launcher = |outlets| -> Box<dyn antdt::controller::Launcher> {
+            let launcher = |outlets| -> Box<dyn antdt::launch::Launcher> {
                 Box::new(ShellLauncher::new(plan, outlets, Pids::default()))
             };
             JobBuilder::new().launcher(Box::new(launcher)).main()

@@ -1,7 +1,7 @@
 //! Environment variables that look like the program's, and have no effect.
 
-use antdt_controller::runtime::launcher::LAUNCHER_PID;
 use antdt_core::text::nearest;
+use antdt_launch::runtime::process::LAUNCHER_PID;
 
 use crate::host;
 use crate::job::{JobSetting, JobSpec};

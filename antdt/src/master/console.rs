@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, chan
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use antdt_controller::OutputStream;
+use antdt_launch::OutputStream;
 use tokio::runtime::{Handle, RuntimeFlavor};
 
 use crate::report::{LiveProgress, ProgressLine};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use antdt_controller::{Launcher, LauncherEvent, LauncherFactory, Outlets};
+use antdt_launch::{Launcher, LauncherEvent, LauncherFactory, Outlets};
 use tokio::sync::mpsc;
 
 use super::console::Console;

@@ -12,9 +12,9 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use antdt_controller::Launcher;
 use antdt_core::{CheckpointId, Holder};
 use antdt_job::head::HeadRecord;
+use antdt_launch::Launcher;
 use antdt_proto::Token;
 use antdt_shard::{DatasetSpec, LedgerSnapshot};
 use serde::de::DeserializeOwned;

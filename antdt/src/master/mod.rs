@@ -26,7 +26,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use antdt_checkpoint::{CheckpointWriteError, Folder};
 use antdt_collective::runtime::transport::paced::Lines;
-use antdt_controller::{Launcher, LauncherEvent, OutputStream};
 use antdt_core::registry::BuildError;
 use antdt_core::{
     CheckpointId, Counts, Epoch, Exit, Holder, Incarnation, InvalidValue, JobTime, NodeId, NodeStatus,
@@ -34,6 +33,7 @@ use antdt_core::{
 };
 use antdt_job::head::CheckpointSchedule;
 use antdt_job::{Head, HeadAnswer, HeadConfig, HeadEvent, SyncMode};
+use antdt_launch::{Launcher, LauncherEvent, OutputStream};
 use antdt_monitor::{MonitorConfig, classify};
 use antdt_proto::v1::control_server::ControlServer;
 use antdt_proto::v1::job_server::JobServer;

@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use antdt_controller::LaunchStatus;
 use antdt_core::{CheckpointId, JobTime, NodeId, NodeStatus};
 use antdt_job::head::{AskedCheckpoint, Done, HostLoad, NodeDiagnosis, SlowHost};
 use antdt_job::{Head, HeadAnswer, HeadEvent};
+use antdt_launch::LaunchStatus;
 use antdt_proto::convert::to_ns;
 use antdt_proto::v1;
 use antdt_rt::{CancellationToken, JobClock, Mailbox};

@@ -7,9 +7,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use antdt_collective::runtime::transport::paced::Lines;
-use antdt_controller::{LaunchStatus, Launcher, NodeSpec, Placement, action};
+use antdt_controller::action::{self, Cluster};
 use antdt_core::{AckOutcome, Holder, JobTime, NodeId, Role};
 use antdt_job::{Head, HeadEffect, HeadEvent, Note};
+use antdt_launch::{LaunchStatus, Launcher, NodeSpec, Placement};
 use antdt_rt::{Mailbox, Runner};
 use antdt_shard::runtime::ShardHandle;
 use tokio::sync::oneshot;
@@ -119,6 +120,12 @@ impl Nodes {
         for holder in left {
             self.launcher.end(holder, grace);
         }
+    }
+}
+
+impl Cluster for Nodes {
+    fn avoid(&mut self, hosts: &BTreeSet<String>) {
+        self.launcher.avoid(hosts);
     }
 }
 
@@ -254,7 +261,7 @@ impl Runner<Head> for HeadRunner {
                 HeadEffect::Order(values) => {
                     let mut nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
                     if let Some(nodes) = nodes.as_mut()
-                        && let Err(error) = action::order(&values, &mut nodes.launcher)
+                        && let Err(error) = action::order(&values, nodes)
                     {
                         tracing::error!(%error, "the cluster cannot carry out an action of the plan");
                     }

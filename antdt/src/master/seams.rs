@@ -2,8 +2,8 @@
 
 use std::error::Error;
 
-use antdt_controller::LauncherFactory;
-use antdt_controller::runtime::launcher::ProcessLauncher;
+use antdt_launch::LauncherFactory;
+use antdt_launch::runtime::process::ProcessLauncher;
 use antdt_rt::{Packing, TraceSink};
 use antdt_shard::{BoxStore, DatasetSpec};
 

@@ -14,8 +14,6 @@ use std::time::Duration;
 
 use antdt_core::{Holder, NodeId};
 
-use crate::action::Cluster;
-
 /// Incarnation of a node that a launcher is to start, with its program, arguments and environment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeSpec {
@@ -229,11 +227,5 @@ pub trait Launcher: Send {
             holder,
             why: format!("`{handle}` is not of a launcher that adopts nodes"),
         })
-    }
-}
-
-impl Cluster for Box<dyn Launcher> {
-    fn avoid(&mut self, hosts: &BTreeSet<String>) {
-        (**self).avoid(hosts);
     }
 }

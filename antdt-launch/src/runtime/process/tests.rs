@@ -6,7 +6,7 @@ use tokio::sync::mpsc;
 
 use super::output::LINE_BYTES;
 use super::*;
-use crate::runtime::launcher::suite::check_launcher;
+use crate::runtime::testing::check_launcher;
 
 /// Longer than any machine takes; a test that waits this long has failed.
 const LIMIT: Duration = Duration::from_secs(60);

@@ -346,7 +346,7 @@ mod tests {
     use antdt_core::NodeId;
 
     use super::*;
-    use crate::runtime::launcher::ProcessLauncher;
+    use crate::runtime::process::ProcessLauncher;
 
     const LIMIT: Duration = Duration::from_secs(30);
 

@@ -1,0 +1,16 @@
+#![doc = include_str!("../README.md")]
+#![forbid(unsafe_code)]
+
+pub mod launcher;
+pub mod placement;
+
+#[cfg(feature = "runtime")]
+pub mod runtime;
+
+pub use launcher::{
+    EventSink, LaunchError, LaunchStatus, Launcher, LauncherEvent, LauncherFactory, LineSink, NodeExit,
+    NodeSpec, Outlets, OutputLine, OutputStream,
+};
+pub use placement::{HostRanks, Placement};
+#[cfg(any(all(test, feature = "runtime"), feature = "testing"))]
+pub use runtime::testing;
