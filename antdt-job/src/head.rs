@@ -212,6 +212,13 @@ pub enum HeadEvent {
     },
     /// The launcher has started the process of this incarnation.
     Started(Holder),
+    /// The launcher has learned the host of this incarnation, which was not known when it was launched.
+    Placed {
+        /// Node and incarnation that was placed.
+        holder: Holder,
+        /// The launcher's name of the host; it counts in place of the one that the node gives.
+        host: String,
+    },
     /// The launcher could not start the process of this incarnation, for the reason in the text.
     LaunchFailed(Holder, String),
     /// The process of this incarnation ended; the strings are the last lines of its output.
@@ -506,7 +513,10 @@ impl Head {
         if holder.incarnation != node.incarnation || !(repeated || node.status == NodeStatus::Pending) {
             return HeadAnswer::Fenced;
         }
-        let Registration { info, data_address, process_id } = registration;
+        let Registration { mut info, data_address, process_id } = registration;
+        if let Some(host) = &node.placed {
+            info.host = host.to_string();
+        }
         node.registered = Some(Box::new(Registered {
             host: info.host.as_str().into(),
             info: info.clone(),
@@ -1376,6 +1386,10 @@ impl Machine for Head {
                     self.core.evaluated = true;
                     self.end_if_done(now);
                 }
+                HeadAnswer::Noted
+            }
+            HeadEvent::Placed { holder, host } => {
+                self.core.place(holder, host);
                 HeadAnswer::Noted
             }
             HeadEvent::Started(holder) => {

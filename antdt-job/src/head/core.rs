@@ -40,6 +40,8 @@ pub(super) struct Node {
     pub(super) status: NodeStatus,
     /// What it said of itself; boxed, so that what every heartbeat needs is close together.
     pub(super) registered: Option<Box<Registered>>,
+    /// Host of this life, where the launcher has named it after the start.
+    pub(super) placed: Option<Arc<str>>,
     pub(super) launched: JobTime,
     pub(super) first_report: bool,
     pub(super) plan_applied: PlanVersion,
@@ -59,6 +61,7 @@ impl Node {
             incarnation: Incarnation(0),
             status: NodeStatus::Pending,
             registered: None,
+            placed: None,
             launched: JobTime::ZERO,
             first_report: false,
             plan_applied: PlanVersion(0),
@@ -447,8 +450,26 @@ impl HeadCore {
         self.detector.node_left(now, old);
         self.set_status(old.node, NodeStatus::Lost);
         let node = &mut self.nodes[old.node];
-        (node.incarnation, node.exited, node.registered) = (next.incarnation, true, None);
+        (node.incarnation, node.exited) = (next.incarnation, true);
+        (node.registered, node.placed) = (None, None);
         next
+    }
+
+    /// Learns from the launcher on which host a life runs, before or after it registers.
+    pub(super) fn place(&mut self, holder: Holder, host: String) {
+        let Some(node) = self.nodes.get_mut(holder.node) else { return };
+        if node.incarnation != holder.incarnation {
+            return;
+        }
+        let host: Arc<str> = host.into();
+        if let Some(registered) = &mut node.registered
+            && registered.host != host
+        {
+            registered.info.host = host.to_string();
+            registered.host = Arc::clone(&host);
+            self.changes += 1;
+        }
+        node.placed = Some(host);
     }
 
     /// Returns the workers that must join before training begins: those that have not finished. After a

@@ -470,6 +470,36 @@ fn groups_go_by_the_hosts_that_workers_say_they_are_on() {
 }
 
 #[test]
+fn host_that_the_launcher_names_late_counts_until_the_next_life() {
+    let mut world = World::new("allreduce", 2, 0);
+    let hosts = |world: &World| {
+        let view = world.head.core.view(world.now, 0.0);
+        let known = view.workers.iter().map(|worker| {
+            let core = world.head.core.host(Holder::new(worker.id, worker.incarnation)).to_owned();
+            assert_eq!(core, *worker.host);
+            core
+        });
+        known.collect::<Vec<_>>()
+    };
+    let placed = |holder, host: &str| HeadEvent::Placed { holder, host: host.to_owned() };
+    // One before it registers, the other after that.
+    world.tell(placed(worker(0, 0), "rack-1"));
+    assert_eq!(hosts(&world), ["", ""], "no node has registered");
+    let mut world = world.running();
+    assert_eq!(hosts(&world), ["rack-1", "host-0"]);
+    world.tell(placed(worker(1, 0), "rack-2"));
+    assert_eq!(hosts(&world), ["rack-1", "rack-2"]);
+    world.register(worker(1, 0));
+    assert_eq!(hosts(&world), ["rack-1", "rack-2"], "an answer was lost, and the worker registers again");
+    world.exits(worker(1, 0), KILLED);
+    world.tell(placed(worker(1, 0), "rack-3"));
+    world.register(worker(1, 1));
+    assert_eq!(hosts(&world), ["rack-1", "host-0"], "the host of the life before says nothing");
+    world.tell(placed(worker(1, 1), "rack-4"));
+    assert_eq!(hosts(&world), ["rack-1", "rack-4"]);
+}
+
+#[test]
 fn a_member_that_was_not_told_of_its_group_is_told_again_the_same() {
     let mut world = World::new("allreduce", 2, 0).running();
     let told = world.formed.clone().expect("a group was formed");

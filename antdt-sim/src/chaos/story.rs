@@ -234,6 +234,7 @@ fn head(event: &HeadEvent, answer: &HeadAnswer) -> Option<String> {
         | HeadEvent::Kept { .. }
         | HeadEvent::RolledBack { .. }
         | HeadEvent::Started(_)
+        | HeadEvent::Placed { .. }
         | HeadEvent::Tick(_)
         | HeadEvent::Diagnose
         | HeadEvent::Stop(_) => return None,

@@ -334,6 +334,7 @@ impl Gathering {
             | HeadEvent::RolledBack { .. }
             | HeadEvent::Kept { .. }
             | HeadEvent::Started(_)
+            | HeadEvent::Placed { .. }
             | HeadEvent::LaunchFailed(..)
             | HeadEvent::Exited(..)
             | HeadEvent::Checkpoint(_)
