@@ -14,8 +14,19 @@ use std::time::Duration;
 
 use antdt_core::{Holder, NodeId};
 
-/// Incarnation of a node that a launcher is to start, with its program, arguments and environment.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// Name of the environment variable with the path of the node's file, which the launcher sets.
+pub const NODE_FILE: &str = "ANTDT_NODE_FILE";
+
+/// Name of the environment variable with the address that the node's data plane binds to. A launcher that starts nodes on several
+/// hosts sets it for each node.
+pub const BIND: &str = "ANTDT_BIND";
+
+/// Name of the environment variable with the address or name at which other nodes reach this one; the default is the one that it
+/// binds to. A launcher that starts nodes on several hosts may set it for each node.
+pub const ADVERTISE: &str = "ANTDT_ADVERTISE";
+
+/// Incarnation of a node that a launcher is to start, with its program, arguments, environment and file.
+#[derive(Clone, PartialEq, Eq)]
 pub struct NodeSpec {
     /// Node and incarnation to start.
     pub holder: Holder,
@@ -26,6 +37,22 @@ pub struct NodeSpec {
     /// Environment variables of the node, on top of those that the launcher gives to every node. A launcher may add its
     /// own after them, such as the address that the node binds to.
     pub env: Vec<(String, String)>,
+    /// Text of the node's file: settings, which may be long, and the job's secret. The launcher gives the node a file of mode 0600
+    /// with this text, which the node reads while it lives, sets [`NODE_FILE`] to its path, and removes it in the end. The text is
+    /// in no environment and no command line, which other users may read.
+    pub file: String,
+}
+
+impl fmt::Debug for NodeSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { holder, program, args, env, file: _ } = self;
+        f.debug_struct("NodeSpec")
+            .field("holder", holder)
+            .field("program", program)
+            .field("args", args)
+            .field("env", env)
+            .finish_non_exhaustive()
+    }
 }
 
 /// Reason why an incarnation could not be started.
@@ -81,13 +108,21 @@ pub enum LaunchStatus {
 }
 
 /// What a launcher reports of an incarnation: at most one `Started`, then exactly one `Gone`, which is the
-/// last.
+/// last; and before `Gone` one `Placed`, if the host was not known before the start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LauncherEvent {
     /// The incarnation has started.
     Started {
         /// Node and incarnation that runs.
         holder: Holder,
+    },
+    /// The host of the incarnation is known now: [`Launcher::place`] returned `None` for it. An incarnation that waits in a queue may
+    /// be placed before it starts, and one that never runs is not placed.
+    Placed {
+        /// Node and incarnation that was placed.
+        holder: Holder,
+        /// Name of its host: equal names for nodes of one host.
+        host: String,
     },
     /// The incarnation has ended, or will never run.
     Gone {
@@ -149,8 +184,8 @@ impl fmt::Debug for Outlets {
     }
 }
 
-/// Callback that builds the launcher of one job.
-pub type LauncherFactory = Box<dyn FnOnce(Outlets) -> Box<dyn Launcher> + Send>;
+/// Callback that builds the launcher of one job. It is called again when the job's processes start again in another sync mode.
+pub type LauncherFactory = Arc<dyn Fn(Outlets) -> Box<dyn Launcher> + Send + Sync>;
 
 /// Starts and ends the nodes of one job. No method blocks for longer than a system call takes; the launcher
 /// reports the start and end of a node as [`LauncherEvent`]s.
@@ -159,11 +194,12 @@ pub type LauncherFactory = Box<dyn FnOnce(Outlets) -> Box<dyn Launcher> + Send>;
 /// cannot reach end by themselves, when their master has not answered for `--master-grace`.
 pub trait Launcher: Send {
     /// Returns the name of the host on which the next incarnation of `node` runs: equal names for nodes of
-    /// one host.
+    /// one host. `None` if it is known only once a scheduler has placed the incarnation; then
+    /// [`LauncherEvent::Placed`] names it.
     ///
-    /// The ranks within a host (`LOCAL_RANK`) follow from this name. A launcher that learns the host only
-    /// after the start returns a name that no other node has, so that the node counts as alone on its host.
-    fn place(&mut self, node: NodeId) -> String;
+    /// The ranks within a host (`LOCAL_RANK`) follow from this name. A node that starts before its host is
+    /// known counts as alone on its host.
+    fn place(&mut self, node: NodeId) -> Option<String>;
 
     /// Returns the names of the hosts that this launcher may place workers on, as [`place`](Self::place)
     /// gives them. The set is empty if the launcher cannot choose among several hosts. It does not change
@@ -218,7 +254,7 @@ pub trait Launcher: Send {
 
     /// Takes over an incarnation that the launcher of a dead process has started, as if this launcher had
     /// started it. If the incarnation has ended meanwhile, its [`LauncherEvent::Gone`] follows at once. Until
-    /// the node's next incarnation, [`place`](Self::place) returns the host of this one.
+    /// the node's next incarnation, [`place`](Self::place) returns the host of this one, or [`LauncherEvent::Placed`] names it again.
     ///
     /// # Errors
     /// If this launcher has the incarnation already, or does not understand the handle.

@@ -8,8 +8,8 @@ pub mod placement;
 pub mod runtime;
 
 pub use launcher::{
-    EventSink, LaunchError, LaunchStatus, Launcher, LauncherEvent, LauncherFactory, LineSink, NodeExit,
-    NodeSpec, Outlets, OutputLine, OutputStream,
+    ADVERTISE, BIND, EventSink, LaunchError, LaunchStatus, Launcher, LauncherEvent, LauncherFactory,
+    LineSink, NODE_FILE, NodeExit, NodeSpec, Outlets, OutputLine, OutputStream,
 };
 pub use placement::{HostRanks, Placement};
 #[cfg(any(all(test, feature = "runtime"), feature = "testing"))]

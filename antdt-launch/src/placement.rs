@@ -22,30 +22,30 @@ pub struct HostRanks {
     pub group_world_size: u32,
 }
 
-/// The host of each worker of a job.
+/// The host of each worker of a job. A worker whose host is not known yet counts as alone on a host of its own.
 ///
 /// The ranks of a worker depend on the hosts of all workers. When a worker moves to another host,
 /// incarnations that start afterwards get new ranks; those that run keep the ranks that they were started
 /// with.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Placement {
-    hosts: BTreeMap<NodeId, String>,
+    hosts: BTreeMap<NodeId, Option<String>>,
 }
 
 impl Placement {
-    /// Records the host of a worker, in place of its earlier one.
-    pub fn set(&mut self, worker: NodeId, host: impl Into<String>) {
-        self.hosts.insert(worker, host.into());
+    /// Records the host of a worker, in place of its earlier one; `None` until it is known.
+    pub fn set(&mut self, worker: NodeId, host: Option<String>) {
+        self.hosts.insert(worker, host);
     }
 
     /// Returns the host of a worker, if it is known.
     pub fn host(&self, worker: NodeId) -> Option<&str> {
-        self.hosts.get(&worker).map(String::as_str)
+        self.hosts.get(&worker)?.as_deref()
     }
 
-    /// Returns the ranks of a worker; `None` if its host is not known.
+    /// Returns the ranks of a worker; `None` if the placement does not have it.
     pub fn ranks(&self, worker: NodeId) -> Option<HostRanks> {
-        let host = self.hosts.get(&worker)?;
+        let spot = Spot::of(worker, self.hosts.get(&worker)?);
         let mut ranks = HostRanks {
             rank: 0,
             world_size: 0,
@@ -54,17 +54,18 @@ impl Placement {
             group_rank: 0,
             group_world_size: 0,
         };
-        let mut groups = BTreeSet::new();
-        for (other, place) in &self.hosts {
+        let mut spots = BTreeSet::new();
+        for (other, host) in &self.hosts {
             let before = u32::from(*other < worker);
             ranks.world_size += 1;
             ranks.rank += before;
-            if place == host {
+            let other = Spot::of(*other, host);
+            if other == spot {
                 ranks.local_world_size += 1;
                 ranks.local_rank += before;
             }
-            let earlier = place != host && !groups.contains(host);
-            if groups.insert(place) {
+            let earlier = other != spot && !spots.contains(&spot);
+            if spots.insert(other) {
                 ranks.group_world_size += 1;
                 ranks.group_rank += u32::from(earlier);
             }
@@ -73,14 +74,28 @@ impl Placement {
     }
 }
 
+/// The host of a worker; or, as long as that is not known, the worker itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Spot<'a> {
+    Host(&'a str),
+    Alone(NodeId),
+}
+
+impl<'a> Spot<'a> {
+    fn of(worker: NodeId, host: &'a Option<String>) -> Self {
+        host.as_deref().map_or(Self::Alone(worker), Self::Host)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// Hosts of workers 0 and following; `?` is one that is not known yet.
     fn placement(hosts: &[&str]) -> Placement {
         let mut placement = Placement::default();
         for (index, host) in (0..).zip(hosts) {
-            placement.set(NodeId::worker(index), *host);
+            placement.set(NodeId::worker(index), Some(*host).filter(|host| *host != "?").map(str::to_owned));
         }
         placement
     }
@@ -113,11 +128,25 @@ mod tests {
     #[test]
     fn a_worker_that_moves_changes_the_ranks_and_an_unknown_one_has_none() {
         let mut placement = placement(&["a", "a", "b"]);
-        placement.set(NodeId::worker(0), "b");
+        placement.set(NodeId::worker(0), Some("b".to_owned()));
         let ranks = placement.ranks(NodeId::worker(2)).unwrap();
         assert_eq!((ranks.local_rank, ranks.local_world_size, ranks.group_rank), (1, 2, 0));
         assert_eq!(placement.host(NodeId::worker(0)), Some("b"));
         assert_eq!(placement.ranks(NodeId::worker(3)), None);
+    }
+
+    #[test]
+    fn workers_of_unknown_hosts_count_as_alone_until_they_are_placed() {
+        let expected = [(0, 0, 1, 0), (1, 0, 1, 1), (2, 0, 2, 2), (3, 1, 2, 2), (4, 0, 1, 3)];
+        assert_eq!(ranks(&["?", "?", "a", "a", "?"]), expected);
+        let mut placement = placement(&["?", "?", "a"]);
+        assert_eq!((placement.host(NodeId::worker(0)), placement.host(NodeId::worker(2))), (None, Some("a")));
+        placement.set(NodeId::worker(0), Some("a".to_owned()));
+        let ranks = placement.ranks(NodeId::worker(2)).unwrap();
+        assert_eq!(
+            (ranks.local_rank, ranks.local_world_size, ranks.group_rank, ranks.group_world_size),
+            (1, 2, 0, 2)
+        );
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use antdt_collective::runtime::transport;
 use antdt_controller::{Action, action, policy};
 use antdt_core::InvalidValue;
-use antdt_launch::LauncherFactory;
+use antdt_launch::runtime as launcher;
 use antdt_model::optimizer;
 use antdt_monitor::rule;
 
@@ -17,10 +17,10 @@ use crate::{command, worker, workload};
 /// Builds an `antdt` command with additional or replaced parts, and runs it. Every part is optional; the
 /// `antdt` program is the builder without any.
 ///
-/// Parts that a job names (policies, actions, pace rules, optimizers, trainers, transports) are added to
+/// Parts that a job names (policies, actions, pace rules, optimizers, trainers, transports, launchers) are added to
 /// those that ship: `--policy`, `--pace-rule` and the other flags find them, and so do `antdt whatif`, `antdt
-/// sim`, recordings and `antdt policies`. A part of which a job has exactly one (launcher, ledger store,
-/// recorder, memory for hot rows, device for gradients) is replaced.
+/// sim`, recordings and `antdt policies`. A part of which a job has exactly one (ledger store, recorder,
+/// memory for hot rows, device for gradients) is replaced.
 ///
 /// The nodes of a job are processes of the same program, so each of them has the same parts.
 ///
@@ -77,11 +77,9 @@ impl JobBuilder {
         self.added(transport::REGISTRY.register(entry))
     }
 
-    /// Replaces the launcher, which starts the nodes of a job; the default starts processes on this machine.
-    pub fn launcher(mut self, launcher: LauncherFactory) -> Self {
-        self.seams.launcher = launcher;
-        self.seams.again = None;
-        self
+    /// Adds a launcher, which starts the nodes of a job, that `--launcher` can name.
+    pub fn launcher(self, entry: launcher::Entry) -> Self {
+        self.added(launcher::REGISTRY.register(entry))
     }
 
     /// Replaces the store of the ledger's log. By default the log is in the run directory while the job runs,

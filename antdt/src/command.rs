@@ -294,7 +294,7 @@ fn run(spec: &JobSpec, seams: Seams) -> ExitCode {
         for line in spec.idle_policies()?.into_iter().chain(crate::cli::unread(variables())) {
             tracing::warn!("{line}");
         }
-        let host = Host::new(seams, spec.quiet)?;
+        let host = Host::new(seams, spec, spec.quiet)?;
         let orphaned = Orphaned::find(spec, &host.fleet)?;
         run_job(host, spec, orphaned)
     };
@@ -322,7 +322,9 @@ fn stand_by(dir: &Path, quiet: bool, seams: Seams) -> ExitCode {
     };
     let wait = || {
         init_logging(&spec)?;
-        let host = Host::new(seams, quiet)?;
+        // The launcher of the job is the one that knows its nodes. Where there is no job, that is said below.
+        let left = master::left_settings(dir).unwrap_or_default();
+        let host = Host::new(seams, &left, quiet)?;
         let Host { runtime, fleet, stop, .. } = &host;
         // Caught from now on: a signal after the wait ends the job that was taken over.
         let found = runtime.block_on(async {
@@ -375,9 +377,11 @@ struct Host {
 }
 
 impl Host {
-    fn new(seams: Seams, quiet: bool) -> anyhow::Result<Self> {
+    /// Prepares the master of a job with these settings.
+    fn new(seams: Seams, spec: &JobSpec, quiet: bool) -> anyhow::Result<Self> {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
         let Seams { launcher, store, recorder, again } = seams;
+        let launcher = launcher.map_or_else(|| spec.built_launcher(), Ok)?;
         let fleet = {
             let _entered = runtime.enter();
             Fleet::new(launcher, quiet)
@@ -419,13 +423,9 @@ fn run_job(host: Host, spec: &JobSpec, orphaned: Option<Orphaned>) -> anyhow::Re
         let expected = format!("at most {most}: more samples than that cannot be counted");
         return Err(InvalidValue::new("--epochs", spec.epochs, expected).into());
     }
-    let env = trainer
-        .as_ref()
-        .map(|trainer| serde_json::to_string(trainer.layout()).map(|text| (NodeEnv::LAYOUT.to_owned(), text)))
-        .transpose()?
-        .into_iter()
-        .collect();
+    let layout = trainer.as_ref().map(|trainer| trainer.layout().clone());
     drop(trainer);
+    let env = Vec::new();
     let programs = match &spec.program {
         Some(program) => {
             let (name, args) = program.split_first().expect("validated: a program has a name");
@@ -437,9 +437,9 @@ fn run_job(host: Host, spec: &JobSpec, orphaned: Option<Orphaned>) -> anyhow::Re
             // Through this program, which binds it to the master: a program that is not ours cannot do so itself.
             let words = ["exec", "--", name].into_iter().map(OsString::from);
             let args = words.chain(args.iter().map(OsString::from)).collect();
-            Programs { worker: (exe.clone(), args), server: own("server"), env, foreign: true }
+            Programs { worker: (exe.clone(), args), server: own("server"), env, layout, foreign: true }
         }
-        None => Programs { worker: own("worker"), server: own("server"), env, foreign: false },
+        None => Programs { worker: own("worker"), server: own("server"), env, layout, foreign: false },
     };
     let Host { runtime, fleet, parts, stop } = host;
     let data = match samples {
@@ -637,18 +637,14 @@ fn run_worker(env: &NodeEnv) -> Result<(), WorkerError> {
 }
 
 fn run_server(env: &NodeEnv) -> Result<(), WorkerError> {
-    let text = std::env::var(NodeEnv::LAYOUT).unwrap_or_default();
-    let layout = serde_json::from_str(&text).map_err(|error| {
-        WorkerError::Environment(InvalidValue::new(
-            NodeEnv::LAYOUT,
-            &text,
-            format!("a layout in JSON ({error})"),
-        ))
+    let layout = env.layout.as_ref().ok_or_else(|| {
+        let expected = "the shape of the model, which the master of a job with servers tells its nodes";
+        WorkerError::Environment(InvalidValue::new("layout", "(nothing)", expected))
     })?;
     let workload = workload::of(&env.spec).map_err(|error| WorkerError::Input(error.to_string()))?;
     server::run(
         env,
-        &layout,
+        layout,
         &env.update_rule(workload.optimizer, workload.learning_rate, workload.weight_decay)?,
     )
 }

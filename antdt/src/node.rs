@@ -1,4 +1,5 @@
-//! [`NodeEnv`]: the environment variables by which a launcher tells a node's process what it is.
+//! [`NodeEnv`]: what a node's process is told when it starts: by variables, its identity and addresses, which a launcher may change;
+//! by a file that its launcher hands over, the settings of the job and its secret.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -7,7 +8,9 @@ use std::time::Duration;
 use antdt_agent::Notice;
 use antdt_agent::runtime::AgentConfig;
 use antdt_collective::JobToken;
-use antdt_core::{DeviceClass, Holder, Incarnation, InvalidValue, NodeId, NodeInfo, Role, ServerWeights};
+use antdt_core::{
+    DeviceClass, Holder, Incarnation, InvalidValue, NodeId, NodeInfo, ParamLayout, Role, ServerWeights,
+};
 
 use antdt_job::limits::CALL_TIMEOUT;
 use antdt_model::UpdateRule;
@@ -17,11 +20,14 @@ use crate::job::{JobSpec, Processor};
 use crate::worker::WorkerError;
 use crate::{gpu, host, net};
 
+mod file;
 mod session;
 
 pub(crate) use session::NodeSession;
 
-/// The environment of one incarnation of a node: what its launcher tells it by variables.
+use file::NodeFile;
+
+/// The environment of one incarnation of a node: what its launcher tells it by variables and by a file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NodeEnv {
     /// Address of the master as `address:port` or `name:port`; an IPv6 address is in brackets.
@@ -44,6 +50,8 @@ pub struct NodeEnv {
     pub network: Option<PathBuf>,
     /// Weights of the parameter servers: how much of the model each holds.
     pub weights: ServerWeights,
+    /// Shape of the parameters, which a server needs; `None` if the program has its data from elsewhere.
+    pub layout: Option<ParamLayout>,
     /// Settings of the job.
     pub spec: JobSpec,
 }
@@ -53,78 +61,63 @@ impl NodeEnv {
     pub const MASTER: &'static str = "ANTDT_MASTER";
     /// Name of the environment variable with the job's name.
     pub const JOB: &'static str = "ANTDT_JOB_ID";
-    /// Name of the environment variable with the job's secret.
-    pub const TOKEN: &'static str = "ANTDT_TOKEN";
-    /// Name of the environment variable with the address that the node's data plane binds to. A launcher that
-    /// starts nodes on several hosts sets it for each node.
-    pub const BIND: &'static str = "ANTDT_BIND";
+    /// Name of the environment variable with the path of the node's file.
+    pub const FILE: &'static str = antdt_launch::NODE_FILE;
+    /// Name of the environment variable with the address that the node's data plane binds to.
+    pub const BIND: &'static str = antdt_launch::BIND;
     /// Name of the environment variable with the address or name at which other nodes reach this one; the
-    /// default is the one that it binds to. A launcher that starts nodes on several hosts may set it for each
-    /// node.
-    pub const ADVERTISE: &'static str = "ANTDT_ADVERTISE";
+    /// default is the one that it binds to.
+    pub const ADVERTISE: &'static str = antdt_launch::ADVERTISE;
     /// Name of the environment variable with the node's id, such as `worker-1`.
     pub const NODE: &'static str = "ANTDT_NODE";
     /// Name of the environment variable with the node's incarnation, from 0.
     pub const INCARNATION: &'static str = "ANTDT_INCARNATION";
-    /// Name of the environment variable with the start of the job, in nanoseconds since the Unix epoch.
-    pub const JOB_START: &'static str = "ANTDT_JOB_START_NS";
-    /// Variable with the shape of the parameters in JSON, for servers, which need not read the data.
-    pub(crate) const LAYOUT: &'static str = "ANTDT_LAYOUT";
     /// Name of the environment variable with the name of the host on which the launcher places the node; the
     /// node reports that name.
     pub const HOST: &'static str = "ANTDT_HOST";
-    /// Name of the environment variable with the path of the emulated network's shared memory; set only if
-    /// the job has an emulated network.
-    pub const NETWORK: &'static str = "ANTDT_NETWORK";
-    /// Name of the environment variable with the weights of the parameter servers, with a comma between them;
-    /// not set if all hold the same.
-    pub const WEIGHTS: &'static str = "ANTDT_SERVER_WEIGHTS";
-    /// Name of the environment variable with the settings of the job, as JSON.
-    pub const SPEC: &'static str = "ANTDT_JOB_SPEC";
-
-    /// Reads the node's environment from the variables of this process.
+    /// Reads what this process was told by its variables and its file.
     ///
     /// # Errors
-    /// Names the first variable that is missing or malformed.
+    /// Names the first variable that is missing or malformed, or the file and what is wrong with it.
     pub fn from_process() -> Result<Self, WorkerError> {
-        Self::read(|name| std::env::var(name).ok()).map_err(WorkerError::Environment)
+        let get = |name: &str| std::env::var(name).ok();
+        let path = get(Self::FILE)
+            .ok_or_else(|| InvalidValue::new(Self::FILE, "(unset)", "set"))
+            .map_err(WorkerError::Environment)?;
+        let file = std::fs::read_to_string(&path).map_err(|error| {
+            let expected = format!("the file of this node, which ends with it: {error}");
+            WorkerError::Environment(InvalidValue::new(Self::FILE, path, expected))
+        })?;
+        Self::read(get, &file).map_err(WorkerError::Environment)
     }
 
-    /// Reads the node's environment from variables that `get` returns by name.
+    /// Reads what a node is told by variables, which `get` returns by name, and by the text of its file.
     ///
     /// # Errors
-    /// Names the first variable that is missing or malformed.
-    pub fn read(get: impl Fn(&str) -> Option<String>) -> Result<Self, InvalidValue> {
+    /// Names the first variable that is missing or malformed, or what is wrong with the file.
+    pub fn read(get: impl Fn(&str) -> Option<String>, file: &str) -> Result<Self, InvalidValue> {
         let variable = |name: &str| get(name).ok_or_else(|| InvalidValue::new(name, "(unset)", "set"));
-        let number = |name: &str| {
-            let text = variable(name)?;
-            text.parse::<u64>().map_err(|_| InvalidValue::new(name, &text, "a whole number"))
-        };
         let node: NodeId = variable(Self::NODE)?.parse()?;
-        let incarnation = u32::try_from(number(Self::INCARNATION)?)
-            .map_err(|_| InvalidValue::new(Self::INCARNATION, "too large", "below 2^32"))?;
-        let spec = serde_json::from_str(&variable(Self::SPEC)?)
-            .map_err(|e| InvalidValue::new(Self::SPEC, "(JSON)", format!("a job's settings: {e}")))?;
+        let text = variable(Self::INCARNATION)?;
+        let incarnation: u32 = text
+            .parse()
+            .map_err(|_| InvalidValue::new(Self::INCARNATION, &text, "a whole number below 2^32"))?;
+        let NodeFile { token, job_start, network, weights, layout, spec } = NodeFile::read(file)?;
         Ok(Self {
             master: variable(Self::MASTER)?,
             job: variable(Self::JOB)?,
-            token: Token::new(variable(Self::TOKEN)?)
-                .map_err(|_| InvalidValue::new(Self::TOKEN, "(a secret)", "the token of the job"))?,
+            token,
             bind: net::host(Self::BIND, &variable(Self::BIND)?)?,
             advertise: get(Self::ADVERTISE)
                 .filter(|text| !text.is_empty())
                 .map(|text| net::host(Self::ADVERTISE, &text))
                 .transpose()?,
             holder: Holder::new(node, Incarnation(incarnation)),
-            job_start: Duration::from_nanos(number(Self::JOB_START)?),
+            job_start,
             host: get(Self::HOST).filter(|name| !name.is_empty()),
-            network: get(Self::NETWORK).map(PathBuf::from),
-            weights: match get(Self::WEIGHTS) {
-                Some(text) => {
-                    text.parse().map_err(|error| InvalidValue { field: Self::WEIGHTS.to_owned(), ..error })?
-                }
-                None => ServerWeights::default(),
-            },
+            network,
+            weights,
+            layout,
             spec,
         })
     }
@@ -139,27 +132,27 @@ impl NodeEnv {
         self.spec.update_rule(optimizer, rate, decay).map_err(|error| WorkerError::Input(error.to_string()))
     }
 
-    /// Returns the environment variables, as pairs of name and value, from which a child process
-    /// [reads](Self::from_process) this environment again.
+    /// Returns the environment variables of the node, as pairs of name and value.
     pub fn variables(&self) -> Vec<(String, String)> {
-        let spec = serde_json::to_string(&self.spec).expect("settings are plain values");
         [
             (Self::MASTER, self.master.clone()),
             (Self::JOB, self.job.clone()),
-            (Self::TOKEN, self.token.text().to_owned()),
             (Self::BIND, self.bind.clone()),
             (Self::NODE, self.holder.node.to_string()),
             (Self::INCARNATION, self.holder.incarnation.to_string()),
-            (Self::JOB_START, self.job_start.as_nanos().to_string()),
-            (Self::SPEC, spec),
         ]
         .map(|(name, value)| (name.to_owned(), value))
         .into_iter()
         .chain(self.advertise.clone().map(|host| (Self::ADVERTISE.to_owned(), host)))
         .chain(self.host.clone().map(|host| (Self::HOST.to_owned(), host)))
-        .chain(self.network.iter().map(|path| (Self::NETWORK.to_owned(), path.display().to_string())))
-        .chain(self.weights.uneven().map(|_| (Self::WEIGHTS.to_owned(), self.weights.to_string())))
         .collect()
+    }
+
+    /// Returns the text of the node's file. With the [`variables`](Self::variables) and it a child process
+    /// [reads](Self::from_process) the same again.
+    pub fn file(&self) -> String {
+        let Self { token, job_start, network, weights, layout, spec, .. } = self.clone();
+        NodeFile { token, job_start, network, weights, layout, spec }.text()
     }
 
     /// What keeps processes of other jobs out of the data plane: derived from the job's secret.
@@ -250,6 +243,8 @@ impl NodeEnv {
 mod tests {
     use std::collections::BTreeMap;
 
+    use antdt_core::ParamGroup;
+
     use super::*;
 
     fn env() -> NodeEnv {
@@ -264,33 +259,53 @@ mod tests {
             host: Some("rack-3".to_owned()),
             network: Some("/proc/7/fd/8".into()),
             weights: "64,21".parse().unwrap(),
+            layout: Some(ParamLayout::new(vec![ParamGroup::trainable("w", 12)], vec![]).unwrap()),
             spec: JobSpec { workers: 4, ..JobSpec::default() },
         }
     }
 
-    #[test]
-    fn a_child_reads_what_the_launcher_wrote() {
-        let variables: BTreeMap<String, String> = env().variables().into_iter().collect();
-        assert_eq!(NodeEnv::read(|name| variables.get(name).cloned()).unwrap(), env());
+    fn read(variables: &BTreeMap<String, String>, file: &str) -> Result<NodeEnv, InvalidValue> {
+        NodeEnv::read(|name| variables.get(name).cloned(), file)
     }
 
     #[test]
-    fn a_missing_or_malformed_variable_is_named() {
+    fn child_reads_what_the_master_wrote() {
         let variables: BTreeMap<String, String> = env().variables().into_iter().collect();
-        let optional = [NodeEnv::ADVERTISE, NodeEnv::HOST, NodeEnv::NETWORK, NodeEnv::WEIGHTS];
+        assert_eq!(read(&variables, &env().file()).unwrap(), env());
+        let plain = NodeEnv { network: None, weights: ServerWeights::default(), layout: None, ..env() };
+        assert_eq!(read(&variables, &plain.file()).unwrap(), plain);
+    }
+
+    #[test]
+    fn no_variable_holds_the_secret() {
+        let env = NodeEnv { token: Token::new("0123456789abcdef").unwrap(), ..env() };
+        assert!(env.file().contains(env.token.text()));
+        assert!(!env.variables().iter().any(|(_, value)| value.contains(env.token.text())));
+    }
+
+    #[test]
+    fn missing_or_malformed_variable_or_file_is_named() {
+        let variables: BTreeMap<String, String> = env().variables().into_iter().collect();
+        let optional = [NodeEnv::ADVERTISE, NodeEnv::HOST];
         for name in variables.keys().filter(|name| !optional.contains(&name.as_str())) {
-            let error = NodeEnv::read(|n| (n != name).then(|| variables[n].clone())).unwrap_err();
+            let mut without = variables.clone();
+            without.remove(name);
+            let error = read(&without, &env().file()).unwrap_err();
             assert!(error.to_string().contains(name.as_str()), "{error}");
         }
-        let error = NodeEnv::read(|n| {
-            Some(if n == NodeEnv::NODE { "boss".to_owned() } else { variables[n].clone() })
-        });
-        assert!(error.unwrap_err().to_string().contains("worker-N"));
-        let error = NodeEnv::read(|n| {
-            Some(if n == NodeEnv::WEIGHTS { "1,0".to_owned() } else { variables[n].clone() })
-        });
-        let text = error.unwrap_err().to_string();
-        assert_eq!(text, "ANTDT_SERVER_WEIGHTS = 0: must be 1 to 64 for each server");
+        let with = |name: &str, value: &str| {
+            let mut variables = variables.clone();
+            variables.insert(name.to_owned(), value.to_owned());
+            read(&variables, &env().file()).unwrap_err().to_string()
+        };
+        assert!(with(NodeEnv::NODE, "boss").contains("worker-N"));
+        assert_eq!(
+            with(NodeEnv::INCARNATION, "-1"),
+            "ANTDT_INCARNATION = -1: must be a whole number below 2^32"
+        );
+        let file = env().file().replace("[64,21]", "[1,0]");
+        let error = read(&variables, &file).unwrap_err().to_string();
+        assert!(error.contains(NodeEnv::FILE) && error.contains("1 to 64 for each server"), "{error}");
     }
 
     #[test]
@@ -327,6 +342,6 @@ mod tests {
     fn a_launcher_may_leave_the_advertised_address_open() {
         let env = NodeEnv { advertise: None, ..env() };
         let variables: BTreeMap<String, String> = env.variables().into_iter().collect();
-        assert_eq!(NodeEnv::read(|name| variables.get(name).cloned()).unwrap(), env);
+        assert_eq!(read(&variables, &env.file()).unwrap(), env);
     }
 }

@@ -1,5 +1,5 @@
 //! Jobs on several hosts: three network namespaces with addresses of their own and two workers each, started by the launcher
-//! of the example `own_launcher`. The master is in a fourth namespace.
+//! `ssh` with another command. The master is in a fourth namespace.
 //!
 //! Namespaces need root and `ip`; without them the tests say that they are skipped.
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a failure here is the test's")]
@@ -7,8 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use antdt::job::{DataSpec, JobSpec};
@@ -24,12 +24,10 @@ use antdt_core::{ClusterView, Holder, InvalidValue, JobTime, NodeActionKind, Nod
 use antdt_launch::testing::check_launcher;
 use antdt_rt::CancellationToken;
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 
-use launcher::{HostPlace, Pids, Plan, ShellLauncher};
 use network::Network;
 
-#[path = "../examples/own_launcher/launcher.rs"]
-mod launcher;
 #[allow(dead_code, reason = "shared with a test that also cuts the network")]
 #[path = "../../antdt-collective/tests/netns/network.rs"]
 mod network;
@@ -69,7 +67,6 @@ fn leave(now: JobTime, view: &ClusterView, budget: &RestartBudget) -> Decision {
 #[derive(Debug, Serialize, Deserialize)]
 struct Order {
     spec: JobSpec,
-    hosts: Vec<HostPlace>,
     out: PathBuf,
     /// A script that runs in place of the worker.
     script: Option<String>,
@@ -94,18 +91,15 @@ fn network() -> Option<Network> {
     }
 }
 
-fn hosts() -> Vec<HostPlace> {
-    (0..HOSTS).map(|host| (Network::name(host), Network::address(host))).collect()
-}
-
-/// Two workers on each of these hosts.
-fn plan(hosts: Vec<HostPlace>) -> Plan {
-    let shell = ["ip", "netns", "exec", "{host}", "sh", "-s"].map(str::to_owned).to_vec();
-    Plan { hosts, per_host: 2, shell }
+/// The launcher's settings: two workers on each host.
+fn launcher() -> serde_json::Value {
+    let hosts: Vec<String> =
+        (0..HOSTS).map(|host| format!("{}={}", Network::name(host), Network::address(host))).collect();
+    json!({ "hosts": hosts.join(","), "per-host": 2, "command": "ip netns exec {host} sh -s" })
 }
 
 fn spec(folder: &Path, sync: &str, servers: u32) -> JobSpec {
-    JobSpec {
+    let mut spec = JobSpec {
         workers: 2 * HOSTS,
         servers,
         sync: sync.parse().unwrap(),
@@ -120,7 +114,9 @@ fn spec(folder: &Path, sync: &str, servers: u32) -> JobSpec {
         master_grace: Some(Duration::from_secs(3)),
         quiet: true,
         ..JobSpec::default()
-    }
+    };
+    spec.put("launcher", &json!({ "ssh": launcher() })).unwrap();
+    spec
 }
 
 /// Starts a master in its namespace.
@@ -166,14 +162,18 @@ fn pids(host: u32) -> Vec<String> {
     String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
 }
 
+/// The node that a process is; `None` if it is none.
+fn node_of(pid: &str) -> Option<NodeId> {
+    let environ = std::fs::read(format!("/proc/{pid}/environ")).ok()?;
+    let mut variables = environ.split(|byte| *byte == 0);
+    let name = variables.find_map(|variable| variable.strip_prefix(b"ANTDT_NODE="))?;
+    std::str::from_utf8(name).ok()?.parse().ok()
+}
+
 /// Kills a node.
-fn kill(host: u32, node: &str) {
-    let variable = format!("ANTDT_NODE={node}");
-    let is_node = |pid: &String| {
-        let environ = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-        environ.split(|byte| *byte == 0).any(|entry| entry == variable.as_bytes())
-    };
-    let pid = pids(host).into_iter().find(is_node).unwrap_or_else(|| panic!("{node} is not on host {host}"));
+fn kill(host: u32, node: NodeId) {
+    let pid = pids(host).into_iter().find(|pid| node_of(pid) == Some(node));
+    let pid = pid.unwrap_or_else(|| panic!("{node} is not on host {host}"));
     let killed = Command::new("kill").args(["-KILL", &pid]).status().unwrap();
     assert!(killed.success(), "{node} has ended before its time");
 }
@@ -203,7 +203,6 @@ fn a_master() {
     let antdt = PathBuf::from(env!("CARGO_BIN_EXE_antdt"));
     let workload = WorkloadSpec::new(deepfm::MODEL, antdt_burn::DataSource::Synthetic { rows: SAMPLES });
     let trainer = ClickTrainer::open(&workload, Seed(order.spec.seed)).unwrap();
-    let shape = serde_json::to_string(trainer.layout()).unwrap();
     let worker = match &order.script {
         Some(script) => ("/bin/sh".into(), ["-c", script].map(Into::into).into()),
         None => (antdt.clone(), vec!["worker".into()]),
@@ -211,7 +210,8 @@ fn a_master() {
     let programs = Programs {
         worker,
         server: (antdt, vec!["server".into()]),
-        env: vec![("ANTDT_LAYOUT".to_owned(), shape)],
+        env: Vec::new(),
+        layout: Some(trainer.layout().clone()),
         foreign: order.script.is_some(),
     };
     let samples = order.script.is_none().then_some(SAMPLES);
@@ -220,41 +220,35 @@ fn a_master() {
         |_: &Settings<'_>| -> Result<Box<dyn Policy>, InvalidValue> { Ok(Box::new(FromFn(LEAVE, leave))) };
     policy::REGISTRY.register(policy::Entry::new(LEAVE, "a host is left", leave)).unwrap();
 
-    let pids = Pids::default();
-    let (hosts, theirs) = (order.hosts.clone(), Arc::clone(&pids));
-    let launcher = Box::new(move |outlets| -> Box<dyn antdt_launch::Launcher> {
-        Box::new(ShellLauncher::new(plan(hosts), outlets, theirs))
-    });
-    let seams = Seams { launcher, ..Seams::default() };
-    let shared = Arc::new(Mutex::new(BTreeSet::new()));
     let over = Arc::new(AtomicBool::new(false));
-    let (seen, watched) = (Arc::clone(&shared), Arc::clone(&over));
+    let watched = Arc::clone(&over);
     let watcher = std::thread::spawn(move || {
+        let mut shared = BTreeSet::new();
         while !watched.load(Ordering::Relaxed) {
-            seen.lock().unwrap().extend(sharing(&pids));
-            std::thread::sleep(Duration::from_millis(20));
+            shared.extend(sharing());
+            std::thread::park_timeout(Duration::from_millis(20));
         }
+        shared
     });
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let stop = CancellationToken::new();
     let report = runtime
-        .block_on(master::run(&order.spec, samples.map(TrainingData::of), &programs, seams, stop))
+        .block_on(master::run(&order.spec, samples.map(TrainingData::of), &programs, Seams::default(), stop))
         .unwrap();
     over.store(true, Ordering::Relaxed);
-    watcher.join().unwrap();
-    let shared = std::mem::take(&mut *shared.lock().unwrap());
+    let shared = watcher.join().unwrap();
     std::fs::write(&order.out, serde_json::to_string(&Answer { report, shared }).unwrap()).unwrap();
 }
 
 /// The pairs of workers that have mapped the same anonymous file.
-fn sharing(pids: &Mutex<BTreeMap<Holder, u32>>) -> BTreeSet<(u32, u32)> {
-    let pids = pids.lock().unwrap().clone();
+fn sharing() -> BTreeSet<(u32, u32)> {
     let mut owners: BTreeMap<String, BTreeSet<u32>> = BTreeMap::new();
-    for (holder, pid) in pids.iter().filter(|(holder, _)| holder.node.role == Role::Worker) {
+    for pid in (0..HOSTS).flat_map(pids) {
+        let Some(NodeId { role: Role::Worker, index }) = node_of(&pid) else { continue };
         let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
         for line in maps.lines().filter(|line| line.contains("/memfd:")) {
             let inode = line.split_whitespace().nth(4).unwrap().to_owned();
-            owners.entry(inode).or_default().insert(holder.node.index);
+            owners.entry(inode).or_default().insert(index);
         }
     }
     let pairs = |workers: &BTreeSet<u32>| -> Vec<(u32, u32)> {
@@ -271,7 +265,6 @@ fn a_job_of_six_workers_on_three_hosts_is_exact() {
         let folder = tempfile::tempdir().unwrap();
         let order = Order {
             spec: spec(folder.path(), sync, servers),
-            hosts: hosts(),
             out: folder.path().join("answer.json"),
             script: None,
         };
@@ -283,7 +276,7 @@ fn a_job_of_six_workers_on_three_hosts_is_exact() {
             assert!(says.contains(&line), "{says}");
         }
         // A death on one host is made good there, and noticed by all.
-        kill(1, "worker-3");
+        kill(1, NodeId::worker(3));
         let Answer { report, shared } = answer(&order, master);
         assert_eq!(report.outcome, Outcome::Completed, "{sync:?}");
         let restarts: Vec<u32> = report.workers.iter().map(|worker| worker.restarts).collect();
@@ -314,7 +307,6 @@ fn workers_that_are_restarted_leave_a_host_that_is_excluded() {
             emulate_speed: Some(25.0),
             ..spec(folder.path(), "allreduce", 0)
         },
-        hosts: hosts(),
         out: folder.path().join("answer.json"),
         script: None,
     };
@@ -346,7 +338,6 @@ fn shared_memory_alone_is_refused_in_one_line_on_several_hosts() {
         let folder = tempfile::tempdir().unwrap();
         let order = Order {
             spec: JobSpec { transport: "shm".to_owned(), ..spec(folder.path(), sync, servers) },
-            hosts: hosts(),
             out: folder.path().join("answer.json"),
             script: None,
         };
@@ -377,7 +368,6 @@ fn ranks_follow_the_hosts() {
     );
     let order = Order {
         spec: spec(folder.path(), "allreduce", 0),
-        hosts: hosts(),
         out: folder.path().join("answer.json"),
         script: Some(script),
     };
@@ -399,7 +389,6 @@ fn nodes_on_other_hosts_end_by_themselves_when_their_master_is_gone() {
         let order = Order {
             // So slow that the first batch takes longer than the test: no training thread learns of the end.
             spec: JobSpec { emulate_speed: Some(0.01), ..spec(folder.path(), sync, servers) },
-            hosts: hosts(),
             out: folder.path().join("answer.json"),
             script: None,
         };
@@ -416,10 +405,12 @@ fn nodes_on_other_hosts_end_by_themselves_when_their_master_is_gone() {
 }
 
 #[test]
-fn the_launcher_of_these_tests_is_what_a_launcher_should_be() {
+fn launcher_of_these_tests_passes_the_suite() {
     let Some(_network) = network() else { return };
-    let make = |outlets| -> Box<dyn antdt_launch::Launcher> {
-        Box::new(ShellLauncher::new(plan(hosts()), outlets, Pids::default()))
-    };
-    check_launcher(make, LIMIT).unwrap_or_else(|violation| panic!("{violation}"));
+    let mut spec = JobSpec::default();
+    spec.put("launcher", &json!({ "ssh": launcher() })).unwrap();
+    let factory = spec.built_launcher().unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let _entered = runtime.enter();
+    check_launcher(|outlets| factory(outlets), LIMIT).unwrap_or_else(|violation| panic!("{violation}"));
 }

@@ -811,6 +811,73 @@ fn a_program_of_25_lines_has_a_policy_a_pace_rule_and_a_trainer_of_its_own() {
     assert!(errors.contains("unknown pace-rule `everyone`"), "{errors}");
 }
 
+#[test]
+fn program_has_a_launcher_of_its_own_that_a_job_names_and_whose_processes_start_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let report = folder.path().join("report");
+    let report = report.to_str().unwrap();
+    let job =
+        ["run", "--launcher", "nice", "--nproc-per-node", "2", "--data", "synthetic:1000", "--epochs", "2"];
+    let evaluations = ["--eval-every", "epoch", "--eval-fraction", "0.1", "--report-dir", report];
+    let (code, _, errors) = own("own_launcher", &[&job[..], &evaluations].concat());
+    assert_eq!(code, Some(0), "{errors}");
+    let text = std::fs::read_to_string(folder.path().join("report/report.json")).unwrap();
+    let report: Report = serde_json::from_str(&text).unwrap();
+    assert_eq!(report.evaluations.len(), 2, "{:?}", report.evaluations);
+    assert_eq!((report.outcome, report.samples.lost, report.samples.duplicated), (Outcome::Completed, 0, 0));
+    let (_, listed, _) = own("own_launcher", &["launchers"]);
+    assert!(
+        listed.contains("  [launcher.nice]\n  level = 10  #") && listed.contains("[launcher.ssh]"),
+        "{listed}"
+    );
+    let foreign = finish(antdt(&job).spawn().unwrap());
+    let errors = String::from_utf8_lossy(&foreign.stderr).into_owned();
+    assert!(errors.contains("--launcher = nice"), "{errors}");
+}
+
+#[test]
+fn secret_reaches_nodes_by_a_private_file_that_ends_with_them() {
+    use std::os::unix::fs::PermissionsExt;
+
+    let folder = tempfile::tempdir().unwrap();
+    let go = folder.path().join("go");
+    let script = format!("until [ -e {} ]; do sleep 0.01; done", go.display());
+    let servers = ["--sync", "ps-asp", "--servers", "1", "--emulate-speed", "1000"];
+    // The second job cannot be taken over, and its files are nowhere on a disk.
+    for (flags, nodes) in
+        [(&servers[..], &["worker-0", "server-0"][..]), (&["--", "sh", "-c", &script][..], &["worker-0"][..])]
+    {
+        let job = Job::start(&[&["--nproc-per-node", "1", "--data", "synthetic:3000"][..], flags].concat());
+        let token = job.folder.path().join("run/token");
+        let token = wait_for("the token", || std::fs::read_to_string(&token).ok());
+        let paths: Vec<String> = nodes
+            .iter()
+            .map(|node| {
+                let pid = job.node(node);
+                for readable in ["environ", "cmdline"] {
+                    let bytes = std::fs::read(format!("/proc/{pid}/{readable}")).unwrap();
+                    let text = String::from_utf8_lossy(&bytes).into_owned();
+                    assert!(!text.contains(token.trim()), "{node}: {text}");
+                }
+                let path = variable(pid, "ANTDT_NODE_FILE").expect("it is set");
+                let file = std::fs::read_to_string(&path).unwrap();
+                assert!(file.contains(token.trim()), "{node}: the file has the secret");
+                let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+                assert_eq!(mode & 0o777, 0o600, "{path}");
+                path
+            })
+            .collect();
+        if flags.contains(&"sh") {
+            std::fs::write(&go, "").unwrap();
+        }
+        let (report, _) = job.finish();
+        assert_eq!(report.outcome, Outcome::Completed);
+        for path in paths {
+            assert!(!Path::new(&path).exists(), "{path}");
+        }
+    }
+}
+
 /// What a job is recorded to.
 #[derive(Debug, Clone, Default)]
 struct Tape(Arc<Mutex<Vec<u8>>>);
@@ -853,8 +920,13 @@ fn a_ledger_and_a_recording_are_kept_where_the_program_says() {
         ..JobSpec::default()
     };
     let node = |name: &str| (PathBuf::from(env!("CARGO_BIN_EXE_antdt")), vec![name.into()]);
-    let programs =
-        Programs { worker: node("worker"), server: node("server"), env: Vec::new(), foreign: false };
+    let programs = Programs {
+        worker: node("worker"),
+        server: node("server"),
+        env: Vec::new(),
+        layout: None,
+        foreign: false,
+    };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let run = master::run(&spec, Some(TrainingData::of(1000)), &programs, seams, CancellationToken::new());
     let report = runtime.block_on(run).unwrap();
@@ -876,7 +948,8 @@ fn a_part_that_cannot_be_had_refuses_the_job() {
     let spec = JobSpec { data: Some(antdt::job::DataSpec::Synthetic { rows: 10 }), ..JobSpec::default() };
     let seams = Seams { store: Some(Box::new(|_, _| Err("no disk".into()))), ..Seams::default() };
     let nothing = || (PathBuf::from("/bin/false"), Vec::new());
-    let programs = Programs { worker: nothing(), server: nothing(), env: Vec::new(), foreign: false };
+    let programs =
+        Programs { worker: nothing(), server: nothing(), env: Vec::new(), layout: None, foreign: false };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     let run = master::run(&spec, Some(TrainingData::of(10)), &programs, seams, CancellationToken::new());
     assert_eq!(runtime.block_on(run).unwrap_err().to_string(), "the ledger store cannot be used: no disk");

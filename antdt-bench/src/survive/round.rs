@@ -16,7 +16,9 @@ use antdt::master::{self, Programs, Seams, TrainingData};
 use antdt::node::NodeEnv;
 use antdt::report::Outcome;
 use antdt_core::{Holder, MembershipVersion, NodeId, Standing};
-use antdt_launch::{LaunchError, LaunchStatus, Launcher, LauncherEvent, NodeExit, NodeSpec, Outlets};
+use antdt_launch::{
+    LaunchError, LaunchStatus, Launcher, LauncherEvent, LauncherFactory, NodeExit, NodeSpec, Outlets,
+};
 use antdt_proto::v1::control_client::ControlClient;
 use antdt_proto::{Bearer, JobChannel, v1};
 use antdt_rt::CancellationToken;
@@ -56,11 +58,17 @@ pub(super) fn measure(members: u32, rounds: usize, folder: &Path) -> Result<Vec<
             // As the command has it.
             let runtime =
                 tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-            let launcher = Box::new(|outlets| Box::new(Members::new(outlets, told)) as Box<dyn Launcher>);
-            let seams = Seams { launcher, again: None, ..Seams::default() };
+            let launcher: LauncherFactory =
+                Arc::new(move |outlets| Box::new(Members::new(outlets, told.clone())));
+            let seams = Seams { launcher: Some(launcher), ..Seams::default() };
             let nobody = (Default::default(), Vec::new());
-            let programs =
-                Programs { worker: nobody.clone(), server: nobody, env: Vec::new(), foreign: false };
+            let programs = Programs {
+                worker: nobody.clone(),
+                server: nobody,
+                env: Vec::new(),
+                layout: None,
+                foreign: false,
+            };
             let data = Some(TrainingData::of(SAMPLES));
             let ended = stop.clone();
             let report = runtime.block_on(master::run(&spec, data, &programs, seams, stop))?;
@@ -128,8 +136,8 @@ struct Member {
 
 impl Member {
     async fn register(spec: &NodeSpec) -> Result<Self> {
-        let node =
-            NodeEnv::read(|name| spec.env.iter().find(|(it, _)| it == name).map(|(_, text)| text.clone()))?;
+        let variable = |name: &str| spec.env.iter().find(|(it, _)| it == name).map(|(_, text)| text.clone());
+        let node = NodeEnv::read(variable, &spec.file)?;
         let endpoint = Endpoint::from_shared(format!("http://{}", node.master))?.tcp_nodelay(true);
         let mut client = ControlClient::new(Bearer::new(&node.token).over(endpoint.connect().await?));
         let holder = node.holder;
@@ -208,8 +216,8 @@ impl Members {
 }
 
 impl Launcher for Members {
-    fn place(&mut self, _node: NodeId) -> String {
-        "loopback".to_owned()
+    fn place(&mut self, _node: NodeId) -> Option<String> {
+        Some("loopback".to_owned())
     }
 
     fn launch(&mut self, spec: &NodeSpec) -> Result<(), LaunchError> {

@@ -1,4 +1,4 @@
-//! A conformance suite for launchers: run [`check_launcher`] over yours.
+//! A conformance suite for launchers: [`check_launcher`].
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 
 use antdt_core::{Holder, Incarnation, NodeId};
 
-use crate::launcher::{LaunchError, LaunchStatus, Launcher, LauncherEvent, NodeExit, NodeSpec, Outlets};
+use crate::launcher::{
+    LaunchError, LaunchStatus, Launcher, LauncherEvent, NODE_FILE, NodeExit, NodeSpec, Outlets,
+};
 
 /// A property of a correct launcher that the launcher under test does not have.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -31,25 +33,27 @@ const LOOK: Duration = Duration::from_millis(2);
 /// Launches shell scripts with launchers that `make` builds, and checks that a launcher is
 ///
 /// * *faithful*: the node runs the program with its arguments and environment, and its exit code comes back;
-/// * *orderly*: `Started` at most once, then `Gone` exactly once; the status only goes from pending to running to gone,
+/// * *orderly*: `Started` at most once, then `Gone` exactly once, which is the last event; the status only goes from pending to running to gone,
 ///   and says the same as the events;
 /// * *deadly*: a node that is ended without a grace ends, also if the call is repeated; a node that ignores
 ///   the request to exit ends when its grace is over;
+/// * *discreet*: the node reads its file, which may be long and is of mode 0600, under the path in [`NODE_FILE`]; its text is in
+///   neither the environment nor the command line;
 /// * *polite*: a node that is ended with a grace may use it;
 /// * *precise*: a call ends no other incarnation, and returns `false` for one that is unknown or gone;
 /// * *fenced*: an incarnation is launched once, and not again after its end; a call to end it does not end
 ///   the node's next incarnation;
-/// * *placed*: a node has a host, and the same one when asked again; if the launcher can choose among
-///   several, it is one of these, and none that the launcher was told to avoid;
+/// * *placed*: a node has a host, and the same one when asked again, or an event names it; if the launcher can choose
+///   among several, it is one of these, and none that the launcher was told to avoid;
 /// * *honest*: a program that cannot be run is refused or ends in a failure.
 ///
-/// The machine needs `/bin/sh` where the nodes run. Every wait ends after `limit`. The calling thread is blocked: within
+/// The nodes run on Linux, with `/bin/sh` and its usual companions. Every wait ends after `limit`. The calling thread is blocked: within
 /// tokio, call it through `spawn_blocking`.
 ///
 /// # Errors
 /// The first violation.
 pub fn check_launcher(mut make: impl FnMut(Outlets) -> Box<dyn Launcher>, limit: Duration) -> Checked {
-    for check in [faithful, deadly, polite, precise, fenced, placed, honest] {
+    for check in [faithful, discreet, deadly, polite, precise, fenced, placed, honest] {
         check(&mut Bench::new(&mut make, limit))?;
     }
     Ok(())
@@ -71,7 +75,19 @@ fn script(holder: Holder, script: &str) -> NodeSpec {
         program: "/bin/sh".into(),
         args: ["-c", script].map(OsString::from).into(),
         env: vec![("ANTDT_SUITE_CODE".to_owned(), "7".to_owned())],
+        file: file(),
     }
+}
+
+/// The first line of each node's file, in two pieces: a script that contained it would itself be a command line that does.
+const SECRET: [&str; 2] = ["secret-of-", "the-node"];
+
+/// Bytes of the second line: more than the kernel lets a variable have.
+const LONG_LINE: usize = 200_000;
+
+/// Text of each node's file.
+fn file() -> String {
+    format!("{}\n{}'s\n", SECRET.concat(), "x".repeat(LONG_LINE))
 }
 
 fn violation(property: &'static str, detail: impl Into<String>) -> LauncherViolation {
@@ -145,10 +161,29 @@ impl Bench {
         }
     }
 
-    /// The events of one life, which must be gone: that they are in order, and say what the status says.
-    fn told(&self, holder: Holder, exit: NodeExit) -> Checked {
+    /// Runs a life to its end. Returns its host, which is known before the start or reported in time.
+    fn host_of(&mut self, holder: Holder) -> Result<String, LauncherViolation> {
+        let known = self.launcher.place(holder.node);
+        self.launch(&script(holder, "exit 0"))?;
+        let exit = self.gone(holder)?;
+        let placed = self.told(holder, exit)?;
+        match (known, placed) {
+            (Some(host), None) | (None, Some(host)) => Ok(host),
+            (Some(host), Some(placed)) => Err(violation(
+                "placed",
+                format!("{holder} was to run on `{host}`, and is placed on `{placed}` later"),
+            )),
+            (None, None) => {
+                Err(violation("placed", format!("{holder} has run, and no event names its host")))
+            }
+        }
+    }
+
+    /// The events of one life, which must be gone: that they are in order, and say what the status says. Returns
+    /// the host that one of them names.
+    fn told(&self, holder: Holder, exit: NodeExit) -> Result<Option<String>, LauncherViolation> {
         let deadline = Instant::now() + self.limit;
-        let mut started = false;
+        let (mut started, mut placed) = (false, None);
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             let event = match self.events.recv_timeout(left) {
@@ -161,6 +196,11 @@ impl Bench {
                 LauncherEvent::Started { holder: other } if other == holder => {
                     ensure("orderly", !started, &format!("{holder} started twice"))?;
                     started = true;
+                }
+                LauncherEvent::Placed { holder: other, host } if other == holder => {
+                    ensure("placed", !host.is_empty(), &format!("{holder} is on a host without a name"))?;
+                    ensure("placed", placed.is_none(), &format!("{holder} is placed twice"))?;
+                    placed = Some(host);
                 }
                 LauncherEvent::Gone { holder: other, exit: told, .. } if other == holder => {
                     let detail = format!("{holder}: the event says {told:?}, the status {exit:?}");
@@ -176,7 +216,7 @@ impl Bench {
             }
         }
         match self.events.recv_timeout(GRACE) {
-            Err(_) => Ok(()),
+            Err(_) => Ok(placed),
             Ok(event) => Err(violation("orderly", format!("an event after the last one: {event:?}"))),
         }
     }
@@ -194,6 +234,33 @@ fn faithful(bench: &mut Bench) -> Checked {
         bench.told(holder, exit)?;
     }
     Ok(())
+}
+
+fn discreet(bench: &mut Bench) -> Checked {
+    let bytes = file().len();
+    let [begin, end] = SECRET;
+    let text = format!(
+        "secret=$(printf %s%s '{begin}' '{end}')
+        [ \"$(head -n 1 \"${NODE_FILE}\")\" = \"$secret\" ] || exit 11
+        [ $(wc -c <\"${NODE_FILE}\") -eq {bytes} ] || exit 12
+        [ $(stat -L -c %a \"${NODE_FILE}\") = 600 ] || exit 13
+        tr '\\0' '\\n' </proc/$$/environ | grep -q \"$secret\" && exit 14
+        tr '\\0' '\\n' </proc/$$/cmdline | grep -q \"$secret\" && exit 15
+        exit 0"
+    );
+    let holder = life(0, 0);
+    bench.launch(&script(holder, &text))?;
+    let exit = bench.gone(holder)?;
+    let found = match exit.code {
+        Some(0) => return bench.told(holder, exit).map(drop),
+        Some(11) => "the file does not begin with the text".to_owned(),
+        Some(12) => format!("the file has not all {bytes} bytes of the text when it is read again"),
+        Some(13) => "the mode of the file is not 600".to_owned(),
+        Some(14) => "the text is in the environment".to_owned(),
+        Some(15) => "the text is on the command line".to_owned(),
+        _ => format!("the node that reads its file ended with {exit:?}"),
+    };
+    Err(violation("discreet", found))
 }
 
 fn deadly(bench: &mut Bench) -> Checked {
@@ -221,7 +288,7 @@ fn deadly(bench: &mut Bench) -> Checked {
     ensure("deadly", bench.launcher.end(late, Duration::MAX), "a long grace is refused")?;
     ensure("deadly", bench.launcher.end(late, Duration::ZERO), "a grace cannot be shortened")?;
     let exit = bench.gone(late)?;
-    bench.told(late, exit)
+    bench.told(late, exit).map(drop)
 }
 
 fn polite(bench: &mut Bench) -> Checked {
@@ -300,28 +367,26 @@ fn placed(bench: &mut Bench) -> Checked {
     for index in 0..3 {
         let node = NodeId::worker(index);
         let host = bench.launcher.place(node);
-        ensure("placed", !host.is_empty(), &format!("{node} has no host"))?;
+        ensure("placed", host.as_deref() != Some(""), &format!("{node} is on a host without a name"))?;
         let again = bench.launcher.place(node);
-        ensure("placed", host == again, &format!("{node} is on `{host}`, and on `{again}`"))?;
+        ensure("placed", host == again, &format!("{node} is on {host:?}, and on {again:?}"))?;
     }
+    let node = NodeId::worker(0);
+    let first = bench.host_of(life(0, 0))?;
     let hosts = bench.launcher.hosts();
     if hosts.len() < 2 {
         return Ok(());
     }
-    let node = NodeId::worker(0);
-    let host = bench.launcher.place(node);
-    ensure("placed", hosts.contains(&host), &format!("{node} is on `{host}`, which is none of {hosts:?}"))?;
-    bench.launcher.avoid(&BTreeSet::from([host.clone()]));
-    let other = bench.launcher.place(node);
-    let kept = other != host && hosts.contains(&other);
-    ensure("placed", kept, &format!("{node} is to avoid `{host}`, and is placed on `{other}`"))?;
+    let is_listed = |host: &String| {
+        ensure("placed", hosts.contains(host), &format!("{node} is on `{host}`, which is none of {hosts:?}"))
+    };
+    is_listed(&first)?;
+    bench.launcher.avoid(&BTreeSet::from([first.clone()]));
+    let other = bench.host_of(life(0, 1))?;
+    is_listed(&other)?;
+    ensure("placed", other != first, &format!("{node} is to avoid `{first}`, and is placed there"))?;
     bench.launcher.avoid(&BTreeSet::new());
-    let anywhere = bench.launcher.place(node);
-    ensure(
-        "placed",
-        hosts.contains(&anywhere),
-        &format!("{node} is on `{anywhere}`, which is none of {hosts:?}"),
-    )
+    is_listed(&bench.host_of(life(0, 2))?)
 }
 
 fn honest(bench: &mut Bench) -> Checked {
@@ -336,7 +401,7 @@ fn honest(bench: &mut Bench) -> Checked {
     }
     let exit = bench.gone(holder)?;
     ensure("honest", exit.code != Some(0), &format!("a program that does not exist ended well: {exit:?}"))?;
-    bench.told(holder, exit)
+    bench.told(holder, exit).map(drop)
 }
 
 #[cfg(test)]
@@ -366,18 +431,25 @@ mod tests {
         SaysItTwice,
         LaunchesTwice,
         ForgetsTheEnvironment,
+        CutsTheFile,
+        ExportsTheFile,
         MovesAbout,
         StaysWhereItShallNot,
         GoesBackToPending,
+        NeverPlaces,
+        PlacesTwice,
+        /// None: a scheduler chooses the host.
+        PlacesLate,
         /// None: a node waits for its turn before it runs, as in a queue.
         Queues,
     }
 
     impl Launcher for Wrong {
-        fn place(&mut self, node: NodeId) -> String {
+        fn place(&mut self, node: NodeId) -> Option<String> {
             self.places += 1;
             match self.defect {
-                Defect::MovesAbout => self.places.to_string(),
+                Defect::MovesAbout => Some(self.places.to_string()),
+                Defect::PlacesLate | Defect::NeverPlaces => None,
                 _ => self.inner.place(node),
             }
         }
@@ -396,6 +468,11 @@ mod tests {
             let mut spec = spec.clone();
             if matches!(self.defect, Defect::ForgetsTheEnvironment) {
                 spec.env.clear();
+            }
+            match self.defect {
+                Defect::CutsTheFile => spec.file.truncate(1000),
+                Defect::ExportsTheFile => spec.env.push(("LEAK".to_owned(), spec.file[..40].to_owned())),
+                _ => {}
             }
             match self.inner.launch(&spec) {
                 Err(LaunchError::Launched { .. }) if matches!(self.defect, Defect::LaunchesTwice) => Ok(()),
@@ -436,6 +513,22 @@ mod tests {
         }
     }
 
+    /// The outlets of a launcher whose nodes are placed on `host` when they have started.
+    fn placing(outlets: Outlets, host: &'static str) -> Outlets {
+        let Outlets { events, lines } = outlets;
+        let events = Arc::new(move |event: LauncherEvent| {
+            let started = match &event {
+                LauncherEvent::Started { holder } => Some(*holder),
+                LauncherEvent::Placed { .. } | LauncherEvent::Gone { .. } => None,
+            };
+            events(event);
+            if let Some(holder) = started {
+                events(LauncherEvent::Placed { holder, host: host.to_owned() });
+            }
+        });
+        Outlets { events, lines }
+    }
+
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn every_defect_is_named_and_a_queue_is_none() {
         for (defect, property) in [
@@ -444,13 +537,23 @@ mod tests {
             (Defect::SaysItTwice, Some("orderly")),
             (Defect::LaunchesTwice, Some("fenced")),
             (Defect::ForgetsTheEnvironment, Some("faithful")),
+            (Defect::CutsTheFile, Some("discreet")),
+            (Defect::ExportsTheFile, Some("discreet")),
             (Defect::MovesAbout, Some("placed")),
             (Defect::StaysWhereItShallNot, Some("placed")),
             (Defect::GoesBackToPending, Some("orderly")),
+            (Defect::NeverPlaces, Some("placed")),
+            (Defect::PlacesTwice, Some("placed")),
+            (Defect::PlacesLate, None),
             (Defect::Queues, None),
         ] {
             let make = move |outlets: Outlets| -> Box<dyn Launcher> {
-                let inner = ProcessLauncher::new(outlets.clone());
+                let inner = match defect {
+                    Defect::PlacesLate | Defect::PlacesTwice => {
+                        ProcessLauncher::new(placing(outlets.clone(), "elsewhere"))
+                    }
+                    _ => ProcessLauncher::new(outlets.clone()),
+                };
                 Box::new(Wrong { inner, outlets, defect, places: 0, looks: Cell::new(0) })
             };
             let checked = tokio::task::spawn_blocking(move || check_launcher(make, LIMIT)).await.unwrap();

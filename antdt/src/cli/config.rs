@@ -332,7 +332,7 @@ for editors. In a job file, numbers, `true` and `false` are written plainly, all
 brackets; the values of a list are separated by `;` in a variable. `antdt run` warns of a variable `ANTDT_...` that nothing reads.
 
 The settings of a policy, an optimizer or a workload stand in a table of their own, such as `[policy.nd]`, `[optimizer.adam]` or
-`[workload.mlp]`; `antdt policies`, `antdt optimizers` and `antdt workloads` list them. A job file with one such table uses its part:
+`[workload.mlp]`; `antdt policies`, `antdt optimizers`, `antdt launchers` and `antdt workloads` list them. A job file with one such table uses its part:
 `[policy.nd]` alone selects the policy `nd`. With several tables of a kind, `name` under `[policy]` says which is used, or the flag or
 variable does; the same holds for the others. A flag, a variable or `name` goes before a table that stands alone. Tables of parts that are not
 used are checked, and have no effect.

@@ -12,7 +12,7 @@ use crate::job::value::Form;
 use crate::job::{JobSetting, JobSpec};
 
 /// Words that begin or continue a command.
-const COMMANDS: [&str; 23] = [
+const COMMANDS: [&str; 24] = [
     "run",
     "master",
     "chaos",
@@ -23,6 +23,7 @@ const COMMANDS: [&str; 23] = [
     "stop",
     "policies",
     "optimizers",
+    "launchers",
     "workloads",
     "config",
     "show",
@@ -181,6 +182,7 @@ fn grammar() -> Clap {
         .subcommand(model::grammar())
         .subcommand(Clap::new("policies").about("List the policies and their settings"))
         .subcommand(Clap::new("optimizers").about("List the optimizers and their settings"))
+        .subcommand(Clap::new("launchers").about("List the launchers and their settings"))
         .subcommand(Clap::new("workloads").about("List the built-in models and their settings"))
         .subcommand(config::grammar())
         .subcommand(simulate::whatif_grammar())
@@ -347,7 +349,7 @@ pub(super) fn explain(error: &clap::Error, args: &[String]) -> Result<Command, C
                 }
                 Some(known) => format!("{word} is not a command; did you mean `{known}`?"),
                 None => format!(
-                    "{word} is not a command; the commands are run, master, doctor, status, scale, checkpoint, stop, policies, optimizers, workloads, model, config, whatif, sim, chaos and data synth"
+                    "{word} is not a command; the commands are run, master, doctor, status, scale, checkpoint, stop, policies, optimizers, launchers, workloads, model, config, whatif, sim, chaos and data synth"
                 ),
             }
         }

@@ -12,6 +12,7 @@ use std::time::Duration;
 use antdt_controller::policy;
 use antdt_core::InvalidValue;
 use antdt_core::text::{beginning, named_duration};
+use antdt_launch::runtime as launcher;
 use antdt_model::optimizer;
 
 use crate::chaos::ChaosRun;
@@ -96,7 +97,7 @@ pub enum Command {
     /// `antdt exec -- PROGRAM`: replace this process by the program, which the kernel kills when the
     /// launching process ends.
     Exec(Vec<String>),
-    /// `--help`, `--version`, `antdt config`, `antdt policies`, `antdt optimizers`, `antdt workloads`: print this text and exit with 0.
+    /// `--help`, `--version`, `antdt config`, `antdt policies`, `antdt optimizers`, `antdt launchers`, `antdt workloads`: print this text and exit with 0.
     Print(String),
 }
 
@@ -221,6 +222,7 @@ where
         }
         Some(("policies", _)) => Ok(Command::Print(policy::REGISTRY.listing())),
         Some(("optimizers", _)) => Ok(Command::Print(optimizer::REGISTRY.listing())),
+        Some(("launchers", _)) => Ok(Command::Print(launcher::REGISTRY.listing())),
         Some(("workloads", _)) => Ok(Command::Print(workload::REGISTRY.listing())),
         Some(("config", config)) => config::print(config, &env).map(Command::Print),
         Some(("data", data)) => match data.subcommand() {

@@ -12,7 +12,7 @@ const PREFIX: &str = "ANTDT_";
 
 /// Variables that are no setting of a job and have an effect: the job file, what the master or a launcher tells a node, what a node says of
 /// its device, and the folder of data sets that tests and benchmarks read.
-const OTHERS: [&str; 18] = [
+const OTHERS: [&str; 13] = [
     "ANTDT_JOB",
     "ANTDT_DATA",
     host::DEVICE,
@@ -20,17 +20,12 @@ const OTHERS: [&str; 18] = [
     LAUNCHER_PID,
     NodeEnv::MASTER,
     NodeEnv::JOB,
-    NodeEnv::TOKEN,
     NodeEnv::BIND,
     NodeEnv::ADVERTISE,
     NodeEnv::NODE,
     NodeEnv::INCARNATION,
-    NodeEnv::JOB_START,
-    NodeEnv::LAYOUT,
     NodeEnv::HOST,
-    NodeEnv::NETWORK,
-    NodeEnv::WEIGHTS,
-    NodeEnv::SPEC,
+    NodeEnv::FILE,
 ];
 
 /// Beginnings of the names that the tests and tools of this repository use among themselves.

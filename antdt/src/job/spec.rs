@@ -20,6 +20,7 @@ use antdt_core::text::{format_duration, nearest};
 use antdt_core::{Barrier, InvalidValue, NodeId, Stall};
 use antdt_job::head::CheckpointEvery;
 use antdt_job::mode::{self, SyncMode};
+use antdt_launch::{LauncherFactory, runtime as launcher};
 use antdt_model::{RateSchedule, UpdateRule, optimizer};
 use antdt_monitor::rule::{self, RatioRule, Rule};
 use antdt_monitor::{Deadlines, HangConfig, LivenessConfig, MonitorConfig, WaitConfig};
@@ -62,7 +63,7 @@ settings! {
     /// It is serialised as a job file says it: one key per setting.
     pub struct JobSpec;
 
-    /// Worker processes on this machine; gpu starts one for each GPU that it has.
+    /// Worker processes, on this machine unless the --launcher places them elsewhere; gpu starts one for each GPU of this machine.
     workers: u32 = 1, "nproc-per-node", "N", least 1, or EACH_GPU;
     /// Parameter servers; only for a --sync that keeps the model on servers.
     servers: u32 = 0, "servers", "N";
@@ -159,6 +160,8 @@ settings! {
     bind: String = "127.0.0.1".to_owned(), "bind", "ADDR";
     /// Address or name by which other hosts reach this one, without a port.
     advertise: Option<String> = None, "advertise", "ADDR", unset "the one of --bind";
+    /// Launcher: what starts the nodes, and where.
+    launcher: String = launcher::DEFAULT.to_owned(), "launcher", "NAME", among launcher::REGISTRY.names();
     /// Port that the master listens on; 0 takes a free one.
     master_port: u16 = 0, "master-port", "PORT";
     /// Run directory: the folder through which antdt status, scale, checkpoint and stop reach the job.
@@ -418,6 +421,14 @@ impl JobSpec {
     /// As [`built_policy`](Self::built_policy).
     pub fn built_pace_rule(&self) -> Result<Rule, BuildError> {
         Rule::named(&self.pace_rule, &self.tables.texts("pace-rule", &self.pace_rule)?)
+    }
+
+    /// Builds what builds the job's launcher, with its settings.
+    ///
+    /// # Errors
+    /// As [`built_policy`](Self::built_policy).
+    pub fn built_launcher(&self) -> Result<LauncherFactory, BuildError> {
+        launcher::REGISTRY.build(&self.launcher, &self.tables.texts("launcher", &self.launcher)?)
     }
 
     /// Returns the rule by which gradients change the parameters. `optimizer`, `rate` and the weight `decay`

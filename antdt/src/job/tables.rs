@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use antdt_controller::policy;
 use antdt_core::InvalidValue;
 use antdt_core::registry::BuildError;
+use antdt_launch::runtime as launcher;
 use antdt_model::optimizer;
 use antdt_monitor::rule;
 use serde_json::{Map, Value as Json};
@@ -26,10 +27,11 @@ pub struct PartKind {
 
 impl PartKind {
     /// All kinds of parts that have tables.
-    pub const ALL: [Self; 4] = [
+    pub const ALL: [Self; 5] = [
         Self { name: "policy", check: |name, texts| policy::REGISTRY.build(name, texts).map(drop) },
         Self { name: "pace-rule", check: |name, texts| rule::REGISTRY.build(name, texts).map(drop) },
         Self { name: "optimizer", check: |name, texts| optimizer::REGISTRY.build(name, texts).map(drop) },
+        Self { name: "launcher", check: |name, texts| launcher::REGISTRY.build(name, texts).map(drop) },
         Self { name: "workload", check: |name, texts| workload::REGISTRY.build(name, texts).map(drop) },
     ];
 

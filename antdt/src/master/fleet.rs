@@ -9,8 +9,10 @@ use super::console::Console;
 
 /// A launcher, with the ways out of it.
 pub(crate) struct Fleet {
+    /// Builds the launcher once more, for processes that start again.
+    factory: LauncherFactory,
     pub(super) launcher: Box<dyn Launcher>,
-    /// Bounded by what it carries: two events for each life, and the head bounds the lives.
+    /// Bounded by what it carries: three events for each life, and the head bounds the lives.
     pub(super) events: mpsc::UnboundedReceiver<LauncherEvent>,
     /// Where its nodes' lines go.
     pub(super) console: Console,
@@ -27,7 +29,12 @@ impl Fleet {
             events: Arc::new(move |event| drop(told.send(event))),
             lines: Arc::new(move |output| lines.line(output.stream, output.to_string())),
         });
-        Self { launcher, events, console }
+        Self { factory, launcher, events, console }
+    }
+
+    /// Returns the factory of the launcher.
+    pub(super) fn factory(&self) -> LauncherFactory {
+        Arc::clone(&self.factory)
     }
 }
 

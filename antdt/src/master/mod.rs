@@ -105,6 +105,8 @@ pub struct Programs {
     pub server: (PathBuf, Vec<std::ffi::OsString>),
     /// Environment variables for all nodes, besides those of [`NodeEnv`] and of torchrun.
     pub env: Vec<(String, String)>,
+    /// Shape of the parameters, which servers need; `None` if the worker program has its data from elsewhere.
+    pub layout: Option<ParamLayout>,
     /// Whether the worker program is the user's own, which need not register with the master.
     pub foreign: bool,
 }
@@ -213,7 +215,7 @@ pub async fn run(
     stop: CancellationToken,
 ) -> Result<Report, JobError> {
     let Seams { launcher, store, recorder, again } = seams;
-    let fleet = Fleet::new(launcher, spec.quiet);
+    let fleet = Fleet::new(launcher.map_or_else(|| spec.built_launcher(), Ok)?, spec.quiet);
     run_or_take_over(spec, data, programs, (store, recorder, again), fleet, stop, None).await
 }
 
@@ -242,6 +244,7 @@ pub(crate) async fn run_or_take_over(
         };
         chooser(spec, modes, programs, fixed)
     });
+    let launcher = fleet.factory();
     let (mut now, mut parts, mut fleet, mut again) = (first, (store, recorder), fleet, again);
     let (mut orphaned, mut before) = (orphaned, None);
     loop {
@@ -265,7 +268,7 @@ pub(crate) async fn run_or_take_over(
         let scaled = as_scaled(spec.in_mode(mode), &behind);
         now = JobSpec { resume, job_id: Some(report.job_id), ..scaled };
         let seams = make();
-        fleet = Fleet::new(seams.launcher, now.quiet);
+        fleet = Fleet::new(Arc::clone(&launcher), now.quiet);
         (parts, again, before) = ((seams.store, seams.recorder), seams.again, Some(behind));
     }
 }
@@ -293,23 +296,17 @@ fn chooser(
     programs: &Programs,
     fixed: Option<&'static str>,
 ) -> Chooser {
-    let layout = layout(programs);
+    let layout = programs.layout.as_ref();
     let latency = spec.emulate_network.as_ref().map(|NetworkSpec(network)| network.latency.as_secs_f64());
     Chooser {
         modes,
         workers: spec.workers,
         servers: spec.servers,
         latency: latency.unwrap_or_default(),
-        whole: layout.map_or(1.0, |layout| whole(&layout, spec.global_batch_size)),
+        whole: layout.map_or(1.0, |layout| whole(layout, spec.global_batch_size)),
         global_batch_size: spec.global_batch_size,
         fixed,
     }
-}
-
-/// Shape of the model, if the programs are told of it.
-fn layout(programs: &Programs) -> Option<ParamLayout> {
-    let (_, text) = programs.env.iter().find(|(name, _)| name == NodeEnv::LAYOUT)?;
-    serde_json::from_str(text).ok()
 }
 
 /// Size of a model in units of what a step changes: the flat vector, and of each table a row for each sample.
@@ -354,7 +351,7 @@ async fn run_once(
     chooser: Option<Chooser>,
     before: Option<Before>,
 ) -> Result<(Report, Option<(SyncMode, Before)>), JobError> {
-    let Fleet { mut launcher, events, console } = fleet;
+    let Fleet { mut launcher, events, console, .. } = fleet;
     // Whichever way this function is left, nobody goes on waiting to write.
     let closing = console.close_on_drop();
     let fingerprint = data.as_ref().and_then(|data| data.fingerprint.clone());
@@ -366,7 +363,7 @@ async fn run_once(
             // Before anything is written: recording, checkpoints and report of a job that runs there are its own.
             let dir = lock_run_dir(spec, &job)?;
             let record = recorder(spec).map_err(|source| part("recorder", source))?;
-            let begun = begin(spec, data.as_ref(), layout(programs), &job)?;
+            let begun = begin(spec, data.as_ref(), programs.layout.clone(), &job)?;
             (record, start, job, begun, dir)
         }
         // What was recorded stays as it is: this half cannot be replayed without the other.
@@ -419,7 +416,7 @@ async fn run_once(
             // A successor has the address of the master before it.
             if taken.is_none() {
                 let machine = crate::host::name();
-                let is_here = |worker| launcher.place(NodeId::worker(worker)) == machine;
+                let is_here = |worker| launcher.place(NodeId::worker(worker)).as_ref() == Some(&machine);
                 let here = (0..spec.workers).all(is_here);
                 reach(host, local, here).await?;
             }
@@ -609,7 +606,9 @@ async fn run_once(
         mailbox.call(HeadEvent::Exited(holder, unknown, Vec::new())).await.map_err(closed)?;
     }
     let mut tasks = tokio::task::JoinSet::new();
-    tasks.spawn(forward_events(events, mailbox.clone()));
+    // Emulated hosts are not the launcher's.
+    let names_hosts = spec.emulate_network.is_none();
+    tasks.spawn(forward_events(events, mailbox.clone(), Arc::clone(&nodes), names_hosts));
 
     let (pace, workers) = (Arc::new(Mutex::new(Pace::default())), Arc::new(AtomicU32::new(workers)));
     let operate = JobService {
@@ -933,6 +932,7 @@ async fn template(
             host: None,
             network: None,
             weights: ServerWeights::default(),
+            layout: programs.layout.clone(),
             spec: spec.clone(),
         },
         lines,
@@ -1103,10 +1103,22 @@ async fn balance(epochs: u32, ledger: &ShardHandle) -> Result<(Counts, Vec<Missi
     Ok((counts, missing))
 }
 
-async fn forward_events(mut events: mpsc::UnboundedReceiver<LauncherEvent>, head: Mailbox<Head>) {
+async fn forward_events(
+    mut events: mpsc::UnboundedReceiver<LauncherEvent>,
+    head: Mailbox<Head>,
+    nodes: Arc<Mutex<Option<Nodes>>>,
+    names_hosts: bool,
+) {
     while let Some(event) = events.recv().await {
         let event = match event {
             LauncherEvent::Started { holder } => HeadEvent::Started(holder),
+            LauncherEvent::Placed { holder, host } => {
+                let newest = lock(&nodes).as_mut().is_some_and(|nodes| nodes.placed(holder, &host));
+                if !newest || !names_hosts {
+                    continue;
+                }
+                HeadEvent::Placed { holder, host }
+            }
             LauncherEvent::Gone { holder, exit, tail } => {
                 let exit: Exit = classify(exit.code, exit.signal);
                 HeadEvent::Exited(holder, exit, tail)

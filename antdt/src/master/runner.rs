@@ -56,6 +56,15 @@ impl Nodes {
         Self { launcher, launched: BTreeSet::new(), placement }
     }
 
+    /// Records the host of a life that was placed after its start. Returns whether it is the newest life of its node.
+    pub(super) fn placed(&mut self, holder: Holder, host: &str) -> bool {
+        let newest = self.launched.iter().rfind(|launched| launched.node == holder.node) == Some(&holder);
+        if newest && holder.node.role == Role::Worker {
+            self.placement.set(holder.node, Some(host.to_owned()));
+        }
+        newest
+    }
+
     /// Has nodes outlive this process. Returns whether the launcher can do that.
     pub(super) fn outlive(&mut self, folder: &Path) -> bool {
         self.launcher.outlive(folder)
@@ -146,7 +155,7 @@ impl NodeTemplate {
         let network = self.lines.as_ref().and_then(Lines::path);
         let host = placement.host(holder.node).map(str::to_owned);
         let node = NodeEnv { holder, host, network, ..self.node.clone() };
-        let mut env = node.variables();
+        let (mut env, file) = (node.variables(), node.file());
         if let Some(ranks) = placement.ranks(holder.node) {
             for (name, value) in [
                 ("RANK", ranks.rank.to_string()),
@@ -172,7 +181,7 @@ impl NodeTemplate {
             Role::Worker => self.programs.worker.clone(),
             Role::Server => self.programs.server.clone(),
         };
-        NodeSpec { holder, program, args, env }
+        NodeSpec { holder, program, args, env, file }
     }
 }
 

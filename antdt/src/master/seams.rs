@@ -3,7 +3,6 @@
 use std::error::Error;
 
 use antdt_launch::LauncherFactory;
-use antdt_launch::runtime::process::ProcessLauncher;
 use antdt_rt::{Packing, TraceSink};
 use antdt_shard::{BoxStore, DatasetSpec};
 
@@ -25,8 +24,8 @@ pub type PartsAgain = Box<dyn FnOnce() -> Seams + Send>;
 
 /// The parts of a job's master that a program may replace.
 pub struct Seams {
-    /// Launcher, which starts and ends the nodes. Default: processes of this machine.
-    pub launcher: LauncherFactory,
+    /// Builds the launcher, which starts and ends the nodes. Default: `None`, the launcher that the job's settings name.
+    pub launcher: Option<LauncherFactory>,
     /// Store of the ledger's log. Default: a folder in the run directory if the master may have a successor, otherwise the log
     /// is not kept.
     pub store: Option<StoreFactory>,
@@ -40,7 +39,7 @@ pub struct Seams {
 impl Default for Seams {
     fn default() -> Self {
         Self {
-            launcher: Box::new(|outlets| Box::new(ProcessLauncher::new(outlets))),
+            launcher: None,
             store: None,
             recorder: Box::new(|spec| {
                 let Some(path) = &spec.record else { return Ok(None) };

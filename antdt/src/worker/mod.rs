@@ -184,7 +184,7 @@ pub(crate) fn fabric(env: &NodeEnv) -> Result<Box<dyn Fabric>, WorkerError> {
         .map_err(|error| WorkerError::Input(format!("--transport: {error}")))?;
     let Some(NetworkSpec(network)) = &env.spec.emulate_network else { return Ok(fabric) };
     let refused = |why: &dyn Display| WorkerError::Input(format!("--emulate-network: {why}"));
-    let path = env.network.as_ref().ok_or_else(|| refused(&format!("{} is not set", NodeEnv::NETWORK)))?;
+    let path = env.network.as_ref().ok_or_else(|| refused(&"the master has not said where it is"))?;
     let lines = Lines::open(path).map_err(|error| refused(&error))?;
     let paced = PacedFabric::new(fabric, network.clone(), lines, env.holder.node);
     Ok(Box::new(paced.map_err(|error| refused(&error))?))

@@ -38,13 +38,20 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::launcher::{
-    LaunchError, LaunchStatus, Launcher, LauncherEvent, NodeExit, NodeSpec, Outlets, OutputStream,
+    LaunchError, LaunchStatus, Launcher, LauncherEvent, NODE_FILE, NodeExit, NodeSpec, Outlets, OutputStream,
 };
+use crate::runtime::node_file::NodeFile;
+use crate::runtime::registry::Entry;
 use adopted::{Adopted, ProcessHandle};
 use output::{Lines, OutputFiles, TAIL_LINES, follow, forward};
 use spawner::Spawner;
 
 pub use bond::{Bond, LAUNCHER_PID, bind_to_launcher};
+
+/// The launcher's line in the registry.
+pub const ENTRY: Entry = Entry::new("process", "processes of this machine", |_| {
+    Ok(Arc::new(|outlets| Box::new(ProcessLauncher::new(outlets))))
+});
 
 /// After its end, a child's output is read for this long: something it has started may hold the pipe open for ever.
 const OUTPUT_LIMIT: Duration = Duration::from_secs(1);
@@ -94,21 +101,58 @@ impl ProcessLauncher {
         &mut self,
         holder: Holder,
         process: Process,
-        files: Option<OutputFiles>,
+        files: (Option<OutputFiles>, Option<NodeFile>),
         handle: Option<ProcessHandle>,
     ) {
         let (end_by, orders) = watch::channel(None);
         let (status, seen) = watch::channel(LaunchStatus::Running);
         self.lives.insert(holder, Life { end_by, status: seen, handle });
         let (outlets, spawner) = (self.outlets.clone(), self.spawner.clone());
-        let watcher = Watcher { holder, outlets, status, files, _spawner: spawner };
+        let (files, node_file) = files;
+        let watcher = Watcher { holder, outlets, status, files, node_file, _spawner: spawner };
         tokio::spawn(watcher.watch(process, orders));
+    }
+
+    /// Starts an incarnation by `command`, which has its program, arguments, environment and input, and keeps `file` until its end.
+    pub(super) fn start(
+        &mut self,
+        holder: Holder,
+        mut command: Command,
+        file: Option<NodeFile>,
+    ) -> Result<(), LaunchError> {
+        if self.lives.contains_key(&holder) {
+            return Err(LaunchError::Launched { holder });
+        }
+        let program = command.as_std().get_program().to_string_lossy().into_owned();
+        let unable = |source| LaunchError::Spawn { holder, program, source };
+        command.process_group(0).kill_on_drop(true);
+        let files = self.outlive.as_deref().map(|folder| OutputFiles::of(folder, holder));
+        let opened = files.as_ref().map(OutputFiles::create).transpose();
+        let child = opened.and_then(|opened| {
+            match opened {
+                Some((out, err)) => command.env_remove(LAUNCHER_PID).stdout(out).stderr(err),
+                None => {
+                    command.env(LAUNCHER_PID, std::process::id().to_string());
+                    command.stdout(Stdio::piped()).stderr(Stdio::piped())
+                }
+            };
+            self.spawner.spawn(command)
+        });
+        let child = child.map_err(|error| {
+            if let Some(files) = &files {
+                files.remove();
+            }
+            unable(error)
+        })?;
+        let handle = files.is_some().then(|| raw_id(&child).and_then(ProcessHandle::of)).flatten();
+        self.watch(holder, Process::Child(child), (files, file), handle);
+        Ok(())
     }
 }
 
 impl Launcher for ProcessLauncher {
-    fn place(&mut self, _node: NodeId) -> String {
-        self.host.clone()
+    fn place(&mut self, _node: NodeId) -> Option<String> {
+        Some(self.host.clone())
     }
 
     fn launch(&mut self, spec: &NodeSpec) -> Result<(), LaunchError> {
@@ -116,37 +160,16 @@ impl Launcher for ProcessLauncher {
         if self.lives.contains_key(&holder) {
             return Err(LaunchError::Launched { holder });
         }
+        let file = NodeFile::create(self.outlive.as_deref(), holder, &spec.file).map_err(|error| {
+            LaunchError::Refused { holder, why: format!("its file cannot be written: {error}") }
+        })?;
         let mut command = Command::new(&spec.program);
         command
             .args(&spec.args)
             .envs(spec.env.iter().map(|(name, value)| (name, value)))
-            .stdin(Stdio::null())
-            .process_group(0)
-            .kill_on_drop(true);
-        let unable = |source| {
-            let program = spec.program.display().to_string();
-            LaunchError::Spawn { holder, program, source }
-        };
-        let files = self.outlive.as_deref().map(|folder| OutputFiles::of(folder, holder));
-        match &files {
-            Some(files) => {
-                let (out, err) = files.create().map_err(unable)?;
-                command.env_remove(LAUNCHER_PID).stdout(out).stderr(err);
-            }
-            None => {
-                command.env(LAUNCHER_PID, std::process::id().to_string());
-                command.stdout(Stdio::piped()).stderr(Stdio::piped());
-            }
-        }
-        let child = self.spawner.spawn(command).map_err(|error| {
-            if let Some(files) = &files {
-                files.remove();
-            }
-            unable(error)
-        })?;
-        let handle = files.is_some().then(|| raw_id(&child).and_then(ProcessHandle::of)).flatten();
-        self.watch(holder, Process::Child(child), files, handle);
-        Ok(())
+            .env(NODE_FILE, file.path())
+            .stdin(Stdio::null());
+        self.start(holder, command, Some(file))
     }
 
     fn end(&mut self, holder: Holder, grace: Duration) -> bool {
@@ -196,8 +219,10 @@ impl Launcher for ProcessLauncher {
             Some(adopted) => Process::Adopted(adopted),
             None => Process::Ended,
         };
-        let files = self.outlive.as_deref().map(|folder| OutputFiles::of(folder, holder));
-        self.watch(holder, process, files, Some(handle));
+        let folder = self.outlive.as_deref();
+        let files = folder.map(|folder| OutputFiles::of(folder, holder));
+        let file = folder.map(|folder| NodeFile::left(folder, holder));
+        self.watch(holder, process, (files, file), Some(handle));
         Ok(())
     }
 }
@@ -260,6 +285,8 @@ struct Watcher {
     status: watch::Sender<LaunchStatus>,
     /// Where it writes to, if not to pipes.
     files: Option<OutputFiles>,
+    /// What it reads its settings from.
+    node_file: Option<NodeFile>,
     /// The thread that the child is bound to must not end before the child.
     _spawner: Spawner,
 }
@@ -296,6 +323,8 @@ impl Watcher {
         if let Some(files) = &self.files {
             files.remove();
         }
+        // Before the end is reported: nothing is left of the node then.
+        drop(self.node_file);
         let exit = NodeExit {
             code: status.and_then(|status| status.code()),
             signal: status.and_then(|status| status.signal()),

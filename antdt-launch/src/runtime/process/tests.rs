@@ -38,7 +38,13 @@ impl Bench {
 
     fn spec(&self, incarnation: u32) -> NodeSpec {
         let args = ["-c", self.script].map(OsString::from).into();
-        NodeSpec { holder: life(incarnation), program: "/bin/sh".into(), args, env: vec![] }
+        NodeSpec {
+            holder: life(incarnation),
+            program: "/bin/sh".into(),
+            args,
+            env: vec![],
+            file: "a secret".to_owned(),
+        }
     }
 
     /// Starts a life whose script first says its process id, and returns that.
