@@ -1,5 +1,6 @@
 //! [`Hosts`]: hosts of a job that are network namespaces of this machine, with links that the kernel limits.
 
+use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio, id};
 use std::time::Duration;
@@ -62,11 +63,11 @@ impl Hosts {
         format!("10.214.0.{}", index + 1)
     }
 
-    /// Runs a job with so many workers on each host, whose master is on the first one. `antdt` is the program under test; it has the
-    /// example `own_launcher` beside it.
+    /// Runs a job with so many workers on each host, whose master is on the first one. The settings of the launcher go into a copy of
+    /// the job file that the arguments name, if they name one.
     ///
     /// # Errors
-    /// As [`crate::run::run`].
+    /// If a job file cannot be read or written; then as [`crate::run::run`].
     pub(crate) fn run(
         &self,
         antdt: &Path,
@@ -75,31 +76,33 @@ impl Hosts {
         folder: &Path,
         limit: Duration,
     ) -> Result<Report> {
-        let launcher = launcher(antdt).context("the example own_launcher is not beside antdt")?;
-        let places: Vec<String> = self
-            .names
-            .iter()
-            .enumerate()
-            .map(|(index, name)| format!("{name}={}", Self::address(index)))
-            .collect();
-        let before = [
-            "netns".to_owned(),
-            "exec".to_owned(),
-            self.names[0].clone(),
-            "env".to_owned(),
-            format!("OWN_HOSTS={}", places.join(" ")),
-            format!("OWN_PER_HOST={per_host}"),
-            "OWN_SHELL=ip netns exec {host} sh -s".to_owned(),
-            launcher.display().to_string(),
-        ];
-        let arguments = [arguments, &["--bind".to_owned(), Self::address(0)]].concat();
+        let mut arguments = arguments.to_vec();
+        let mut settings = String::new();
+        if let Some(at) = arguments.iter().position(|word| word == "--job") {
+            let words: Vec<String> = arguments.drain(at..arguments.len().min(at + 2)).collect();
+            let file = words.get(1).context("--job names no file")?;
+            settings = fs::read_to_string(file).with_context(|| format!("cannot read {file}"))?;
+        }
+        settings += &self.launcher(per_host);
+        fs::create_dir_all(folder)?;
+        let job = folder.join("hosts.toml");
+        fs::write(&job, settings).with_context(|| format!("cannot write {}", job.display()))?;
+        arguments.extend(["--job".to_owned(), job.display().to_string()]);
+        arguments.extend(["--bind".to_owned(), Self::address(0)]);
+        let before = ["netns", "exec", &self.names[0], &antdt.display().to_string()].map(str::to_owned);
         crate::run::run_by("ip", &before, &arguments, folder, limit)
     }
-}
 
-/// The example `own_launcher` beside the program under test; `None` if it was not built.
-pub(crate) fn launcher(antdt: &Path) -> Option<std::path::PathBuf> {
-    Some(antdt.parent()?.join("examples/own_launcher")).filter(|launcher| launcher.is_file())
+    /// The table of a job file by which nodes are started on these hosts.
+    fn launcher(&self, per_host: u32) -> String {
+        let places = self.names.iter().enumerate();
+        let places: Vec<String> =
+            places.map(|(index, name)| format!("{name}={}", Self::address(index))).collect();
+        format!(
+            "\n[launcher.ssh]\nhosts = \"{}\"\nper-host = {per_host}\ncommand = \"ip netns exec {{host}} sh -s\"\n",
+            places.join(",")
+        )
+    }
 }
 
 impl Drop for Hosts {

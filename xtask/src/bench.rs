@@ -92,8 +92,6 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> Result<ExitCode> {
         "--bins",
         "--example",
         "counting",
-        "--example",
-        "own_launcher",
         "--features",
         features,
     ];

@@ -8,7 +8,7 @@ use super::cell::{Cell, LOAD_MAX, Scheme};
 use super::loss::throughput;
 use super::{LIMIT, setting::Setting};
 use crate::entry::State;
-use crate::hosts::{self, Hosts};
+use crate::hosts::Hosts;
 use crate::meter::Others;
 use crate::{Entry, Settings};
 
@@ -27,10 +27,6 @@ pub(super) fn row(settings: &Settings, setting: &Setting, job: &Path) -> Result<
     let bandwidth = setting.bandwidth(RATIO);
     let name =
         format!("emulated link: all-reduce of {} over links of the kernel, throughput", setting.name());
-    if hosts::launcher(&settings.antdt).is_none() {
-        let why = "the example own_launcher is not beside antdt; `cargo xtask bench` builds it";
-        return Ok(Entry::without(name, State::NotMeasured, why));
-    }
     let limited = Hosts::new(2).and_then(|hosts| {
         (0..2).try_for_each(|host| hosts.limit(host, bandwidth))?;
         Ok(hosts)

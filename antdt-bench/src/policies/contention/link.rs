@@ -9,7 +9,7 @@ use anyhow::Result;
 
 use super::LIMIT;
 use crate::entry::State;
-use crate::hosts::{self, Hosts};
+use crate::hosts::Hosts;
 use crate::meter::Others;
 use crate::{Entry, Rows, Settings};
 
@@ -37,10 +37,7 @@ pub(super) fn run(settings: &Settings, steps: u32, rows: &mut Rows) -> Result<()
         BANDWIDTH / 1e6
     );
     let name = format!("{about}: links of it called slow");
-    let limited = match hosts::launcher(&settings.antdt) {
-        None => Err("the example own_launcher is not beside antdt; `cargo xtask bench` builds it".to_owned()),
-        Some(_) => Hosts::new(HOSTS).and_then(|hosts| hosts.limit(SLOW, BANDWIDTH).map(|()| hosts)),
-    };
+    let limited = Hosts::new(HOSTS).and_then(|hosts| hosts.limit(SLOW, BANDWIDTH).map(|()| hosts));
     let hosts = match limited {
         Ok(hosts) => hosts,
         Err(why) => {
