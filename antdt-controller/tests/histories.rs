@@ -15,28 +15,14 @@ use antdt_controller::{
     ApportionError, Decision, DispatchEffect, DispatchEvent, Dispatcher, DispatcherConfig, Policy,
     RestartBudget, Seat,
 };
+use antdt_core::testing::find_break;
 use antdt_core::{ClusterView, JobTime, Machine, MembershipVersion, NodeId, Plan, PlanVersion, Reason};
-use proptest::test_runner::{Config, TestError, TestRng, TestRunner};
 
 /// Plays random histories; what is broken in the smallest history that breaks a promise.
 fn broken(check: impl Fn(&History) -> Result<(), Broken>) -> Option<Broken> {
-    let config =
-        Config { cases: 300, max_shrink_iters: 4_000, failure_persistence: None, ..Config::default() };
-    let rng = TestRng::deterministic_rng(config.rng_algorithm);
-    let mut runner = TestRunner::new_with_rng(config, rng);
-    match runner.run(&history::any(), |history| Ok(check(&history)?)) {
-        Ok(()) => None,
-        Err(TestError::Fail(_, history)) => {
-            let broken = check(&history).unwrap_err();
-            let text = broken.to_string();
-            let line =
-                text.rsplit_once("replay: history::replay(r#\"").unwrap().1.strip_suffix("\"#)").unwrap();
-            assert_eq!(check(&history::replay(line)).unwrap_err(), broken);
-            assert!(history.steps().len() <= 12, "not small: {history:?}");
-            Some(broken)
-        }
-        Err(error) => panic!("{error}"),
-    }
+    let broken = find_break(300, history::any(), check).err()?;
+    assert!(broken.history().steps().len() <= 12, "not small: {:?}", broken.history());
+    Some(broken)
 }
 
 #[test]

@@ -29,6 +29,9 @@ pub mod port;
 #[cfg(feature = "serde")]
 pub mod trace;
 
+#[cfg(feature = "testing")]
+pub mod testing;
+
 pub use action::{ActionOutcome, Forecast, NodeAction, NodeActionKind, Plan, Reason};
 pub use capability::{AckPoint, Barrier, BatchSizes, Capabilities, LocalSteps, ModelPlace};
 pub use data::{

@@ -1,11 +1,11 @@
 //! Random histories of a job as values, which can be drawn, shrunk, printed and replayed.
 
-use std::fmt;
-use std::str::FromStr;
-
+use antdt_core::testing::Setting;
 use antdt_core::{Capabilities, InvalidValue};
 use proptest::prelude::*;
 use serde::{Deserialize, Serialize};
+
+pub use antdt_core::testing::history::replay;
 
 /// Largest number of workers in a history.
 pub const WORKERS_MAX: u8 = 8;
@@ -84,40 +84,25 @@ pub enum Step {
 /// A test case for a dispatcher and its policy: a job, and the steps that happen to it.
 ///
 /// `Display` writes it on one line, which [`replay`] reads; `Debug` shows one step on each line.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct History {
-    job: Job,
-    steps: Vec<Step>,
-}
+pub type History = antdt_core::testing::History<Job>;
 
-impl History {
-    /// Returns a history of the given steps.
-    ///
-    /// # Errors
-    /// If a setting of the job is out of range.
-    pub fn new(job: Job, steps: Vec<Step>) -> Result<Self, InvalidValue> {
-        if job.workers == 0 || job.workers > WORKERS_MAX {
-            return Err(InvalidValue::new("workers", job.workers, "1 to 8 in a history"));
+impl Setting for Job {
+    const NAME: &'static str = "job";
+
+    type Step = Step;
+
+    fn check(&self) -> Result<(), InvalidValue> {
+        if self.workers == 0 || self.workers > WORKERS_MAX {
+            return Err(InvalidValue::new("workers", self.workers, "1 to 8 in a history"));
         }
-        if usize::from(job.sync) >= Capabilities::COMMON.len() {
-            return Err(InvalidValue::new("sync", job.sync, "0 to 7"));
+        if usize::from(self.sync) >= Capabilities::COMMON.len() {
+            return Err(InvalidValue::new("sync", self.sync, "0 to 7"));
         }
-        if job.samples_per_worker == 0 || job.batch_size_min > job.samples_per_worker {
+        if self.samples_per_worker == 0 || self.batch_size_min > self.samples_per_worker {
             let expected = "at least 1, and at least batch_size_min";
-            return Err(InvalidValue::new("samples_per_worker", job.samples_per_worker, expected));
+            return Err(InvalidValue::new("samples_per_worker", self.samples_per_worker, expected));
         }
-        Ok(Self { job, steps })
-    }
-
-    /// Returns the settings of the job.
-    pub const fn job(&self) -> &Job {
-        &self.job
-    }
-
-    /// Returns the steps of the history.
-    pub fn steps(&self) -> &[Step] {
-        &self.steps
+        Ok(())
     }
 }
 
@@ -165,52 +150,5 @@ fn steps() -> impl Strategy<Value = Step> {
 
 /// Returns a proptest strategy for histories of up to 8 workers and up to 100 steps.
 pub fn any() -> impl Strategy<Value = History> {
-    (jobs(), prop::collection::vec(steps(), 0..=100)).prop_map(|(job, steps)| History { job, steps })
-}
-
-/// Parses the line that a failed test printed.
-///
-/// # Panics
-/// If the text is not a history. `text.parse::<History>()` returns an error instead.
-#[must_use]
-pub fn replay(text: &str) -> History {
-    match text.parse() {
-        Ok(history) => history,
-        Err(error) => panic!("history::replay: {error}"),
-    }
-}
-
-impl fmt::Display for History {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&serde_json::to_string(self).map_err(|_| fmt::Error)?)
-    }
-}
-
-impl FromStr for History {
-    type Err = InvalidValue;
-
-    fn from_str(text: &str) -> Result<Self, InvalidValue> {
-        let read: Self = serde_json::from_str(text)
-            .map_err(|error| InvalidValue::new("history", error, "the line that a failure printed, whole"))?;
-        Self::new(read.job, read.steps)
-    }
-}
-
-impl fmt::Debug for History {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}", self.job)?;
-        for (at, step) in self.steps.iter().enumerate() {
-            write!(f, "\n  {}. {step:?}", at + 1)?;
-        }
-        write!(f, "\n  replay: {}", Line(self))
-    }
-}
-
-/// The line of code that is a history.
-pub(super) struct Line<'a>(pub(super) &'a History);
-
-impl fmt::Display for Line<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "history::replay(r#\"{}\"#)", self.0)
-    }
+    antdt_core::testing::history::of(jobs(), steps(), 0..=100)
 }

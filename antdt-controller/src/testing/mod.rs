@@ -27,7 +27,9 @@ mod trial;
 
 pub use self::history::History;
 pub use self::invariant::{Invariant, Invariants};
-pub use self::trial::Broken;
+
+/// Report that a policy or a dispatcher broke an invariant in a history.
+pub type Broken = antdt_core::testing::Broken<Invariant, history::Job>;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -1,6 +1,5 @@
 //! Replays a history against a dispatcher and its policy.
 
-use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -10,70 +9,14 @@ use antdt_core::{
     PlanVersion, Progress, SchedulerView, ServerWeights, StragglerKind,
 };
 
-use super::history::{History, Job, Line, Step, WORKERS_MAX};
+use super::Broken;
+use super::history::{History, Job, Step, WORKERS_MAX};
 use super::invariant::{Invariant, Invariants};
 use crate::apportion::ApportionError;
 use crate::budget::{BudgetConfig, RestartBudget};
 use crate::dispatch::{DispatchEffect, DispatchEvent, Dispatcher, DispatcherConfig};
 use crate::policy::{Decision, Policy, Seat, Split};
 use crate::validate::validate;
-
-/// Report that a policy or a dispatcher broke an invariant in a history. Its text names the invariant and the
-/// step, says how the invariant was broken, and gives the line that replays the history.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Broken(Box<Found>);
-
-#[derive(Clone, PartialEq, Eq)]
-struct Found {
-    invariant: Invariant,
-    step: usize,
-    what: String,
-    history: History,
-}
-
-impl Broken {
-    /// Returns the broken invariant.
-    pub fn invariant(&self) -> Invariant {
-        self.0.invariant
-    }
-
-    /// Returns the number of the step, from 1, after which the invariant was broken; 0 is the start of the
-    /// job.
-    pub fn step(&self) -> usize {
-        self.0.step
-    }
-
-    /// Returns a description of how the invariant was broken.
-    pub fn what(&self) -> &str {
-        &self.0.what
-    }
-
-    /// Returns the history in which the invariant was broken.
-    pub fn history(&self) -> &History {
-        &self.0.history
-    }
-}
-
-impl fmt::Display for Broken {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "invariant {} is broken: {}", self.0.invariant, self.0.invariant.promise())?;
-        let steps = self.0.history.steps();
-        match self.0.step.checked_sub(1).and_then(|at| steps.get(at)) {
-            Some(step) => writeln!(f, "  after step {} of {}: {step:?}", self.0.step, steps.len()),
-            None => writeln!(f, "  at the start of the job"),
-        }?;
-        writeln!(f, "  {}", self.0.what)?;
-        write!(f, "  replay: {}", Line(&self.0.history))
-    }
-}
-
-impl fmt::Debug for Broken {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
-impl std::error::Error for Broken {}
 
 /// What is wrong, by the promise.
 type Breach = (Invariant, String);
@@ -164,13 +107,15 @@ impl Invariants {
     where
         M: Machine<Event = DispatchEvent, Answer = Result<(), ApportionError>, Effect = DispatchEffect>,
     {
-        let mut trial = Trial::new(self, history.job(), breaches, make);
-        let broken = |step, (invariant, what)| {
-            Broken(Box::new(Found { invariant, step, what, history: history.clone() }))
+        let mut trial = Trial::new(self, history.setting(), breaches, make);
+        let steps = history.steps();
+        let broken = |at: String, number, (invariant, what): Breach| {
+            Broken::new(invariant, number, at, what, history.clone())
         };
-        trial.regroup().map_err(|breach| broken(0, breach))?;
-        for (at, step) in history.steps().iter().enumerate() {
-            trial.take(step).map_err(|breach| broken(at + 1, breach))?;
+        trial.regroup().map_err(|breach| broken("at the start of the job".to_owned(), 0, breach))?;
+        for (number, step) in (1..).zip(steps) {
+            let at = || format!("after step {number} of {}: {step:?}", steps.len());
+            trial.take(step).map_err(|breach| broken(at(), number, breach))?;
         }
         Ok(())
     }

@@ -1,11 +1,11 @@
 //! Random histories of a job as values, which can be drawn, shrunk, printed and replayed.
 
-use std::fmt;
-use std::str::FromStr;
-
 use antdt_core::InvalidValue;
+use antdt_core::testing::Setting;
 use proptest::prelude::*;
 use serde::{Deserialize, Serialize};
+
+pub use antdt_core::testing::history::replay;
 
 /// Largest number of workers in a history.
 pub const WORKERS_MAX: u8 = 4;
@@ -138,46 +138,24 @@ pub enum Step {
 /// A job and what happens to it. After the last step no more faults happen, and the job has to end.
 ///
 /// `Display` writes it on one line, which [`replay`] reads; `Debug` shows one step on each line.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct History {
-    job: Job,
-    steps: Vec<Step>,
-}
+pub type History = antdt_core::testing::History<Job>;
 
-impl History {
-    /// Returns a history with these steps.
-    ///
-    /// # Errors
-    /// If a setting of the job is out of range.
-    pub fn new(job: Job, steps: Vec<Step>) -> Result<Self, InvalidValue> {
-        if !(1..=WORKERS_MAX).contains(&job.workers) {
-            return Err(InvalidValue::new("workers", job.workers, "1 to 4 in a history"));
+impl Setting for Job {
+    const NAME: &'static str = "job";
+
+    type Step = Step;
+
+    fn check(&self) -> Result<(), InvalidValue> {
+        if !(1..=WORKERS_MAX).contains(&self.workers) {
+            return Err(InvalidValue::new("workers", self.workers, "1 to 4 in a history"));
         }
-        if job.samples_per_worker == 0 {
+        if self.samples_per_worker == 0 {
             return Err(InvalidValue::new("samples_per_worker", 0, "at least 1"));
         }
-        if let Some(len) = job.shards.iter().find(|len| !(1..=SHARD_MAX).contains(*len)) {
+        if let Some(len) = self.shards.iter().find(|len| !(1..=SHARD_MAX).contains(*len)) {
             return Err(InvalidValue::new("shards", len, "1 to 11 samples each"));
         }
-        Ok(Self { job, steps })
-    }
-
-    /// Returns the job that the history takes place in.
-    pub const fn job(&self) -> &Job {
-        &self.job
-    }
-
-    /// Returns the steps of the history.
-    pub fn steps(&self) -> &[Step] {
-        &self.steps
-    }
-
-    /// The history without one of its steps.
-    pub(super) fn without(&self, at: usize) -> Self {
-        let mut less = self.clone();
-        less.steps.remove(at);
-        less
+        Ok(())
     }
 }
 
@@ -222,52 +200,5 @@ fn steps() -> impl Strategy<Value = Step> {
 /// Returns a proptest strategy for histories of jobs with up to 4 workers and 66 samples, and up to 250
 /// steps.
 pub fn any() -> impl Strategy<Value = History> {
-    (jobs(), prop::collection::vec(steps(), 0..=250)).prop_map(|(job, steps)| History { job, steps })
-}
-
-/// Parses the line that a failed test printed.
-///
-/// # Panics
-/// If the text is not a history. `text.parse::<History>()` returns an error instead.
-#[must_use]
-pub fn replay(text: &str) -> History {
-    match text.parse() {
-        Ok(history) => history,
-        Err(error) => panic!("history::replay: {error}"),
-    }
-}
-
-impl fmt::Display for History {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&serde_json::to_string(self).map_err(|_| fmt::Error)?)
-    }
-}
-
-impl FromStr for History {
-    type Err = InvalidValue;
-
-    fn from_str(text: &str) -> Result<Self, InvalidValue> {
-        let read: Self = serde_json::from_str(text)
-            .map_err(|error| InvalidValue::new("history", error, "the line that a failure printed, whole"))?;
-        Self::new(read.job, read.steps)
-    }
-}
-
-impl fmt::Debug for History {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}", self.job)?;
-        for (at, step) in self.steps.iter().enumerate() {
-            write!(f, "\n  {}. {step:?}", at + 1)?;
-        }
-        write!(f, "\n  replay: {}", Line(self))
-    }
-}
-
-/// The line of code that is a history.
-pub(super) struct Line<'a>(pub(super) &'a History);
-
-impl fmt::Display for Line<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "history::replay(r#\"{}\"#)", self.0)
-    }
+    antdt_core::testing::history::of(jobs(), steps(), 0..=250)
 }

@@ -504,6 +504,34 @@ fn at_its_own_pace_a_plan_is_in_force_with_the_next_batch() {
 }
 
 #[test]
+fn driver_begins_plan_once_and_again_after_worker_joined_again() {
+    let mut outside = Outside::new("ps-asp", &[1000], 4);
+    let begins = |outside: &mut Outside| {
+        let call = outside.call.clone();
+        let begin = outside.worker.begins_plan(&call);
+        begin.map(|begin| (begin.version.0, begin.actions, begin.batch_size))
+    };
+    assert_eq!(begins(&mut outside), None, "nothing is loaded to join");
+    outside.until(|call| matches!(call, Call::Load(_)));
+    assert_eq!(begins(&mut outside), Some((1, None, 4)));
+    assert_eq!(begins(&mut outside), None);
+    let actions: BTreeMap<_, _> = [("ACT".to_owned(), "1".to_owned())].into_iter().collect();
+    let next = plan(2, 9, 16).with_actions(actions.clone());
+    outside.order(BeatReply { plan: Some(next), ..BeatReply::default() });
+    outside.until(|call| matches!(call, Call::Compute));
+    assert_eq!(begins(&mut outside), None, "the plan is in force, and nothing is loaded under it");
+    outside.until(|call| matches!(call, Call::Load(_)));
+    assert_eq!(begins(&mut outside), Some((2, Some(Arc::new(actions)), 16)));
+    // A server is gone: the worker goes on with others, to which nobody has told the plan.
+    outside.until(|call| matches!(call, Call::Pull));
+    outside.say(&Reply::Broken);
+    assert!(matches!(outside.call, Call::Join(_)), "{:?}", outside.call);
+    assert_eq!(begins(&mut outside), None);
+    outside.until(|call| matches!(call, Call::Load(_)));
+    assert_eq!(begins(&mut outside).map(|(version, ..)| version), Some(2));
+}
+
+#[test]
 fn an_idle_step_waits_a_little_for_a_shard_to_come_back() {
     let wait = |outside: &Outside| match outside.call {
         Call::Exchange { wait, .. } => wait,

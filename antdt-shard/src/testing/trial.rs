@@ -1,13 +1,12 @@
 //! Replays a history against a ledger and checks all promises after every event.
 
-use std::fmt;
-
 use antdt_core::port::ShardSource;
+use antdt_core::testing::Broken;
 use antdt_core::{Epoch, Machine};
 
 use super::call::{Call, CallReply};
 use super::guarded::{Guarded, LedgerSource};
-use super::history::{History, Line};
+use super::history::History;
 use super::invariant::i09_progress::{Told, drain};
 use super::invariant::i20_journal_replay::check_every_prefix;
 use super::invariant::{Breach, Invariant, Invariants, Moment};
@@ -16,68 +15,11 @@ use super::story::Story;
 use super::subject::{Opened, Ram, Served, Subject};
 use super::view::View;
 use crate::ledger::{Answer, Effect, Event, ShardLedger};
+use crate::spec::DatasetSpec;
 use crate::store::LedgerStore;
 
-/// Report that a ledger broke an invariant in a history. Its text names the invariant and the event, says how
-/// the invariant was broken, and gives the line that replays the history.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Violation(Box<Found>);
-
-#[derive(Clone, PartialEq, Eq)]
-struct Found {
-    invariant: Invariant,
-    step: Option<usize>,
-    event: String,
-    what: String,
-    history: History,
-}
-
-impl Violation {
-    /// Returns the broken invariant.
-    pub fn invariant(&self) -> Invariant {
-        self.0.invariant
-    }
-
-    /// Returns the number of the step, from 1, after which the invariant was broken. `None` if it was after
-    /// the last step, when the suite restarts the service once more and new workers train the rest.
-    pub fn step(&self) -> Option<usize> {
-        self.0.step
-    }
-
-    /// Returns a description of how the invariant was broken.
-    pub fn what(&self) -> &str {
-        &self.0.what
-    }
-
-    /// Returns the history in which the invariant was broken.
-    pub fn history(&self) -> &History {
-        &self.0.history
-    }
-}
-
-impl fmt::Display for Violation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "invariant {} is broken: {}", self.0.invariant, self.0.invariant.promise())?;
-        match self.0.step {
-            Some(step) => {
-                writeln!(f, "  after step {step} of {}: {}", self.0.history.steps().len(), self.0.event)?;
-            }
-            None => {
-                writeln!(f, "  after the last step, {}: {}", self.0.history.steps().len(), self.0.event)?;
-            }
-        }
-        writeln!(f, "  {}", self.0.what)?;
-        write!(f, "  replay: {}", Line(&self.0.history))
-    }
-}
-
-impl fmt::Debug for Violation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
-impl std::error::Error for Violation {}
+/// Report that a ledger broke an invariant in a history.
+pub type Violation = Broken<Invariant, DatasetSpec>;
 
 impl Invariants {
     /// Replays a history against the ledger of this crate over a store. `open` is called whenever the service
@@ -125,26 +67,28 @@ impl Invariants {
     fn play<S: Subject>(
         &self,
         history: &History,
-        subject: impl FnOnce(crate::spec::DatasetSpec) -> Result<S, Breach>,
+        subject: impl FnOnce(DatasetSpec) -> Result<S, Breach>,
     ) -> Result<(), Violation> {
-        let violation = |step, event: String, Breach { invariant, what }| {
-            let history = history.clone();
-            Violation(Box::new(Found { invariant, step, event, what, history }))
+        let (spec, steps) = (history.setting(), history.steps().len());
+        let violation = |step: usize, event: &str, Breach { invariant, what }| {
+            let at =
+                if step > steps { "the last step".to_owned() } else { format!("step {step} of {steps}") };
+            Broken::new(invariant, step, format!("after {at}: {event}"), what, history.clone())
         };
-        let begun = |breach| violation(Some(0), "the service begins".to_owned(), breach);
-        let subject = subject(history.spec().clone()).map_err(begun)?;
-        let mut story = Story::new(history.spec().clone(), subject.may_lose_records(), subject.is_source());
+        let begun = |breach| violation(0, "the service begins", breach);
+        let subject = subject(spec.clone()).map_err(begun)?;
+        let mut story = Story::new(spec.clone(), subject.may_lose_records(), subject.is_source());
         let mut trial = Trial::new(subject, self.clone()).map_err(begun)?;
         for (at, step) in history.steps().iter().enumerate() {
             for call in story.take(step) {
                 let (call, heard) = trial.tell(&mut story, call);
-                heard.map_err(|breach| violation(Some(at + 1), format!("{call:?}"), breach))?;
+                heard.map_err(|breach| violation(at + 1, &format!("{call:?}"), breach))?;
             }
         }
         match finish(&mut trial, &mut story) {
             // A subject that breaks promises that are not asked for may come to no end.
             Err((_, breach)) if !self.contains(breach.invariant) => Ok(()),
-            ended => ended.map_err(|(event, breach)| violation(None, event, breach)),
+            ended => ended.map_err(|(event, breach)| violation(steps + 1, &event, breach)),
         }
     }
 }

@@ -69,8 +69,8 @@ fn every_history_keeps_every_sample_and_counts_none_twice() {
     let config = config(1_024);
     let mut runner = TestRunner::new(config.clone());
     let result = runner.run(&history::of(specs(), 1..=199), |history| {
-        let mut story = Story::new(history.spec().clone(), true, false);
-        let mut real = Real::new(history.spec().clone());
+        let mut story = Story::new(history.setting().clone(), true, false);
+        let mut real = Real::new(history.setting().clone());
         for step in history.steps() {
             for call in story.take(step) {
                 let expected = story.model.say(&call);

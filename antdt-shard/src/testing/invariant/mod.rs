@@ -1,7 +1,6 @@
 //! The promises of a ledger, numbered, one file each. All of them are checked after
 //! every event of a history.
 
-use std::collections::BTreeSet;
 use std::fmt;
 
 use antdt_core::{Epoch, ShardKey};
@@ -63,160 +62,73 @@ mod i24_refinement;
 /// Whether a promise is kept; else what is wrong.
 pub(crate) type CheckResult = Result<(), String>;
 
-/// One invariant of a ledger. `Display` gives its number and its name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[non_exhaustive]
-pub enum Invariant {
-    /// The shards of an epoch are disjoint and cover the data set.
-    Partition,
-    /// Shards are handed out in the order that seed and epoch fix.
-    Permutation,
-    /// Each shard is in one state: it waits, is leased, is done, or was given up.
-    OneState,
-    /// A shard has one live lease at most, and no lease or generation is used twice.
-    ExclusiveLease,
-    /// Every sample of every epoch is in exactly one state: waiting, leased, done or quarantined.
-    Accounting,
-    /// Every sample is counted at most once, and only if the worker that holds its lease acknowledges it.
-    ExactlyOnceAck,
-    /// The end of the data is announced once every sample is accounted for.
-    Coverage,
-    /// The end is not announced while a shard waits or is leased, and no shard is granted after it.
-    NoEarlyEnd,
-    /// Every history ends, and a waiting worker is woken when it can be granted a shard.
-    Progress,
-    /// Offsets never go back, and a refused call changes nothing.
-    MonotoneOffset,
-    /// A shard that is granted again resumes at its acknowledged offset.
-    Resume,
-    /// The order within a shard follows from seed, epoch and index alone.
-    OrderOfSamples,
-    /// A message of an incarnation that was declared lost changes nothing, and the incarnation stays lost.
-    Fencing,
-    /// A repeated request gets the same grants and allocates nothing.
-    IdempotentFetch,
-    /// No worker holds more leases than its cap, and a lost worker holds none.
-    LeaseCap,
-    /// The loss of nodes and services never counts as a data fault of a shard.
-    InfrastructureIsFree,
-    /// A shard is quarantined after exactly `max_data_faults` data faults, and its samples are counted.
-    Quarantine,
-    /// At most `epoch_overlap + 1` epochs are unfinished at a time.
-    EpochWindow,
-    /// A snapshot is the ledger without its leases, and a restored ledger continues from there.
-    SnapshotRestore,
-    /// The log gives the same state when it is read again, and so does the store.
-    JournalReplay,
-    /// Near the end of an epoch no worker takes more than half of its equal part.
-    FairShare,
-    /// Equal events give equal answers, records and snapshots.
-    Determinism,
-    /// Every answer, record and state equals that of the naive reference ledger.
-    Refinement,
+antdt_core::promises! {
+    /// One invariant of a ledger. `Display` gives its number and its name.
+    pub enum Invariant {
+        /// The shards of an epoch are disjoint and cover the data set.
+        Partition = "partition",
+        /// Shards are handed out in the order that seed and epoch fix.
+        Permutation = "permutation",
+        /// Each shard is in one state: it waits, is leased, is done, or was given up.
+        OneState = "one_state",
+        /// A shard has one live lease at most, and no lease or generation is used twice.
+        ExclusiveLease = "exclusive_lease",
+        /// Every sample of every epoch is in exactly one state: waiting, leased, done or quarantined.
+        Accounting = "accounting",
+        /// Every sample is counted at most once, and only if the worker that holds its lease acknowledges it.
+        ExactlyOnceAck = "exactly_once_ack",
+        /// The end of the data is announced once every sample is accounted for.
+        Coverage = "coverage",
+        /// The end is not announced while a shard waits or is leased, and no shard is granted after it.
+        NoEarlyEnd = "no_early_end",
+        /// Every history ends, and a waiting worker is woken when it can be granted a shard.
+        Progress = "progress",
+        /// Offsets never go back, and a refused call changes nothing.
+        MonotoneOffset = "monotone_offset",
+        /// A shard that is granted again resumes at its acknowledged offset.
+        Resume = "resume",
+        /// The order within a shard follows from seed, epoch and index alone.
+        OrderOfSamples = "order_of_samples",
+        /// A message of an incarnation that was declared lost changes nothing, and the incarnation stays lost.
+        Fencing = "fencing",
+        /// A repeated request gets the same grants and allocates nothing.
+        IdempotentFetch = "idempotent_fetch",
+        /// No worker holds more leases than its cap, and a lost worker holds none.
+        LeaseCap = "lease_cap",
+        /// The loss of nodes and services never counts as a data fault of a shard.
+        InfrastructureIsFree = "infrastructure_is_free",
+        /// A shard is quarantined after exactly `max_data_faults` data faults, and its samples are counted.
+        Quarantine = "quarantine",
+        /// At most `epoch_overlap + 1` epochs are unfinished at a time.
+        EpochWindow = "epoch_window",
+        /// A snapshot is the ledger without its leases, and a restored ledger continues from there.
+        SnapshotRestore = "snapshot_restore",
+        /// The log gives the same state when it is read again, and so does the store.
+        JournalReplay = "journal_replay",
+        /// Near the end of an epoch no worker takes more than half of its equal part.
+        FairShare = "fair_share",
+        /// Equal events give equal answers, records and snapshots.
+        Determinism = "determinism",
+        /// Every answer, record and state equals that of the naive reference ledger.
+        Refinement = "refinement",
+    }
+
+    /// A set of [`Invariant`]s to check against histories. A ledger of this crate keeps all of them.
+    ///
+    /// ```
+    /// use antdt_shard::testing::{Invariant, Invariants};
+    ///
+    /// let some = Invariants::all().without(Invariant::Refinement);
+    /// assert!(some.contains(Invariant::ExclusiveLease) && !some.contains(Invariant::Refinement));
+    /// ```
+    pub struct Invariants;
 }
 
 impl Invariant {
-    /// All invariants, in the order of their numbers.
-    pub const ALL: [Self; 23] = [
-        Self::Partition,
-        Self::Permutation,
-        Self::OneState,
-        Self::ExclusiveLease,
-        Self::Accounting,
-        Self::ExactlyOnceAck,
-        Self::Coverage,
-        Self::NoEarlyEnd,
-        Self::Progress,
-        Self::MonotoneOffset,
-        Self::Resume,
-        Self::OrderOfSamples,
-        Self::Fencing,
-        Self::IdempotentFetch,
-        Self::LeaseCap,
-        Self::InfrastructureIsFree,
-        Self::Quarantine,
-        Self::EpochWindow,
-        Self::SnapshotRestore,
-        Self::JournalReplay,
-        Self::FairShare,
-        Self::Determinism,
-        Self::Refinement,
-    ];
-
     /// Returns the number of the invariant. Number 22, bounded memory, cannot be checked from outside.
     pub const fn number(self) -> u32 {
         let at = self as u32 + 1;
         if at < 22 { at } else { at + 1 }
-    }
-
-    /// Returns the name of the invariant, which is also the name of the file that checks it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Partition => "partition",
-            Self::Permutation => "permutation",
-            Self::OneState => "one_state",
-            Self::ExclusiveLease => "exclusive_lease",
-            Self::Accounting => "accounting",
-            Self::ExactlyOnceAck => "exactly_once_ack",
-            Self::Coverage => "coverage",
-            Self::NoEarlyEnd => "no_early_end",
-            Self::Progress => "progress",
-            Self::MonotoneOffset => "monotone_offset",
-            Self::Resume => "resume",
-            Self::OrderOfSamples => "order_of_samples",
-            Self::Fencing => "fencing",
-            Self::IdempotentFetch => "idempotent_fetch",
-            Self::LeaseCap => "lease_cap",
-            Self::InfrastructureIsFree => "infrastructure_is_free",
-            Self::Quarantine => "quarantine",
-            Self::EpochWindow => "epoch_window",
-            Self::SnapshotRestore => "snapshot_restore",
-            Self::JournalReplay => "journal_replay",
-            Self::FairShare => "fair_share",
-            Self::Determinism => "determinism",
-            Self::Refinement => "refinement",
-        }
-    }
-
-    /// Returns the invariant as a sentence.
-    pub const fn promise(self) -> &'static str {
-        match self {
-            Self::Partition => "the shards of an epoch are disjoint and cover the data set",
-            Self::Permutation => "shards are handed out in the order that seed and epoch fix",
-            Self::OneState => "each shard is in one state: it waits, is leased, is done, or was given up",
-            Self::ExclusiveLease => {
-                "a shard has one live lease at most, and no lease or generation is used twice"
-            }
-            Self::Accounting => "every sample of every epoch is in exactly one account",
-            Self::ExactlyOnceAck => "every sample is counted at most once, and only if its holder says so",
-            Self::Coverage => "the end of the data is told when every sample is accounted for",
-            Self::NoEarlyEnd => {
-                "nobody hears of the end while a shard waits or is leased, and nothing is granted after it"
-            }
-            Self::Progress => {
-                "every history ends, and a holder that waits is woken when there is something to have"
-            }
-            Self::MonotoneOffset => "offsets never go back, and a refused call changes nothing",
-            Self::Resume => "a shard that is granted again resumes where it was acknowledged",
-            Self::OrderOfSamples => "the order within a shard follows from seed, epoch and index alone",
-            Self::Fencing => "a life that ended changes nothing any more, and stays ended",
-            Self::IdempotentFetch => "a repeated question gets the same grants and allocates nothing",
-            Self::LeaseCap => "no holder has more leases than its cap, and a lost one has none",
-            Self::InfrastructureIsFree => "the loss of nodes and services is never held against a shard",
-            Self::Quarantine => {
-                "a shard is given up after exactly `max_data_faults` data faults, and counted"
-            }
-            Self::EpochWindow => "at most `epoch_overlap + 1` epochs are unclosed",
-            Self::SnapshotRestore => {
-                "a snapshot is the ledger without its leases, and a restore goes on from there"
-            }
-            Self::JournalReplay => {
-                "the log gives the same state when it is read again, and so does the store"
-            }
-            Self::FairShare => "near the end of an epoch no holder takes more than half of its equal part",
-            Self::Determinism => "equal events give equal answers, records and snapshots",
-            Self::Refinement => "every answer, record and state is that of the naive ledger",
-        }
     }
 
     const fn check(self) -> fn(&Moment<'_>) -> CheckResult {
@@ -295,42 +207,7 @@ impl Moment<'_> {
     }
 }
 
-/// A set of [`Invariant`]s to check against histories. A ledger of this crate keeps all of them.
-///
-/// ```
-/// use antdt_shard::testing::{Invariant, Invariants};
-///
-/// let some = Invariants::all().without(Invariant::Refinement);
-/// assert!(some.contains(Invariant::ExclusiveLease) && !some.contains(Invariant::Refinement));
-/// ```
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Invariants {
-    pub(super) of: BTreeSet<Invariant>,
-}
-
 impl Invariants {
-    /// Returns the set of all invariants.
-    pub fn all() -> Self {
-        Self { of: Invariant::ALL.into() }
-    }
-
-    /// Returns the set of these invariants.
-    pub fn only(of: impl IntoIterator<Item = Invariant>) -> Self {
-        Self { of: of.into_iter().collect() }
-    }
-
-    /// Removes one invariant, for an implementation that differs on purpose.
-    #[must_use]
-    pub fn without(mut self, invariant: Invariant) -> Self {
-        self.of.remove(&invariant);
-        self
-    }
-
-    /// Returns whether the invariant is in the set.
-    pub fn contains(&self, invariant: Invariant) -> bool {
-        self.of.contains(&invariant)
-    }
-
     /// The first that is broken. What the naive ledger would have said comes last: the others say more.
     pub(crate) fn check_moment(&self, moment: &Moment<'_>) -> Result<(), Breach> {
         for invariant in &self.of {
