@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use antdt_core::{CheckpointId, Counts, InvalidValue, JobTime};
+use antdt_job::limits::CALL_TIMEOUT;
 use antdt_job::{HeadEvent, Reply};
 use antdt_shard::{Cut, DatasetSpec, LedgerSnapshot};
 
 use super::life::LifeId;
-use super::{CALL_TIMEOUT, Due, MESSAGE_BYTES, World, dataset};
+use super::{Due, MESSAGE_BYTES, World, dataset};
 use crate::Setup;
 use crate::happening::{Happening, Observer};
 

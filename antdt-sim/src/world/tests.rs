@@ -2,13 +2,15 @@ use std::sync::{Arc, Mutex};
 
 use antdt_controller::RestartBudget;
 use antdt_controller::policy::{Decision, ProposedAction, REGISTRY};
-use antdt_core::{ClusterView, NodeActionKind, Reason, Seed};
+use antdt_core::{ClusterView, Exit, Holder, NodeActionKind, Reason, Role, Seed};
+use antdt_job::Call;
 use antdt_job::head::CheckpointEvery;
+use antdt_job::limits::CALL_TIMEOUT;
 
 use super::*;
 use crate::invariant::{self, Checkers};
 use crate::model::compute::{Constant, LogNormal};
-use crate::model::{Collective, Compute, Faults, Network, Scheduler};
+use crate::model::{Collective, Compute, Faults, Network, Scheduler, Site};
 
 /// A second for 100 samples; worker 0 is slower by a factor.
 #[derive(Debug)]
