@@ -55,6 +55,8 @@ pub(crate) fn run(root: &Path) -> Result<()> {
         no_ignored_tests,
         documents,
         named_tests,
+        dead_links,
+        long_documents,
         placed_mutants,
         no_unsafe,
         modes_named_at_home,
@@ -280,6 +282,68 @@ fn named_tests(tree: &Tree) -> Vec<String> {
         }
     }
     violations
+}
+
+/// A link from a document to a document leads to a file, and to a heading that the file has.
+fn dead_links(tree: &Tree) -> Vec<String> {
+    let mut violations = Vec::new();
+    for (path, text) in tree.files.iter().filter(|(path, _)| path.ends_with(".md")) {
+        let prose = prose(text);
+        for link in prose.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            let (file, heading) = link.split_once('#').unwrap_or((link, ""));
+            if link.contains("://") || !(file.is_empty() || file.ends_with(".md")) {
+                continue;
+            }
+            let target = if file.is_empty() { path.clone() } else { beside(path, file) };
+            match tree.text(&target) {
+                None => violations.push(format!("{path} links to {link}; there is no {target}")),
+                Some(found) if !heading.is_empty() && !has_heading(found, heading) => {
+                    violations.push(format!("{path} links to {link}; {target} has no such heading"));
+                }
+                Some(_) => {}
+            }
+        }
+    }
+    violations
+}
+
+/// A document without its blocks of code.
+fn prose(text: &str) -> String {
+    text.split("```").step_by(2).collect()
+}
+
+/// The path of `file`, which a document at `path` names.
+fn beside(path: &str, file: &str) -> String {
+    let mut parts: Vec<&str> = path.split('/').collect();
+    parts.pop();
+    for part in file.split('/') {
+        match part {
+            ".." => drop(parts.pop()),
+            part => parts.push(part),
+        }
+    }
+    parts.join("/")
+}
+
+/// Whether a document has a heading with this anchor: lower case, dashes for spaces, nothing for other signs.
+fn has_heading(text: &str, anchor: &str) -> bool {
+    let kept = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | ' ');
+    prose(text).lines().filter(|line| line.starts_with('#')).any(|line| {
+        let heading = line.trim_start_matches('#').trim().to_lowercase();
+        heading.chars().filter(|c| kept(*c)).map(|c| if c == ' ' { '-' } else { c }).eq(anchor.chars())
+    })
+}
+
+/// Words that a reader of these documents has time for: two minutes, and ten.
+const WORDS_MAX: [(&str, usize); 2] = [("README.md", 900), (ARCHITECTURE, 3_000)];
+
+/// The documents that a newcomer reads first stay short.
+fn long_documents(tree: &Tree) -> Vec<String> {
+    let long = |(path, max): (&str, usize)| {
+        let words = tree.text(path)?.split_whitespace().count();
+        (words > max).then(|| format!("{path} has {words} words, at most {max}: move details to docs/"))
+    };
+    WORDS_MAX.into_iter().filter_map(long).collect()
 }
 
 /// What a mutant replaces is exactly once in its file, and no two of them cross: known now, not after a long build.

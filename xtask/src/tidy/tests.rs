@@ -122,6 +122,30 @@ fn a_guarantee_whose_test_is_gone_is_caught() {
 }
 
 #[test]
+fn a_link_to_a_document_or_heading_that_is_gone_is_caught() {
+    let modes = ("docs/modes.md", "# Modes\n## `ps-bsp`, in step: why?\n");
+    let found = |link: &str| {
+        let text = format!("See [it]({link}).\n```text\n[x](gone.md)\n```\n## Here\n");
+        dead_links(&tree(vec![], &[("docs/modes/a.md", &text), modes])).len()
+    };
+    for link in
+        ["../modes.md", "../modes.md#ps-bsp-in-step-why", "#here", "https://x.org/gone.md", "../folder"]
+    {
+        assert_eq!(found(link), 0, "{link}");
+    }
+    for link in ["modes.md", "../modes.md#ps-asp", "#there"] {
+        assert_eq!(found(link), 1, "{link}");
+    }
+}
+
+#[test]
+fn a_readme_of_more_than_two_minutes_is_caught() {
+    let found = |words: usize| long_documents(&tree(vec![], &[("README.md", &"word ".repeat(words))]));
+    assert_eq!(found(900), [""; 0]);
+    assert_eq!(found(901), ["README.md has 901 words, at most 900: move details to docs/"]);
+}
+
+#[test]
 fn a_mutant_whose_place_is_gone_or_taken_is_caught() {
     let mutant = |name: &str, file: &str, original: &str| {
         let place = format!("name = \"{name}\"\nfile = \"{file}\"\noriginal = \"{original}\"\n");
