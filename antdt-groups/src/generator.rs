@@ -552,9 +552,9 @@ impl GroupGenerator {
 
     // Those who take part.
 
-    fn changed(&mut self, who: Holder, joined: bool) {
+    fn changed(&mut self, holder: Holder, joined: bool) {
         self.membership = self.membership.next();
-        self.effects.push_back(GeneratorEffect::Membership { membership: self.membership, who, joined });
+        self.effects.push_back(GeneratorEffect::Membership { membership: self.membership, holder, joined });
     }
 
     /// A worker is gone: what it runs breaks off, and the groups that it is in do without it.

@@ -241,7 +241,7 @@ pub enum GeneratorEffect {
         /// New version of the membership.
         membership: MembershipVersion,
         /// Worker and incarnation that joined or left.
-        who: Holder,
+        holder: Holder,
         /// Whether the worker joined (`true`) or left (`false`).
         joined: bool,
     },

@@ -102,7 +102,7 @@ impl Story {
                 GeneratorEffect::Skip { to, request } => format!("{} skip {request}", to.node.index),
                 GeneratorEffect::Commit { to, group } => format!("{} commit {group}", to.node.index),
                 GeneratorEffect::Abort { to, group, .. } => format!("{} abort {group}", to.node.index),
-                GeneratorEffect::Membership { who, joined, .. } => format!("{who} joined {joined}"),
+                GeneratorEffect::Membership { holder, joined, .. } => format!("{holder} joined {joined}"),
             })
             .collect()
     }
