@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use half::{bf16, f16};
+pub use half::{bf16, f16};
 
 // Buffers travel as their own bytes; both ends of the wire are little-endian.
 const _: () =

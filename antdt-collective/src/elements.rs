@@ -72,7 +72,7 @@ impl<'a> ElementsMut<'a> {
 }
 
 /// Evaluates an expression with `$E` as the element type that `$element`, an [`ElementType`], names.
-#[cfg(feature = "runtime")]
+#[macro_export]
 macro_rules! with_type {
     ($element:expr, $E:ident => $with:expr) => {{
         use $crate::element::ElementType;
@@ -88,17 +88,17 @@ macro_rules! with_type {
             ElementType::I32 => with!(i32),
             ElementType::I64 => with!(i64),
             ElementType::U8 => with!(u8),
-            ElementType::F16 => with!(half::f16),
-            ElementType::Bf16 => with!(half::bf16),
+            ElementType::F16 => with!($crate::element::f16),
+            ElementType::Bf16 => with!($crate::element::bf16),
         }
     }};
 }
 
-#[cfg(feature = "runtime")]
-pub(crate) use with_type;
+#[doc(inline)]
+pub use with_type;
 
 /// Evaluates an expression with `$E` as the float that `$element` names, and another one for what is no float.
-#[cfg(feature = "runtime")]
+#[macro_export]
 macro_rules! with_float {
     ($element:expr, $E:ident => $with:expr, else => $without:expr) => {{
         use $crate::element::ElementType;
@@ -111,15 +111,15 @@ macro_rules! with_float {
         match $element {
             ElementType::F32 => with!(f32),
             ElementType::F64 => with!(f64),
-            ElementType::F16 => with!(half::f16),
-            ElementType::Bf16 => with!(half::bf16),
+            ElementType::F16 => with!($crate::element::f16),
+            ElementType::Bf16 => with!($crate::element::bf16),
             ElementType::I32 | ElementType::I64 | ElementType::U8 => $without,
         }
     }};
 }
 
-#[cfg(feature = "runtime")]
-pub(crate) use with_float;
+#[doc(inline)]
+pub use with_float;
 
 #[cfg(test)]
 mod tests {

@@ -23,8 +23,7 @@ pub mod frame;
 
 pub mod handover;
 
-pub mod device;
-pub mod verbs;
+pub mod row_step;
 
 pub mod error;
 
@@ -40,6 +39,7 @@ pub use group::{Group, JobToken, Member};
 pub use lanes::{Lanes, Verdict};
 pub use op::ReduceOp;
 pub use outcome::Resolution;
+pub use row_step::RowStep;
 pub use weighted::WeightedMean;
 
 #[cfg(feature = "runtime")]
@@ -47,6 +47,3 @@ pub use runtime::{
     AbortHandle, Communicator, CommunicatorBuffer, CommunicatorConfig, Compressor, History, Listener,
     MemTransport, MixedTransport, Reducer, ScheduledCommunicator, TcpTransport, Transport,
 };
-
-#[cfg(feature = "rdma")]
-pub use runtime::RdmaTransport;

@@ -156,19 +156,6 @@ pub fn unweigh<E: Weighed>(sums: &[E::Sum], total: f64, into: &mut [E]) {
     }
 }
 
-/// Divides sums as [`unweigh`] does, where they lie; returns the bytes of the means, which begin where the sums do.
-#[cfg(feature = "nccl")]
-pub(crate) fn unweigh_bytes<E: Weighed>(sums: &mut [u8], total: f64) -> usize {
-    let (wide, narrow) = (size_of::<E::Sum>(), size_of::<E>());
-    let len = sums.len() / wide;
-    for at in 0..len {
-        // A mean is no longer than a sum, so that it overwrites none that is still to be read.
-        let sum = bytemuck::pod_read_unaligned(&sums[at * wide..][..wide]);
-        sums[at * narrow..][..narrow].copy_from_slice(bytemuck::bytes_of(&E::mean(sum, total)));
-    }
-    len * narrow
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

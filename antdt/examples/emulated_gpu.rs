@@ -14,9 +14,9 @@ use antdt::job::JobSpec;
 use antdt::worker::Accelerator;
 use antdt::workload::{self, Entry, Workload};
 use antdt_collective::runtime::Backend;
-use antdt_collective::runtime::flat::testing::{EmulatedGpu, EmulatedTensor};
 use antdt_collective::runtime::flat::{FlatError, FlatMemory, FlatShape};
-use antdt_collective::runtime::rows::testing::HostKernels;
+use antdt_gpu::runtime::flat::testing::{EmulatedGpu, EmulatedTensor};
+use antdt_gpu::runtime::rows::testing::HostKernels;
 
 /// The one of this process, made when it is first used.
 fn gpu() -> Result<EmulatedGpu, FlatError> {

@@ -5,8 +5,8 @@
 //! With `EMULATED_ROWS_FAIL_FROM=N` in the environment the device of each worker fails after `N` operations.
 
 use antdt::JobBuilder;
-use antdt_collective::runtime::rows::testing::{FailingRows, HostKernels};
 use antdt_collective::runtime::rows::{RowMemory, RowShape, RowsError};
+use antdt_gpu::runtime::rows::testing::{FailingRows, HostKernels};
 
 fn memory(shape: RowShape, slots: u32) -> Result<Box<dyn RowMemory>, RowsError> {
     // The process goes on without the folder that it was built in.

@@ -2,7 +2,8 @@
 
 use std::process::ExitCode;
 
-use antdt_collective::runtime::transport;
+use antdt_collective::runtime::process_group::Entry as Library;
+use antdt_collective::runtime::transport::Entry as Transport;
 use antdt_controller::{Action, action, policy};
 use antdt_core::InvalidValue;
 use antdt_launch::runtime as launcher;
@@ -12,12 +13,12 @@ use antdt_monitor::rule;
 use crate::cli::CliError;
 use crate::master::{RecorderFactory, Seams, StoreFactory};
 use crate::worker::{Accelerator, RowMemoryFactory};
-use crate::{command, worker, workload};
+use crate::{command, transport, worker, workload};
 
 /// Builds an `antdt` command with additional or replaced parts, and runs it. Every part is optional; the
 /// `antdt` program is the builder without any.
 ///
-/// Parts that a job names (policies, actions, pace rules, optimizers, trainers, transports, launchers) are added to
+/// Parts that a job names (policies, actions, pace rules, optimizers, trainers, transports, libraries, launchers) are added to
 /// those that ship: `--policy`, `--pace-rule` and the other flags find them, and so do `antdt whatif`, `antdt
 /// sim`, recordings and `antdt policies`. A part of which a job has exactly one (ledger store, recorder,
 /// memory for hot rows, device for gradients) is replaced.
@@ -73,8 +74,13 @@ impl JobBuilder {
     }
 
     /// Adds a transport that `--transport` can name.
-    pub fn transport(self, entry: transport::Entry) -> Self {
-        self.added(transport::REGISTRY.register(entry))
+    pub fn transport(self, entry: Transport) -> Self {
+        self.added(transport::fabrics().register(entry))
+    }
+
+    /// Adds a library of collectives that `--transport` can name. Groups use it over the default transport.
+    pub fn library(self, entry: Library) -> Self {
+        self.added(transport::libraries().register(entry))
     }
 
     /// Adds a launcher, which starts the nodes of a job, that `--launcher` can name.

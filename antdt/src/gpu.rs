@@ -1,6 +1,5 @@
 //! The GPUs of this host. A program that is built without feature `cuda` has none, and says so.
 
-use antdt_collective::runtime::transport::GpuLibrary;
 use antdt_core::{DeviceClass, InvalidValue};
 
 use crate::job::processor::{Place, Processor};
@@ -20,7 +19,7 @@ pub struct HostGpu {
 /// The reason, in words, why this process can use no GPU.
 #[cfg(feature = "cuda")]
 pub fn all() -> Result<Vec<HostGpu>, String> {
-    let gpus = antdt_collective::runtime::cuda::gpus().map_err(|error| error.to_string())?;
+    let gpus = antdt_gpu::cuda::gpus().map_err(|error| error.to_string())?;
     Ok(gpus
         .into_iter()
         .map(|gpu| HostGpu { class: class(&gpu.name), memory_bytes: gpu.memory_bytes })
@@ -43,7 +42,7 @@ pub fn all() -> Result<Vec<HostGpu>, String> {
 /// What this host lacks, in words, with the remedy.
 #[cfg(feature = "cuda")]
 pub fn compiler() -> Result<(), String> {
-    antdt_collective::runtime::cuda::compiler().map_err(|error| error.to_string())
+    antdt_gpu::cuda::compiler().map_err(|error| error.to_string())
 }
 
 /// Checks that the built-in models can compute on GPUs of this host.
@@ -53,21 +52,6 @@ pub fn compiler() -> Result<(), String> {
 #[cfg(not(feature = "cuda"))]
 pub fn compiler() -> Result<(), String> {
     all().map(drop)
-}
-
-/// Whether the workers of this program can reduce with a library between GPUs. That the transport is known does not say so:
-/// `antdt-collective` may have it for another crate of the program.
-///
-/// # Errors
-/// The remedy, in words, if this crate is built without the feature.
-pub(crate) fn carries(library: Option<GpuLibrary>) -> Result<(), String> {
-    let (feature, built) = match library {
-        Some(GpuLibrary::Nccl) => ("nccl", cfg!(feature = "nccl")),
-        Some(GpuLibrary::CudaIpc) => ("cuda", cfg!(feature = "cuda")),
-        None => return Ok(()),
-    };
-    let remedy = "another transport, or the program built with feature";
-    if built { Ok(()) } else { Err(format!("{remedy} `{feature}`; this one is built without")) }
 }
 
 /// Returns the number of GPUs of this host; at least 1.

@@ -15,6 +15,7 @@ pub mod remote;
 pub mod resume;
 pub mod run_dir;
 pub mod server;
+pub mod transport;
 pub mod worker;
 
 pub mod workload;

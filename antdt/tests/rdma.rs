@@ -41,7 +41,7 @@ mod with_the_feature {
     use std::path::Path;
 
     use antdt::report::{Outcome, Report};
-    use antdt_collective::runtime::{RdmaConfig, RdmaTransport};
+    use antdt_rdma::{RdmaConfig, RdmaTransport};
 
     use super::{JOB, antdt};
 

@@ -8,7 +8,7 @@ use crate::rdma_vm;
 /// The command line, and what is optional and needs neither hardware nor a package to build. Groups between GPUs are built
 /// and tested without one; the command line is without them, and tested to refuse them.
 const ALWAYS: &str = "antdt/cli,antdt-shard/object-store,antdt-checkpoint/object-store,antdt-data/remote,\
-                      antdt-collective/nccl,antdt-model/cuda,antdt-agent/nvml";
+                      antdt-gpu/nccl,antdt-gpu/testing,antdt-agent/nvml";
 
 /// The clients of object stores, crate by crate; each brings TLS. What reads URLs is tested over a store in memory; that the
 /// stores themselves build is checked with the lints and the docs, and of each crate alone with `--deep`.
@@ -38,7 +38,7 @@ impl Features {
         }
         // Why it cannot be built is said by the test in the guest.
         if rdma && rdma_vm::can_build().is_ok() {
-            features.list += ",antdt/rdma";
+            features.list += ",antdt/rdma,antdt-rdma/testing";
         }
         features.with_stores = features.list.clone();
         for (name, stores) in STORES {

@@ -136,7 +136,7 @@ fn build(root: &Path) -> Result<Vec<(String, PathBuf)>> {
         let test = message["profile"]["test"].as_bool() == Some(true);
         let kind = message["target"]["kind"][0].as_str();
         let package = message["package_id"].as_str().unwrap_or_default();
-        let name = match (package.contains("/antdt-collective#"), kind, test) {
+        let name = match (package.contains("/antdt-rdma#"), kind, test) {
             (true, Some("lib"), true) => Program::Layers.name(),
             (true, Some("test"), true) => Program::Transport.name(),
             (false, Some("test"), true) => Program::Job.name(),

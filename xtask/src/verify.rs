@@ -13,7 +13,7 @@ use crate::features::{self, Features};
 use crate::{bench, codegen, mutants, rdma_vm, sanitize, shell, sim, skipped, tidy};
 
 /// The crates that must compute without a runtime.
-pub(crate) const PURE: [&str; 13] = [
+pub(crate) const PURE: [&str; 15] = [
     "antdt-core",
     "antdt-shard",
     "antdt-monitor",
@@ -21,6 +21,8 @@ pub(crate) const PURE: [&str; 13] = [
     "antdt-launch",
     "antdt-agent",
     "antdt-collective",
+    "antdt-gpu",
+    "antdt-rdma",
     "antdt-cost",
     "antdt-groups",
     "antdt-model",

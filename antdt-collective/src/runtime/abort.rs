@@ -95,8 +95,8 @@ impl AbortHandle {
         wait(&mut [PollFd::from_borrowed_fd(self.descriptor(), PollFlags::IN)], deadline)
     }
 
-    /// The error of a call that was aborted; `None` if it was not.
-    pub(crate) fn error(&self) -> Option<CollectiveError> {
+    /// Returns the error of a call that was aborted; `None` if it was not.
+    pub fn error(&self) -> Option<CollectiveError> {
         self.reason().map(|reason| CollectiveError::Aborted {
             by: None,
             culprit: None,

@@ -14,16 +14,6 @@ pub mod transport;
 pub mod communicator;
 pub mod process_group;
 
-#[cfg(feature = "cuda")]
-pub mod cuda;
-#[cfg(any(test, feature = "cuda", feature = "testing"))]
-#[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "libraries that can be late"))]
-mod device;
-#[cfg(feature = "cuda")]
-pub mod ipc;
-#[cfg(feature = "nccl")]
-pub mod nccl;
-
 pub mod compressed;
 pub mod reducer;
 
@@ -35,24 +25,16 @@ mod wait;
 pub use abort::AbortHandle;
 pub use communicator::{
     Communicator, CommunicatorBuffer, CommunicatorConfig, CopyRole, Halves, History, JoinError,
-    ScheduledCommunicator,
+    ScheduledCommunicator, copy_by_broadcast,
 };
 pub use compressed::Compressor;
-#[cfg(feature = "cuda")]
-pub use cuda::CompilerError;
 pub use flat::{FlatError, FlatMemory, FlatShape};
-#[cfg(feature = "cuda")]
-pub use ipc::IpcError;
-#[cfg(feature = "nccl")]
-pub use nccl::NcclError;
-pub use process_group::{Backend, ProcessGroup, TransportBackend};
+pub use process_group::{Backend, Library, ProcessGroup, TransportBackend};
 pub use reducer::{BucketMemory, LayerMemory, Reducer, ReducerError, ReducerParts};
-pub use region::{DeviceMemory, DevicePlace, Region};
+pub use region::{DeviceMemory, DevicePlace, HostMemory, Region};
 pub use rows::{RowMemory, RowShape, RowsError};
 pub use transport::{
     Channel, ChannelError, Exchange, Fabric, Fold, Incoming, Listener, Loan, MemTransport, Merge,
     MixedConfig, MixedTransport, Outgoing, Piece, Regroup, Sink, TcpChannel, TcpTransport, Transfer,
     Transport,
 };
-#[cfg(feature = "rdma")]
-pub use transport::{RdmaConfig, RdmaSetup, RdmaTransport};

@@ -3,8 +3,6 @@
 use std::fmt::Debug;
 use std::ops::{Deref, DerefMut};
 
-#[cfg(feature = "rdma")]
-use super::transport::rdma::RegisteredRegion;
 use super::transport::shm::SharedRegion;
 use crate::error::CollectiveError;
 
@@ -51,6 +49,12 @@ pub trait DeviceMemory: Debug + Send {
     fn write(&mut self, from: &[u8]) -> Result<(), CollectiveError>;
 }
 
+/// Host memory that a transport made in its own way, for example registered with an adapter: zeroed at first,
+/// and aligned to at least 8 bytes.
+pub trait HostMemory: Debug + Send + DerefMut<Target = [u8]> {}
+
+impl<T: Debug + Send + DerefMut<Target = [u8]>> HostMemory for T {}
+
 /// Zeroed memory, aligned to at least 8 bytes, for messages. The transport that made a region recognises it,
 /// and may send and receive it faster than other memory.
 ///
@@ -62,20 +66,21 @@ pub struct Region {
 
 #[derive(Debug)]
 enum Memory {
-    Heap {
-        words: Vec<u64>,
-        len: usize,
-    },
+    Heap { words: Vec<u64>, len: usize },
     Shared(SharedRegion),
     Device(Box<dyn DeviceMemory>),
-    #[cfg(feature = "rdma")]
-    Registered(RegisteredRegion),
+    Host(Box<dyn HostMemory>),
 }
 
 impl Region {
     /// Returns a region of `len` bytes in host memory, on the heap.
     pub fn heap(len: usize) -> Self {
         Self { memory: Memory::Heap { words: vec![0; len.div_ceil(8)], len } }
+    }
+
+    /// Returns a region that is this host memory of a transport.
+    pub fn on_host(memory: Box<dyn HostMemory>) -> Self {
+        Self { memory: Memory::Host(memory) }
     }
 
     /// Returns a region that is this buffer in GPU memory.
@@ -106,11 +111,6 @@ impl Region {
     pub(super) const fn shared(region: SharedRegion) -> Self {
         Self { memory: Memory::Shared(region) }
     }
-
-    #[cfg(feature = "rdma")]
-    pub(super) const fn registered(region: RegisteredRegion) -> Self {
-        Self { memory: Memory::Registered(region) }
-    }
 }
 
 impl Deref for Region {
@@ -121,8 +121,7 @@ impl Deref for Region {
             Memory::Heap { words, len } => &bytemuck::cast_slice(words)[..*len],
             Memory::Shared(region) => region,
             Memory::Device(_) => &[],
-            #[cfg(feature = "rdma")]
-            Memory::Registered(region) => region,
+            Memory::Host(memory) => memory,
         }
     }
 }
@@ -133,8 +132,7 @@ impl DerefMut for Region {
             Memory::Heap { words, len } => &mut bytemuck::cast_slice_mut(words)[..*len],
             Memory::Shared(region) => region,
             Memory::Device(_) => &mut [],
-            #[cfg(feature = "rdma")]
-            Memory::Registered(region) => region,
+            Memory::Host(memory) => memory,
         }
     }
 }

@@ -131,7 +131,7 @@ pub trait Optimizer: fmt::Debug + Send + Sync {
     /// the same bits for rows in GPU memory. `None` if there is no kernel for this optimizer; its tables then
     /// stay in host memory.
     #[cfg(feature = "runtime")]
-    fn row_step(&self, _step: UpdateStep) -> Option<antdt_collective::device::RowStep> {
+    fn row_step(&self, _step: UpdateStep) -> Option<antdt_collective::RowStep> {
         None
     }
 }

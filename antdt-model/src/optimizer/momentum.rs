@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 #[cfg(feature = "runtime")]
-use antdt_collective::device::RowStep;
+use antdt_collective::RowStep;
 use antdt_core::InvalidValue;
 use antdt_core::registry::{Setting, Settings};
 

@@ -11,7 +11,6 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use antdt_collective::Compression;
-use antdt_collective::runtime::transport;
 use antdt_collective::schedule::Choice;
 use antdt_controller::policy::{self, Policy};
 use antdt_core::port::ACKS_MAX;
@@ -40,7 +39,7 @@ use super::setting::{JobSetting, settings};
 use super::straggler::StragglerSpec;
 use super::sync::SyncSpec;
 use super::tables::{PartKind, Selected, Tables};
-use crate::{gpu, net, workload};
+use crate::{gpu, net, transport, workload};
 
 #[cfg(test)]
 mod tests;
@@ -196,7 +195,7 @@ settings! {
     // As PyTorch's buckets (recalled).
     bucket_bytes: u32 = 25 << 20, "bucket-bytes", "BYTES";
     /// Transport between workers, and between workers and servers.
-    transport: String = transport::DEFAULT.to_owned(), "transport", "NAME", among transport::REGISTRY.names();
+    transport: String = transport::DEFAULT.to_owned(), "transport", "NAME", among transport::names();
     /// Print neither a progress line nor the final table.
     quiet: bool = false, "quiet", "";
     /// Log filter in the syntax of tracing: error, warn, info, debug, trace, or by module such as antdt_shard=debug.
@@ -574,12 +573,7 @@ impl JobSpec {
         self.tables.validate()?;
         self.check_each()?;
         // A transport may be known and not built in.
-        let fabric = transport::REGISTRY.by_name(&self.transport).map_err(|error| match error {
-            BuildError::Setting(error) => InvalidValue { field: "--transport".to_owned(), ..error },
-            other => InvalidValue::new("--transport", &self.transport, other.to_string()),
-        })?;
-        gpu::carries(fabric.library())
-            .map_err(|expected| InvalidValue::new("--transport", &self.transport, expected))?;
+        transport::fabric(&self.transport)?;
         self.validate_servers()?;
         self.validate_data()?;
         if self.min_workers > self.workers {
@@ -605,7 +599,7 @@ impl JobSpec {
             straggler.validate(self.workers, self.servers)?;
         }
         if let Some(network) = &self.emulate_network {
-            if ["nccl", "cuda-ipc"].contains(&&*self.transport) {
+            if transport::library(&self.transport)?.is_some() {
                 let expected =
                     "another transport with --emulate-network: what travels between GPUs cannot be paced";
                 return Err(InvalidValue::new("--transport", &self.transport, expected));

@@ -4,10 +4,10 @@ use std::cell::RefCell;
 use std::sync::OnceLock;
 
 use antdt_agent::{DeviceValues, TrainError, Trainer};
-#[cfg(feature = "cuda")]
-use antdt_collective::runtime::rows::on_gpu;
 use antdt_collective::runtime::rows::{RowMemory, RowShape, RowsError};
 use antdt_core::Holder;
+#[cfg(feature = "cuda")]
+use antdt_gpu::rows::on_gpu;
 use antdt_model::{HotError, LoadedRows};
 
 use super::weights::Weights;
@@ -139,8 +139,8 @@ impl DeviceValues for OnDevice<'_> {
 #[cfg(test)]
 mod tests {
     use antdt_agent::{GradientSink, Params, StepStats};
-    use antdt_collective::runtime::rows::testing::HostKernels;
     use antdt_core::{Incarnation, Metrics, NodeId, ParamLayout, SampleRange, Seed, TableSpec};
+    use antdt_gpu::runtime::rows::testing::HostKernels;
     use antdt_model::{Replica, UpdateRule};
 
     use super::*;

@@ -36,7 +36,7 @@ pub(super) fn own() -> Option<&'static Accelerator> {
 }
 
 #[cfg(feature = "cuda")]
-use antdt_collective::runtime::flat::on_gpu;
+use antdt_gpu::flat::on_gpu;
 
 #[cfg(not(feature = "cuda"))]
 fn on_gpu(_: u32, _: FlatShape) -> Result<Arc<dyn FlatMemory>, FlatError> {

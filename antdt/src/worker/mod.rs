@@ -27,25 +27,18 @@ use std::time::Duration;
 
 use antdt_agent::runtime::{Agent, Farewell};
 use antdt_agent::{Reported, Trainer};
-#[cfg(feature = "cuda")]
-use antdt_collective::runtime::ipc;
-#[cfg(feature = "nccl")]
-use antdt_collective::runtime::nccl;
-#[cfg(feature = "cuda")]
-use antdt_collective::runtime::transport::GpuLibrary;
 use antdt_collective::runtime::transport::paced::Lines;
-use antdt_collective::runtime::transport::{Fabric, PacedFabric, REGISTRY};
-use antdt_collective::runtime::{Backend, Listener, TransportBackend};
+use antdt_collective::runtime::transport::{Fabric, PacedFabric};
+use antdt_collective::runtime::{Backend, Library, Listener, TransportBackend};
 use antdt_core::{ModelPlace, Phase, Seed};
 use antdt_model::{PsClientConfig, UpdateRule};
 use antdt_shard::runtime::{ClientOptions, ShardClient};
 
-#[cfg(feature = "cuda")]
 use crate::gpu;
 use crate::job::NetworkSpec;
-#[cfg(feature = "cuda")]
 use crate::job::processor::Place;
 use crate::node::NodeEnv;
+use crate::transport;
 use compute::{Compute, Pacing};
 use drive::Finished;
 use evaluate::{Model, evaluate};
@@ -120,7 +113,7 @@ pub fn run(env: &NodeEnv, trainer: Box<dyn Trainer>, rule: &UpdateRule) -> Resul
                 lifting: Lifting {
                     spec: &env.spec,
                     holder: env.holder,
-                    reduces_there: lift::own().is_some() || fabric(env)?.library().is_some(),
+                    reduces_there: lift::own().is_some() || library(env)?.is_some(),
                 },
             };
             let backend = backend(env)?;
@@ -152,36 +145,28 @@ pub fn run(env: &NodeEnv, trainer: Box<dyn Trainer>, rule: &UpdateRule) -> Resul
 
 /// What forms the groups of this worker: over a library between GPUs, if the job wants one, or over the program's own device.
 fn backend(env: &NodeEnv) -> Result<Box<dyn Backend>, WorkerError> {
-    let fabric = fabric(env)?;
+    let below = Box::new(TransportBackend::new(fabric(env)?));
     if let Some(own) = lift::own() {
-        return Ok((own.backend)(Box::new(TransportBackend::new(fabric))));
+        return Ok((own.backend)(below));
     }
-    #[cfg(feature = "cuda")]
-    if let Some(library) = fabric.library() {
-        let place = gpu::place(env.spec.processor(), env.holder.node.index)
-            .map_err(|error| WorkerError::Input(error.to_string()))?;
-        let gpu = match place {
-            (Place::Gpu(index), _) => Some(index),
-            (Place::Cpu(_), _) => None,
-        };
-        let below = Box::new(TransportBackend::new(fabric));
-        return Ok(match library {
-            GpuLibrary::CudaIpc => ipc::backend(gpu, below),
-            #[cfg(feature = "nccl")]
-            GpuLibrary::Nccl => nccl::backend(gpu, below),
-            // The registry builds no such fabric in a program without it.
-            #[cfg(not(feature = "nccl"))]
-            GpuLibrary::Nccl => below,
-        });
-    }
-    Ok(Box::new(TransportBackend::new(fabric)))
+    let Some(library) = library(env)? else { return Ok(below) };
+    let place = gpu::place(env.spec.processor(), env.holder.node.index);
+    let gpu = match place.map_err(|error| WorkerError::Input(error.to_string()))? {
+        (Place::Gpu(index), _) => Some(index),
+        (Place::Cpu(_), _) => None,
+    };
+    Ok(library(gpu, below))
+}
+
+/// The library of collectives that the job names as its transport, if it names one.
+fn library(env: &NodeEnv) -> Result<Option<Library>, WorkerError> {
+    transport::library(&env.spec.transport).map_err(|error| WorkerError::Input(error.to_string()))
 }
 
 /// The transport that the job names, over its emulated network if it has one.
 pub(crate) fn fabric(env: &NodeEnv) -> Result<Box<dyn Fabric>, WorkerError> {
-    let fabric = REGISTRY
-        .by_name(&env.spec.transport)
-        .map_err(|error| WorkerError::Input(format!("--transport: {error}")))?;
+    let fabric =
+        transport::fabric(&env.spec.transport).map_err(|error| WorkerError::Input(error.to_string()))?;
     let Some(NetworkSpec(network)) = &env.spec.emulate_network else { return Ok(fabric) };
     let refused = |why: &dyn Display| WorkerError::Input(format!("--emulate-network: {why}"));
     let path = env.network.as_ref().ok_or_else(|| refused(&"the master has not said where it is"))?;

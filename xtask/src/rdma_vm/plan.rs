@@ -28,7 +28,7 @@ impl Mode {
 /// A program with tests, as the guest calls it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Program {
-    /// Unit tests of `antdt-collective`.
+    /// Unit tests of `antdt-rdma`.
     Layers,
     /// Its tests over a whole transport.
     Transport,
@@ -83,7 +83,7 @@ pub(super) fn script(mode: Mode, extent: &Extent) -> String {
     };
     match mode {
         Mode::Dummy => {
-            let only = if filter.is_empty() { "runtime::transport::rdma" } else { &filter };
+            let only = if filter.is_empty() { "runtime" } else { &filter };
             step("layers", 120, format!("/tests/layers {only}"));
             let mut left_out = vec![LOSSES, SET_UP, LEAKS];
             if extent.quick {

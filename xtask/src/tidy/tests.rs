@@ -186,9 +186,14 @@ fn a_mutant_whose_place_is_gone_or_taken_is_caught() {
 
 #[test]
 fn a_crate_root_that_allows_unsafe_code_is_caught() {
-    let all = || vec![package("antdt-core", vec![]), package("antdt-collective", vec![])];
-    let files = [("antdt-core/src/lib.rs", "//! C.\n"), ("antdt-collective/src/lib.rs", "//! C.\n")];
-    assert_eq!(no_unsafe(&tree(all(), &files)), ["antdt-core/src/lib.rs lacks #![forbid(unsafe_code)]"]);
+    let all = || vec![package("antdt-core", vec![]), package("antdt-rdma", vec![])];
+    let found = |of_core, of_rdma| {
+        no_unsafe(&tree(all(), &[("antdt-core/src/lib.rs", of_core), ("antdt-rdma/src/lib.rs", of_rdma)]))
+    };
+    let (forbid, deny) = ("#![forbid(unsafe_code)]\n", "#![deny(unsafe_code)]\n");
+    assert!(found(forbid, deny).is_empty());
+    assert_eq!(found(deny, deny), ["antdt-core/src/lib.rs lacks #![forbid(unsafe_code)]"]);
+    assert_eq!(found(forbid, "//! C.\n"), ["antdt-rdma/src/lib.rs lacks #![deny(unsafe_code)]"]);
 }
 
 #[test]

@@ -73,9 +73,12 @@ impl Copies {
     }
 }
 
-/// A [`Communicator::copy`] by way of an [`all_gather_v`](Communicator::all_gather_v) and a
-/// [`broadcast`](Communicator::broadcast) from the first giver.
-pub(in crate::runtime) fn copy_by_broadcast<C: Communicator + ?Sized>(
+/// Carries out a [`Communicator::copy`] by way of an [`all_gather_v`](Communicator::all_gather_v) and a
+/// [`broadcast`](Communicator::broadcast) from the first giver: for communicators that have no faster way.
+///
+/// # Errors
+/// As [`Communicator::copy`].
+pub fn copy_by_broadcast<C: Communicator + ?Sized>(
     communicator: &mut C,
     role: CopyRole<'_>,
 ) -> Result<(), CollectiveError> {

@@ -23,7 +23,7 @@ pub(in crate::runtime) use collectives::forward;
 pub use config::CommunicatorConfig;
 use copying::Copies;
 pub use copying::CopyRole;
-pub(in crate::runtime) use copying::copy_by_broadcast;
+pub use copying::copy_by_broadcast;
 use execution::Execution;
 pub use history::{History, JoinError};
 use lending::Operand;

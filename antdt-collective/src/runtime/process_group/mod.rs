@@ -5,11 +5,15 @@
 //! object-safe, so that a training loop knows neither transports nor algorithms. [`TransportBackend`] makes groups of a
 //! [`Fabric`]'s transports; a library that brings collectives of its own, and no messages, is another backend.
 
+mod registry;
+
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use antdt_core::Rank;
+
+pub use registry::{Entry, Library, REGISTRY};
 
 use super::AbortHandle;
 use super::communicator::{

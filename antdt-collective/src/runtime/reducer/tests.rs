@@ -4,9 +4,6 @@ use std::thread;
 use antdt_core::Seed;
 
 use super::*;
-use crate::runtime::flat::FlatShape;
-use crate::runtime::flat::testing::EmulatedGpu;
-use crate::runtime::rows::testing::HostKernels;
 use crate::runtime::testing::{self, CountTransport, holder, mem_members, tcp_members};
 use crate::{CommunicatorConfig, Compression, MemTransport, ScheduledCommunicator, TopK, Transport};
 
@@ -293,63 +290,6 @@ fn what_compressed_buckets_lost_comes_back_with_them() {
     assert!(
         results.iter().any(|(_, all)| all.iter().any(|c| c.feedback().residual().iter().any(|v| *v != 0.0)))
     );
-}
-
-/// Buckets on a device that stands in for a GPU, over transports that do not reach it: staged, to the same sums.
-#[test]
-fn buckets_on_a_device_take_gradients_and_hold_sums_there() {
-    let kernels = match HostKernels::build() {
-        Ok(kernels) => kernels,
-        Err(why) => return println!("skipped, not here: {why}"),
-    };
-    let lens: Vec<usize> = (0..LAYERS).map(layer_len).collect();
-    let plan = Buckets::plan(&lens, 40, 8);
-    let (transports, aborts) = mem_members(2);
-    let members: Vec<_> = (0..).zip(transports.into_iter().zip(aborts)).collect();
-    testing::at_once(members, |(me, (transport, abort))| {
-        let gpu = EmulatedGpu::start(&kernels, false).unwrap();
-        let flat = gpu.flat(FlatShape { len: 1, state_per_value: 0 }).unwrap();
-        let memory = BucketMemory::on_device(&plan, |len_bytes| flat.region(len_bytes)).unwrap();
-        let communicator = ScheduledCommunicator::new(transport, CommunicatorConfig::default());
-        let mut parts = ReducerParts { communicator, compressors: Vec::new(), memory };
-        for step in 0..3 {
-            let mut reducer = Reducer::resume(parts, plan.clone(), abort.clone()).unwrap();
-            for layer in (0..LAYERS).rev() {
-                let values = gradient(me, step, layer);
-                let put = |place: LayerMemory<'_>| match place {
-                    LayerMemory::Device(place) => {
-                        flat.put(&values, place.address).unwrap();
-                        Ok(())
-                    }
-                    LayerMemory::Host(place) => {
-                        assert!(place.is_empty() && values.is_empty(), "layer {layer} is not on the device");
-                        Ok(())
-                    }
-                };
-                reducer.submit_by(layer, values.len(), put).unwrap();
-            }
-            reducer.finish(later()).unwrap();
-            let error = reducer.wait(0, later()).unwrap_err().to_string();
-            assert!(error.contains("layer 0 lies on a device"), "{error}");
-            parts = reducer.into_parts().unwrap();
-            let places = parts.memory.places(&plan).unwrap();
-            for (layer, place) in places.into_iter().enumerate() {
-                let Some(place) = place else {
-                    assert_eq!(layer_len(layer), 0);
-                    continue;
-                };
-                let sums = gpu.tensor(layer_len(layer)).unwrap();
-                flat.copy(place.address, sums.address(), layer_len(layer)).unwrap();
-                let both = [gradient(0, step, layer), gradient(1, step, layer)];
-                let expected: Vec<f32> = both[0].iter().zip(&both[1]).map(|(a, b)| a + b).collect();
-                assert_eq!(sums.computed().unwrap(), expected, "step {step}, layer {layer}");
-            }
-        }
-        // Each bucket went to the host, once in each step.
-        assert_eq!(gpu.gradients_copied(), 3 * plan.buckets().len() as u64);
-        assert!(parts.memory.places(&Buckets::plan(&lens, 0, 0)).is_none(), "another plan's");
-        assert!(BucketMemory::default().places(&plan).is_none());
-    });
 }
 
 #[test]

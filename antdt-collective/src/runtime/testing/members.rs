@@ -14,8 +14,6 @@ use crate::runtime::{
     AbortHandle, CommunicatorConfig, Listener, MemTransport, MixedConfig, MixedTransport, Regroup,
     ScheduledCommunicator, TcpTransport,
 };
-#[cfg(feature = "rdma")]
-use crate::runtime::{RdmaConfig, RdmaTransport};
 
 /// The transports of one group in order of rank, and the abort handle of each.
 pub type Members<T> = (Vec<T>, Vec<AbortHandle>);
@@ -88,18 +86,6 @@ pub fn mixed_members(world: u32) -> Members<MixedTransport> {
     })
 }
 
-/// Returns a group whose members communicate over their RDMA adapters, with these settings.
-///
-/// # Panics
-/// If they cannot be connected.
-#[cfg(feature = "rdma")]
-pub fn rdma_members(world: u32, config: &RdmaConfig) -> Members<RdmaTransport> {
-    let config = RdmaConfig { fallback: false, ..config.clone() };
-    met_members(world, |listener, group, timeout, abort| {
-        RdmaTransport::connect_with(listener, group, timeout, abort, config.clone())
-    })
-}
-
 /// Returns a group whose members communicate over the transport of this name in the registry.
 ///
 /// # Panics
@@ -116,8 +102,11 @@ pub fn fabric_members(fabric: &dyn Fabric, world: u32) -> Members<Box<dyn Regrou
     met_members(world, |listener, group, timeout, abort| fabric.connect(listener, group, timeout, abort))
 }
 
-// Members that met by listeners on loopback.
-fn met_members<T: Transport>(
+/// Returns a group whose members `connect` connects, each called with a listener of its own on loopback.
+///
+/// # Panics
+/// If they cannot be connected.
+pub fn met_members<T: Transport>(
     world: u32,
     connect: impl Fn(&Listener, &Group, Duration, &AbortHandle) -> Result<T, CollectiveError> + Sync,
 ) -> Members<T> {

@@ -9,16 +9,6 @@ use crate::error::CollectiveError;
 use crate::group::{Group, JobToken};
 use crate::runtime::abort::AbortHandle;
 
-/// A library of collectives between GPUs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum GpuLibrary {
-    /// NCCL, which needs a GPU for each rank.
-    Nccl,
-    /// CUDA IPC: kernels that reduce in GPU memory which the processes of one host open to each other.
-    /// Several ranks may share a GPU.
-    CudaIpc,
-}
-
 /// A way in which the processes of a job communicate, known by its name in the [registry](super::registry).
 /// It makes the transports of groups, and channels between two processes. A process uses one fabric for all
 /// its groups.
@@ -35,12 +25,6 @@ pub trait Fabric: Debug + Send + Sync {
         timeout: Duration,
         abort: &AbortHandle,
     ) -> Result<Box<dyn Regroup>, CollectiveError>;
-
-    /// Returns the GPU library that should move or reduce the long messages of groups over this fabric, if
-    /// any; see `nccl::backend` and `ipc::backend`.
-    fn library(&self) -> Option<GpuLibrary> {
-        None
-    }
 
     /// Connects to a process outside of groups, which listens for TCP connections at `address` and
     /// [accepts](Self::accept) them over the same fabric. The default is a channel over TCP.

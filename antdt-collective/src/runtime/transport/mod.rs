@@ -3,17 +3,9 @@
 pub mod fabric;
 pub mod registry;
 
-#[cfg(feature = "cuda")]
-mod cuda_ipc;
 pub mod mem;
 pub mod mixed;
-#[cfg(feature = "nccl")]
-mod nccl;
-#[cfg(feature = "cuda")]
-mod over;
 pub mod paced;
-#[cfg(feature = "rdma")]
-pub mod rdma;
 pub mod tcp;
 
 mod boxed;
@@ -27,12 +19,10 @@ use std::time::{Duration, Instant};
 use antdt_core::Rank;
 
 pub use channel::{Channel, ChannelError};
-pub use fabric::{Fabric, GpuLibrary, Regroup};
+pub use fabric::{Fabric, Regroup};
 pub use mem::MemTransport;
 pub use mixed::{MixedConfig, MixedTransport};
 pub use paced::PacedFabric;
-#[cfg(feature = "rdma")]
-pub use rdma::{RdmaConfig, RdmaSetup, RdmaTransport};
 pub use registry::{DEFAULT, Entry, REGISTRY};
 pub use tcp::{Listener, TcpChannel, TcpTransport};
 
@@ -54,6 +44,18 @@ pub struct Exchange {
     /// Longest gap between two bytes of a message once its first byte has moved. It has no effect when it is
     /// longer than the time left until `deadline`.
     pub stall: Duration,
+}
+
+impl Exchange {
+    /// Returns the call in which members that are connected tell each other what more they need to know,
+    /// before the first collective of the group.
+    pub fn meeting(group: &Group, deadline: Instant) -> Self {
+        let tag =
+            Tag { membership: group.membership(), sequence: 0, round: 0, operation: Operation::CONNECT };
+        let started = Instant::now();
+        let stall = deadline.saturating_duration_since(started);
+        Self { tag, started, deadline, stall }
+    }
 }
 
 /// A message to send in a round.
@@ -286,14 +288,6 @@ pub trait Transport: Send {
     /// Aborts the group: tells the other members, and makes every later call fail. Returns the error of all
     /// later calls, which is the first one reported.
     fn fail(&mut self, error: CollectiveError) -> CollectiveError;
-}
-
-// The call in which members that are connected tell each other what more they need to know.
-fn meeting(group: &Group, deadline: Instant) -> Exchange {
-    let tag = Tag { membership: group.membership(), sequence: 0, round: 0, operation: Operation::CONNECT };
-    let started = Instant::now();
-    let stall = deadline.saturating_duration_since(started);
-    Exchange { tag, started, deadline, stall }
 }
 
 // The messages side by side, taken when all are whole; then the answers.

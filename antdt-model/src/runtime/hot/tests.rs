@@ -1,7 +1,7 @@
 //! The model beside one that was never hot, over the kernels that are built for this machine.
 
-use antdt_collective::runtime::rows::testing::{FailingRows, HostKernels};
 use antdt_core::{ParamLayout, Seed, TableSpec};
+use antdt_gpu::runtime::rows::testing::{FailingRows, HostKernels};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 

@@ -18,8 +18,7 @@ use rustix::event::{PollFd, PollFlags};
 use super::shm::{Card, Counter, Gathering, Host, Idle, Local, Next, Round, SHOWN_MAX, Waiting};
 use super::tcp::{Ended, Flow, Listener, TcpTransport};
 use super::{
-    Exchange, Incoming, Loan, Merge, Outgoing, Transfer, Transport, gather_by_exchange, meeting,
-    trade_by_exchange,
+    Exchange, Incoming, Loan, Merge, Outgoing, Transfer, Transport, gather_by_exchange, trade_by_exchange,
 };
 use crate::error::CollectiveError;
 use crate::group::Group;
@@ -116,7 +115,7 @@ impl MixedTransport {
     ) -> Result<Self, CollectiveError> {
         let group = tcp.group().clone();
         let counter = Counter::open(Host::this(&config.part)).map_err(|error| tcp.fail(error))?;
-        let mut call = meeting(&group, deadline);
+        let mut call = Exchange::meeting(&group, deadline);
         let mut cards = vec![0; Card::LEN * group.world() as usize];
         let mine = group.me().0 as usize * Card::LEN;
         cards[mine..mine + Card::LEN].copy_from_slice(&counter.card().encode());

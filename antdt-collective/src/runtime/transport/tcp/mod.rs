@@ -25,6 +25,7 @@
 //! says about 10 KB; recalled), and on loopback it copies all the same, so that the size could not be measured here. What is
 //! sent is copied once, by the kernel, from where it lies.
 
+mod beside;
 mod channel;
 mod close;
 mod config;
@@ -55,7 +56,7 @@ use crate::runtime::abort::AbortHandle;
 use crate::runtime::wait::wait;
 use close::Linger;
 use link::{Link, Receiving, SCRATCH_BYTES, Sending, Stop};
-pub(in crate::runtime::transport) use verdict::Ended;
+pub use verdict::Ended;
 
 /// A [`Transport`] for members that are processes, connected over TCP.
 #[derive(Debug)]
@@ -247,11 +248,6 @@ impl TcpTransport {
         }
     }
 
-    /// Whether a peer, or its end of the connection, is gone.
-    pub(in crate::runtime::transport) fn is_closed(&self, rank: Rank) -> bool {
-        self.links[rank.0 as usize].as_ref().is_some_and(|link| link.closed)
-    }
-
     /// The messages of a round, by peer.
     pub(in crate::runtime::transport) fn flows<'a, 'b>(
         tag: Tag,
@@ -382,11 +378,11 @@ impl TcpTransport {
         until: Instant,
         flows: &mut [Flow<'_, '_>],
     ) -> Result<(), Ended> {
-        self.sleep_beside(call, until, flows, None)
+        self.sleep_or(call, until, flows, None)
     }
 
-    /// The same, or until `other` can be read.
-    pub(in crate::runtime::transport) fn sleep_beside(
+    // The same, or until `other` can be read.
+    fn sleep_or(
         &mut self,
         call: &Exchange,
         until: Instant,

@@ -33,7 +33,7 @@ const HEARING: [Duration; 2] = [Duration::from_millis(250), Duration::from_secs(
 
 /// Why a round cannot go on.
 #[derive(Debug)]
-pub(in crate::runtime::transport) enum Ended {
+pub enum Ended {
     /// This rank found a failure that is certain.
     Failed(CollectiveError),
     /// The connection to a peer that is needed has ended.
@@ -106,48 +106,12 @@ impl TcpTransport {
         self.suspect(accusation, at, waited, flows, hearing)
     }
 
-    /// The same end, where this rank waits for `late` rather than for what is in `flows`: what it must do to find the
-    /// culprit is settled here, since only the caller knows the rank that it waits for.
-    pub(in crate::runtime::transport) fn settle(
-        &mut self,
-        call: &Exchange,
-        ended: Ended,
-        late: CollectiveError,
-    ) -> Ended {
-        match ended {
-            Ended::Told { from, waited: true } if self.said(from).is_none_or(|notice| notice.suspects) => {
-                Ended::Silent(late)
-            }
-            Ended::Gone(rank) => {
-                self.listen();
-                if let Some(error) = self.certain(rank) {
-                    return Ended::Failed(error);
-                }
-                if self.said(rank).is_some() {
-                    return Ended::Silent(late);
-                }
-                Ended::Failed(CollectiveError::PeerClosed { peer: self.group.holder(rank), at: call.tag })
-            }
-            ended => ended,
-        }
-    }
-
-    /// Why a peer cannot be reached any more by other means than its connection, if that is known here.
-    #[cfg(feature = "rdma")]
-    pub(in crate::runtime::transport) fn hears_why(&mut self, rank: Rank) -> Option<Ended> {
-        self.listen();
-        if let Some(error) = self.certain(rank) {
-            return Some(Ended::Failed(error));
-        }
-        self.is_closed(rank).then_some(Ended::Gone(rank))
-    }
-
-    fn said(&self, rank: Rank) -> Option<&notice::AbortNotice> {
+    pub(super) fn said(&self, rank: Rank) -> Option<&notice::AbortNotice> {
         self.links[rank.0 as usize].as_ref()?.told.as_ref()
     }
 
     // What a peer said that is certain; that of `first` before others.
-    fn certain(&self, first: Rank) -> Option<CollectiveError> {
+    pub(super) fn certain(&self, first: Rank) -> Option<CollectiveError> {
         let ranks = std::iter::once(first).chain((0..self.group.world()).map(Rank));
         let mut said = ranks.filter_map(|rank| self.said(rank));
         said.find(|notice| !notice.suspects).map(|notice| notice.error.clone())
@@ -239,7 +203,7 @@ impl TcpTransport {
     }
 
     // Takes all that has come, without waiting.
-    fn listen(&mut self) {
+    pub(super) fn listen(&mut self) {
         for link in self.links.iter_mut().flatten() {
             link.readable = true;
             link.drain(&self.last.tag, bytes_of(&mut self.scratch));

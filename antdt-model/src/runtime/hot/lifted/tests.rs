@@ -1,9 +1,9 @@
 //! The model beside one on the host, over the kernels that are built for this machine.
 
 use antdt_collective::runtime::flat::FlatShape;
-use antdt_collective::runtime::flat::testing::{EmulatedGpu, EmulatedTensor};
-use antdt_collective::runtime::rows::testing::HostKernels;
 use antdt_core::{ParamGroup, ParamLayout, Seed, TableSpec};
+use antdt_gpu::runtime::flat::testing::{EmulatedGpu, EmulatedTensor};
+use antdt_gpu::runtime::rows::testing::HostKernels;
 
 use super::*;
 use crate::gradient::SparseGradient;
