@@ -6,6 +6,7 @@ use antdt_collective::runtime::process_group::Entry as Library;
 use antdt_collective::runtime::transport::Entry as Transport;
 use antdt_controller::{Action, action, policy};
 use antdt_core::InvalidValue;
+use antdt_job::mode;
 use antdt_launch::runtime as launcher;
 use antdt_model::optimizer;
 use antdt_monitor::rule;
@@ -13,15 +14,16 @@ use antdt_monitor::rule;
 use crate::cli::CliError;
 use crate::master::{RecorderFactory, Seams, StoreFactory};
 use crate::worker::{Accelerator, RowMemoryFactory};
+use crate::workload::format::{self, Format};
 use crate::{command, transport, worker, workload};
 
 /// Builds an `antdt` command with additional or replaced parts, and runs it. Every part is optional; the
 /// `antdt` program is the builder without any.
 ///
-/// Parts that a job names (policies, actions, pace rules, optimizers, trainers, transports, libraries, launchers) are added to
-/// those that ship: `--policy`, `--pace-rule` and the other flags find them, and so do `antdt whatif`, `antdt
-/// sim`, recordings and `antdt policies`. A part of which a job has exactly one (ledger store, recorder,
-/// memory for hot rows, device for gradients) is replaced.
+/// Parts that a job names (sync modes, policies, actions, pace rules, optimizers, trainers, data formats, transports,
+/// libraries, launchers) are added to those that ship: `--sync`, `--policy`, `--pace-rule` and the other flags find
+/// them, and so do `antdt whatif`, `antdt sim`, recordings and `antdt policies`. A part of which a job has exactly one
+/// (ledger store, recorder, memory for hot rows, device for gradients) is replaced.
 ///
 /// The nodes of a job are processes of the same program, so each of them has the same parts.
 ///
@@ -45,6 +47,11 @@ impl JobBuilder {
     /// Returns a builder with the built-in parts only.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Adds a sync mode that `--sync` can name. Its entry's example must name the mode with a setting that works in any job.
+    pub fn mode(self, entry: mode::Entry) -> Self {
+        self.added(mode::REGISTRY.register(entry))
     }
 
     /// Adds a policy that `--policy` can name.
@@ -71,6 +78,11 @@ impl JobBuilder {
     /// Adds a trainer that `--workload` can name.
     pub fn trainer(self, entry: workload::Entry) -> Self {
         self.added(workload::REGISTRY.register(entry))
+    }
+
+    /// Adds a data format that `--format` can name, made by [`Format::of`].
+    pub fn format(self, format: Format) -> Self {
+        self.added(format::REGISTRY.register(format))
     }
 
     /// Adds a transport that `--transport` can name.

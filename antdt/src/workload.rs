@@ -101,7 +101,10 @@ pub fn of(spec: &JobSpec) -> Result<Workload, BuildError> {
     REGISTRY.build(&spec.workload, &spec.tables.texts("workload", &spec.workload)?)
 }
 
-/// Returns the names of the data formats that the trainers of this release can read.
+#[cfg(feature = "cli")]
+pub use antdt_burn::data::format;
+
+/// Returns the names of the data formats that the trainers of this program can read.
 pub fn formats() -> Vec<&'static str> {
     shipped::formats()
 }
@@ -138,7 +141,7 @@ mod shipped {
     use crate::resume;
 
     pub(super) fn formats() -> Vec<&'static str> {
-        format::REGISTRY.iter().map(|format| format.name()).collect()
+        format::REGISTRY.names()
     }
 
     /// One for each model of `antdt-burn`.

@@ -8,7 +8,7 @@ use super::{MISSING, NO_CATEGORY, RowBatch, category};
 
 /// One value of a row.
 #[derive(Debug, Clone)]
-pub(super) enum Field<'a> {
+pub enum Field<'a> {
     /// The row has no value.
     Missing,
     /// The value as written in a text file, or in a column of strings.
@@ -20,8 +20,8 @@ pub(super) enum Field<'a> {
 }
 
 impl<'a> Field<'a> {
-    /// A field of a text row; an empty one is missing.
-    pub(super) fn of_text(text: Cow<'a, [u8]>) -> Self {
+    /// Returns the value of a row of text; an empty one is missing.
+    pub fn of_text(text: Cow<'a, [u8]>) -> Self {
         if text.is_empty() { Self::Missing } else { Self::Text(text) }
     }
 
@@ -43,9 +43,9 @@ impl<'a> Field<'a> {
         if value.is_nan() { Self::Missing } else { Self::Real(value) }
     }
 
-    /// The number in a numeric column; `None` if it is none. Numbers beyond 32 bits are cut to the nearest that fits:
-    /// buckets that far out are wider than the cut.
-    pub(super) fn number(&self) -> Option<i32> {
+    /// Returns the value of a numeric column, [`MISSING`] if the row has none; `None` if it is no whole number. Numbers beyond
+    /// 32 bits are cut to the nearest that fits: buckets that far out are wider than the cut.
+    pub fn number(&self) -> Option<i32> {
         let value = match self {
             Self::Missing => return Some(MISSING),
             Self::Text(text) => integer(text)?,
@@ -58,8 +58,9 @@ impl<'a> Field<'a> {
         Some(i32::try_from(value).expect("the value was just clamped to this range"))
     }
 
-    /// The code of a category. Integers of 32 bits are codes already, signed or not.
-    pub(super) fn category(&self) -> u32 {
+    /// Returns the code of a category, [`NO_CATEGORY`] if the row has none. Integers of 32 bits are codes already, signed or
+    /// not.
+    pub fn category(&self) -> u32 {
         match self {
             Self::Missing => NO_CATEGORY,
             Self::Text(text) => category(text),
@@ -70,8 +71,8 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// The label, 0 or 1; `yes` and `no` are further spellings of it.
-    pub(super) fn label(&self, yes: &[u8], no: &[u8]) -> Option<bool> {
+    /// Returns the label: 0 or 1 in a column of numbers, `no` or `yes` in text; `None` if it is neither.
+    pub fn label(&self, yes: &[u8], no: &[u8]) -> Option<bool> {
         match self {
             Self::Text(text) if **text == *yes => Some(true),
             Self::Text(text) if **text == *no => Some(false),
@@ -113,17 +114,17 @@ fn integer(text: &[u8]) -> Option<i64> {
     Some(if negative { -value } else { value })
 }
 
-/// Where a parser puts the values of a row, column by column.
-pub(super) trait Sink {
-    /// The label.
+/// Destination of the values of a row, column by column.
+pub trait FieldSink {
+    /// Takes the label of the row.
     fn label(&mut self, label: bool);
-    /// The next numeric column.
+    /// Takes the value of the next numeric column; [`MISSING`] if the row has none.
     fn numeric(&mut self, value: i32);
-    /// The next categorical column.
+    /// Takes the code of the next categorical column; [`NO_CATEGORY`] if the row has none.
     fn category(&mut self, code: u32);
 }
 
-impl Sink for RowBatch {
+impl FieldSink for RowBatch {
     fn label(&mut self, label: bool) {
         self.labels.push(f32::from(u8::from(label)));
     }
@@ -141,7 +142,7 @@ impl Sink for RowBatch {
 #[derive(Debug)]
 pub(super) struct Discard;
 
-impl Sink for Discard {
+impl FieldSink for Discard {
     fn label(&mut self, _: bool) {}
 
     fn numeric(&mut self, _: i32) {}

@@ -292,7 +292,7 @@ proptest! {
     #[test]
     fn any_bytes_are_rows_or_an_error(
         bytes in proptest::collection::vec(any::<u8>(), 0..600),
-        format in proptest::option::of(proptest::sample::select(format::REGISTRY)),
+        format in proptest::option::of(proptest::sample::select(format::REGISTRY.entries())),
         tabs in any::<bool>(),
     ) {
         let folder = tempfile::tempdir().unwrap();

@@ -6,7 +6,9 @@
 //! [`WorkerCore`] hold the state that all modes share. All other code asks for the mode's [`Capabilities`]
 //! and never for its name.
 //!
-//! To add a mode: write a folder with a type that implements [`Mode`], and add its [`Entry`] to [`REGISTRY`].
+//! To add a mode: write a folder with a type that implements [`Mode`], and add its [`Entry`] to the modes that
+//! ship. A program adds modes of its own to the [`REGISTRY`] before it reads its command line; the simulator,
+//! recordings and `--sync auto` then treat them like those that ship.
 //!
 //! Source: our design.
 
@@ -15,7 +17,8 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use antdt_agent::AgentSession;
-use antdt_core::{Capabilities, Holder, InvalidValue, JobTime, Joined, Readiness, Standing, text::nearest};
+use antdt_core::registry::{Named, Registry};
+use antdt_core::{Capabilities, Holder, InvalidValue, JobTime, Joined, Readiness, Standing};
 
 use crate::choice::Traffic;
 use crate::head::HeadCore;
@@ -35,8 +38,11 @@ pub mod ps_ssp;
 pub mod ripples;
 pub mod ripples_static;
 
-/// All sync modes that a job can name, in the order of the help text. The first one is the default.
-pub const REGISTRY: &[Entry] = &[
+/// Registry of all sync modes that a job can name, in the order of the help text. The first one is the default.
+pub static REGISTRY: Registry<Entry> = Registry::new("sync mode", SHIPPED);
+
+/// Sync modes that ship.
+const SHIPPED: &[Entry] = &[
     all_reduce::ENTRY,
     ps_bsp::ENTRY,
     ps_asp::ENTRY,
@@ -50,7 +56,7 @@ pub const REGISTRY: &[Entry] = &[
     ripples::ENTRY,
 ];
 
-/// One line of the registry of sync modes.
+/// A sync mode in the registry, under the name that [`Mode::name`] returns.
 #[derive(Debug, Clone, Copy)]
 pub struct Entry {
     /// Name on the command line, in job files and in reports.
@@ -76,6 +82,12 @@ impl Entry {
             Some(Ok(optional)) => format!("{name}[={optional}"),
             Some(Err(needed)) => format!("{name}={needed}"),
         }
+    }
+}
+
+impl Named for Entry {
+    fn name(&self) -> &'static str {
+        self.name
     }
 }
 
@@ -292,13 +304,14 @@ impl SyncMode {
 
     /// Returns every mode of the registry once, with the setting of its example.
     pub fn examples() -> Vec<Self> {
-        REGISTRY.iter().map(|entry| entry.example.parse().expect("an example can be read")).collect()
+        let example = |entry: &Entry| entry.example.parse().expect("an example can be read");
+        REGISTRY.entries().iter().map(example).collect()
     }
 }
 
 impl Default for SyncMode {
     fn default() -> Self {
-        REGISTRY[0].example.parse().expect("an example can be read")
+        SHIPPED[0].example.parse().expect("an example can be read")
     }
 }
 
@@ -328,15 +341,12 @@ impl FromStr for SyncMode {
 
     fn from_str(text: &str) -> Result<Self, InvalidValue> {
         let (name, setting) = text.split_once('=').map_or((text, None), |(name, value)| (name, Some(value)));
-        let Some(entry) = REGISTRY.iter().find(|entry| entry.name == name) else {
-            let names: Vec<&str> = REGISTRY.iter().map(|entry| entry.name).collect();
-            let usages: Vec<String> = REGISTRY.iter().map(Entry::usage).collect();
-            let mut expected = format!("one of {}", usages.join(", "));
-            if let Some(near) = nearest(name, &names) {
-                expected = format!("{expected}; did you mean `{near}`?");
-            }
-            return Err(InvalidValue::new("--sync", text, expected));
-        };
+        let entry = REGISTRY.find(name).map_err(|unknown| {
+            let usages: Vec<String> = REGISTRY.entries().iter().map(Entry::usage).collect();
+            let near = unknown.suggestion.map(|near| format!("; did you mean `{near}`?"));
+            let expected = format!("one of {}{}", usages.join(", "), near.unwrap_or_default());
+            InvalidValue::new("--sync", text, expected)
+        })?;
         match (entry.setting, setting) {
             (None, Some(_)) => Err(InvalidValue::new("--sync", text, format!("{name}, without `=`"))),
             _ => (entry.parse)(setting),

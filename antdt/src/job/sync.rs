@@ -33,7 +33,7 @@ impl SyncSpec {
 
     /// Returns the texts of the modes, for the help and the schema.
     pub(super) fn usages() -> Vec<String> {
-        REGISTRY.iter().map(Entry::usage).chain([format!("{AUTO}[=MODES]")]).collect()
+        REGISTRY.entries().iter().map(Entry::usage).chain([format!("{AUTO}[=MODES]")]).collect()
     }
 
     /// The modes with which a job is trained as by one process with the whole batch: those that differ in who adds up gradients only.

@@ -1,11 +1,6 @@
 //! UCI Adult (census income): 14 attributes and the label, separated by spaces or by commas.
 
-use antdt_data::Dialect;
-
-use super::Columns;
-use crate::data::Schema;
-use crate::data::field::{Field, Sink};
-use crate::features::Bucketing;
+use super::{Bucketing, Columns, Dialect, Field, FieldSink, Schema};
 
 /// Which columns are numeric, from 0: age, sampling weight, years of education, capital gain, capital loss, hours per week.
 const NUMERIC: [usize; 6] = [0, 2, 4, 10, 11, 12];
@@ -31,7 +26,6 @@ impl Columns for Adult {
         ],
         categorical: 8,
     };
-    const COLUMNS: usize = 15;
     const FIRST_COLUMN: &'static str = "age";
     const CHECK: &'static str = "adult 1";
     // The published test file starts with a line `|1x3 Cross validator`.
@@ -49,7 +43,7 @@ impl Columns for Adult {
         columns(row).map(|token| Field::of_text(token.into()))
     }
 
-    fn parse(column: usize, field: &Field<'_>, sink: &mut impl Sink) -> Result<(), &'static str> {
+    fn parse(column: usize, field: &Field<'_>, sink: &mut impl FieldSink) -> Result<(), &'static str> {
         let missing = Field::Missing;
         let field = match field {
             Field::Text(text) if **text == *b"?" => &missing,

@@ -1,11 +1,6 @@
 //! Criteo's click logs as published: label, 13 integers, 26 categories.
 
-use antdt_data::Dialect;
-
-use super::Columns;
-use crate::data::Schema;
-use crate::data::field::{Field, Sink};
-use crate::features::Bucketing;
+use super::{Bucketing, Columns, Dialect, Field, FieldSink, Schema};
 
 /// Integer columns.
 pub(in crate::data) const INTEGERS: usize = 13;
@@ -23,7 +18,6 @@ impl Columns for Criteo {
     const SHAPE: &'static str =
         "label, 13 integers, 26 categories, separated by tabs or commas, empty = missing";
     const SCHEMA: Schema = SCHEMA;
-    const COLUMNS: usize = 1 + INTEGERS + CATEGORIES;
     const FIRST_COLUMN: &'static str = "label";
     const CHECK: &'static str = "criteo 1";
 
@@ -35,11 +29,7 @@ impl Columns for Criteo {
         if !first.contains(&b'\t') && first.contains(&b',') { Dialect::csv() } else { Dialect::tsv() }
     }
 
-    fn fields(dialect: Dialect, row: &[u8]) -> impl Iterator<Item = Field<'_>> + Clone {
-        dialect.fields(row).map(Field::of_text)
-    }
-
-    fn parse(column: usize, field: &Field<'_>, sink: &mut impl Sink) -> Result<(), &'static str> {
+    fn parse(column: usize, field: &Field<'_>, sink: &mut impl FieldSink) -> Result<(), &'static str> {
         if column == 0 {
             sink.label(field.label(b"1", b"0").ok_or("a label, 0 or 1")?);
         } else if column <= INTEGERS {

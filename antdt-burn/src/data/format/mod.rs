@@ -1,6 +1,7 @@
 //! Formats of rows, and their detection.
 //!
-//! To add a format: write a file here with a type that implements `Columns`, and add it to the [`REGISTRY`].
+//! A format is a type that implements [`Columns`]. To add one that ships, write a file here and add it to the
+//! formats that ship. A program adds formats of its own to the [`REGISTRY`] before it reads its command line.
 
 mod adult;
 pub(super) mod criteo;
@@ -10,42 +11,61 @@ use std::path::Path;
 use std::str::FromStr;
 
 use antdt_core::InvalidValue;
-use antdt_data::{ColumnRow, Dialect, RowCheck};
+use antdt_core::registry::{Named, Registry};
+pub use antdt_data::Dialect;
+use antdt_data::{ColumnRow, RowCheck};
 
-use super::field::{Discard, Field, Sink};
-use super::{DatasetError, RowBatch, Schema};
+use super::field::Discard;
+pub use super::field::{Field, FieldSink};
+use super::{DatasetError, RowBatch};
+pub use super::{MISSING, NO_CATEGORY, Schema};
+pub use crate::features::Bucketing;
 
-/// All formats that a job can name. If several fit a file, the first one is taken.
-pub const REGISTRY: &[Format] = &[Format::of::<criteo::Criteo>(), Format::of::<adult::Adult>()];
+/// Registry of all formats that a job can name. If several fit a file, the first one is taken.
+pub static REGISTRY: Registry<Format> = Registry::new("format", SHIPPED);
 
-/// A format: which columns its rows have, and how text holds them.
-trait Columns {
-    /// The value of `--format`.
+/// Formats that ship.
+const SHIPPED: &[Format] = &[Format::of::<criteo::Criteo>(), Format::of::<adult::Adult>()];
+
+/// The columns of a format, and how text holds them.
+pub trait Columns {
+    /// Name of the format, the value of `--format`.
     const NAME: &'static str;
-    /// What the columns are, for people.
+    /// Columns in words, for error texts: `label, 13 integers, separated by tabs`.
     const SHAPE: &'static str;
-    /// The columns as a model sees them.
+    /// Columns as a model sees them, without the label.
     const SCHEMA: Schema;
-    /// Columns of a row, label included.
-    const COLUMNS: usize;
-    /// The name of the first column, where a text file has a header.
+    /// Number of columns of a row, label included.
+    const COLUMNS: usize = 1 + Self::SCHEMA.fields();
+    /// Name of the first column in lower case, by which the header of a text file is told from a row.
     const FIRST_COLUMN: &'static str;
-    /// Name of the check of a row; changes when the check does.
+    /// Name of the check of a row. It is part of the index of a text file, and must change when
+    /// [`parse`](Self::parse) accepts other rows.
     const CHECK: &'static str;
-    /// A line that begins with this byte is no row.
+    /// First byte of lines that are comments; `None` if a file has none.
     const COMMENT: Option<u8> = None;
 
-    /// Whether a text file whose first row this is has the format.
-    fn fits(first: &[u8]) -> bool;
+    /// Returns whether a text file with this first row has the format; by default, if the row has as many columns.
+    fn fits(first: &[u8]) -> bool {
+        Self::fields(Self::dialect(first), first).count() == Self::COLUMNS
+    }
 
-    /// How the rows of a text file are written, by its first row.
-    fn dialect(first: &[u8]) -> Dialect;
+    /// Returns the dialect of a text file with this first row; by default tabs if it has any, otherwise commas.
+    fn dialect(first: &[u8]) -> Dialect {
+        if first.contains(&b'\t') { Dialect::tsv() } else { Dialect::csv() }
+    }
 
-    /// The values of a row of text.
-    fn fields(dialect: Dialect, row: &[u8]) -> impl Iterator<Item = Field<'_>> + Clone;
+    /// Returns the values of a row of text; by default those that the dialect separates.
+    fn fields(dialect: Dialect, row: &[u8]) -> impl Iterator<Item = Field<'_>> + Clone {
+        dialect.fields(row).map(Field::of_text)
+    }
 
-    /// Parses the value of a column, counted from 0; the error is what it should be.
-    fn parse(column: usize, field: &Field<'_>, sink: &mut impl Sink) -> Result<(), &'static str>;
+    /// Parses the value of a column, counted from 0, and gives it to `sink`: the label of a row once, and of each numeric and
+    /// categorical column of the [schema](Self::SCHEMA) one value in its order.
+    ///
+    /// # Errors
+    /// If the value is invalid in this column; the text says what it must be, such as `an integer`.
+    fn parse(column: usize, field: &Field<'_>, sink: &mut impl FieldSink) -> Result<(), &'static str>;
 }
 
 /// A format of rows: the meaning of their columns, and the value of `--format`. The container (text with
@@ -68,7 +88,8 @@ pub struct Format {
 }
 
 impl Format {
-    const fn of<C: Columns>() -> Self {
+    /// Returns the format of rows with these columns, for the registry.
+    pub const fn of<C: Columns>() -> Self {
         Self {
             name: C::NAME,
             shape: C::SHAPE,
@@ -108,14 +129,13 @@ impl Format {
 
     /// The format of rows with so many columns.
     pub(super) fn of_columns(columns: usize) -> Option<Self> {
-        REGISTRY.iter().copied().find(|format| format.columns == columns)
+        REGISTRY.entries().into_iter().find(|format| format.columns == columns)
     }
 
     /// Every format and its columns, for error texts.
     pub(super) fn known() -> String {
-        let each =
-            REGISTRY.iter().map(|format| format!("{}: {}, {}", format.name, format.columns, format.shape));
-        each.collect::<Vec<_>>().join("; ")
+        let shape = |format: &Self| format!("{}: {}, {}", format.name, format.columns, format.shape);
+        REGISTRY.entries().iter().map(shape).collect::<Vec<_>>().join("; ")
     }
 
     /// What every row of a text file of this format must be.
@@ -142,7 +162,7 @@ impl Format {
     ) -> Result<(Self, Dialect), DatasetError> {
         let begin = begin.strip_prefix(b"\xef\xbb\xbf").unwrap_or(begin);
         let lines = begin.split(|byte| *byte == b'\n').map(|line| line.strip_suffix(b"\r").unwrap_or(line));
-        let candidates = format.as_ref().map_or(REGISTRY, std::slice::from_ref);
+        let candidates = format.map_or_else(|| REGISTRY.entries(), |format| vec![format]);
         let comment = |line: &[u8]| {
             line.first().is_some_and(|first| candidates.iter().any(|format| format.comment == Some(*first)))
         };
@@ -150,7 +170,7 @@ impl Format {
         let Some((line, first)) = (1..).zip(lines).find(|(_, line)| !blank(line) && !comment(line)) else {
             return Err(DatasetError::Empty { path: path.into() });
         };
-        let fitting = format.or_else(|| REGISTRY.iter().copied().find(|format| (format.fits)(first)));
+        let fitting = format.or_else(|| candidates.iter().copied().find(|format| (format.fits)(first)));
         let Some(format) = fitting else {
             let words = first.split(|byte| b" ,".contains(byte));
             let columns = words.filter(|word| !word.is_empty()).count();
@@ -165,7 +185,7 @@ impl Format {
 /// Parses the values of a row into `sink`, which holds a part of it if that fails.
 fn parse<'a, C: Columns>(
     fields: impl Iterator<Item = Field<'a>> + Clone,
-    sink: &mut impl Sink,
+    sink: &mut impl FieldSink,
 ) -> Result<(), String> {
     let all = fields.clone();
     let mut found = 0;
@@ -196,6 +216,12 @@ fn parse<'a, C: Columns>(
     })
 }
 
+impl Named for Format {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+}
+
 impl PartialEq for Format {
     fn eq(&self, other: &Self) -> bool {
         self.name == other.name
@@ -208,9 +234,7 @@ impl FromStr for Format {
     type Err = InvalidValue;
 
     fn from_str(text: &str) -> Result<Self, InvalidValue> {
-        let names: Vec<&str> = REGISTRY.iter().map(|format| format.name).collect();
-        let found = REGISTRY.iter().copied().find(|format| format.name == text);
-        found.ok_or_else(|| InvalidValue::new("format", text, names.join(" or ")))
+        REGISTRY.find(text).map_err(|unknown| InvalidValue::new("format", text, unknown.known.join(" or ")))
     }
 }
 
