@@ -3,7 +3,7 @@
 //! A row of the table holds a field's embedding and, as its last value, its first-order weight.
 
 use antdt_core::InvalidValue;
-use antdt_core::registry::{Setting, Settings};
+use antdt_core::registry::{PartSettings, Setting, Settings};
 use burn::module::Module;
 use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
@@ -62,77 +62,51 @@ pub(crate) fn split_rows<B: Backend>(rows: Tensor<B, 3>) -> (Tensor<B, 3>, Tenso
     (rows.narrow(2, 0, dim - 1), first_order)
 }
 
-/// Sizes that users choose; the number of fields is the data's.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct ClickSizes {
-    rows_per_field: u64,
-    embedding: usize,
-    hidden: Sizes,
-    /// Empty for a model that has no such network.
-    cin: Sizes,
-    dropout: f32,
-}
+/// What the number of rows must be: it keeps row numbers, and the index of touched rows, far from overflow.
+const ROWS: &str = "a whole number between 1 and 2^40";
 
-impl Default for ClickSizes {
-    fn default() -> Self {
-        Self {
-            // Keeps the collisions of a column with a thousand categories to 6 %; 39 such fields take 46 MB with
-            // their optimizer state.
-            rows_per_field: 1 << 14,
-            // Small enough for a step of a few milliseconds on one core.
-            embedding: 8,
-            hidden: Sizes(vec![64, 32]),
-            cin: Sizes(Vec::new()),
-            dropout: 0.0,
-        }
+antdt_core::settings! {
+    /// Sizes that users choose; the number of fields is the data's.
+    #[derive(Debug, Clone, PartialEq)]
+    pub(crate) struct ClickSizes {
+        /// The default keeps the collisions of a column with a thousand categories to 6 %; 39 such fields take 46 MB with
+        /// their optimizer state.
+        rows_per_field: u64 = 1 << 14, "rows of the embedding table for each column",
+            ROWS, if |rows| (1..=1 << 40).contains(&rows);
+        /// The default is small enough for a step of a few milliseconds on one core.
+        embedding: usize = 8, "values of an embedding", size::EXPECTED, if |values| size::fits(values);
+        hidden: Sizes = Sizes(vec![64, 32]), "units of each hidden layer of the perceptron",
+            Sizes::EXPECTED, if |layers| layers.fit();
+        /// Empty for a model that has no such network.
+        cin: Sizes = Sizes(vec![16, 16]), "feature maps of each layer of the compressed interaction network",
+            Sizes::EXPECTED, if |layers| layers.fit();
+        dropout: f32 = 0.0, "share of each hidden layer that a training step leaves out",
+            dropout::EXPECTED, if |share| dropout::fits(share);
     }
 }
 
 impl ClickSizes {
-    /// With a compressed interaction network.
-    pub(crate) fn with_cin(self, cin: &[usize]) -> Self {
-        Self { cin: Sizes(cin.to_vec()), ..self }
+    /// The sizes of a model with a compressed interaction network.
+    pub(crate) fn with_cin(settings: &Settings<'_>) -> Result<Self, InvalidValue> {
+        let sizes: Self = settings.read()?;
+        if sizes.cin.0.is_empty() {
+            return Err(settings.refuse(
+                "cin",
+                &sizes.cin,
+                "one or more layers of at least 1, such as 16,16",
+            ));
+        }
+        Ok(sizes)
     }
 
-    /// The settings with these values as defaults.
-    pub(crate) fn texts(&self) -> Vec<Setting> {
-        let mut texts = vec![
-            Setting::new(
-                "rows-per-field",
-                self.rows_per_field,
-                "rows of the embedding table for each column",
-            ),
-            Setting::new("embedding", self.embedding, "values of an embedding"),
-            Setting::new("hidden", &self.hidden, "units of each hidden layer of the perceptron"),
-        ];
-        if !self.cin.0.is_empty() {
-            let about = "feature maps of each layer of the compressed interaction network";
-            texts.push(Setting::new("cin", &self.cin, about));
-        }
-        texts.push(dropout::setting("share of each hidden layer that a training step leaves out"));
-        texts
+    /// The sizes of a model without a compressed interaction network.
+    pub(crate) fn without_cin(settings: &Settings<'_>) -> Result<Self, InvalidValue> {
+        Self { cin: Sizes(Vec::new()), ..Self::default() }.read_over(settings)
     }
 
-    /// Reads the settings; those that are not given are these.
-    pub(crate) fn read(self, settings: &Settings<'_>) -> Result<Self, InvalidValue> {
-        // The bound keeps row numbers, and the index of touched rows, far from overflow.
-        const ROWS: &str = "a whole number between 1 and 2^40";
-        let rows_per_field = settings.value("rows-per-field", self.rows_per_field, ROWS)?;
-        if !(1..=1 << 40).contains(&rows_per_field) {
-            return Err(settings.refuse("rows-per-field", rows_per_field, ROWS));
-        }
-        let has_cin = !self.cin.0.is_empty();
-        let cin = if has_cin { size::list(settings, "cin", self.cin)? } else { self.cin };
-        if has_cin && cin.0.is_empty() {
-            return Err(settings.refuse("cin", "``", "one or more layers of at least 1, such as 16,16"));
-        }
-        Ok(Self {
-            rows_per_field,
-            embedding: size::one(settings, "embedding", self.embedding)?,
-            hidden: size::list(settings, "hidden", self.hidden)?,
-            cin,
-            dropout: dropout::share(settings)?,
-        })
+    /// The settings of a model without a compressed interaction network.
+    pub(crate) fn defaults_without_cin() -> Vec<Setting> {
+        Self::defaults().into_iter().filter(|setting| setting.name != "cin").collect()
     }
 
     /// The model of these sizes.

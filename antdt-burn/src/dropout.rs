@@ -8,27 +8,19 @@
 //! Source: Srivastava et al., "Dropout: A Simple Way to Prevent Neural Networks from Overfitting", 2014 (recalled); the key is our
 //! design.
 
-use antdt_core::registry::{Setting, Settings};
-use antdt_core::{InvalidValue, Seed};
+use antdt_core::Seed;
 use burn::tensor::backend::Backend;
 use burn::tensor::{Tensor, TensorData};
-
-/// Name of the setting.
-const NAME: &str = "dropout";
 
 /// Largest share: beyond, hardly anything is left to train with.
 const MAX: f32 = 0.95;
 
-/// The setting of a model.
-pub(crate) fn setting(about: &'static str) -> Setting {
-    Setting::new(NAME, 0.0, about)
-}
+/// What the setting `dropout` of a model must be.
+pub(crate) const EXPECTED: &str = "a share of at least 0 and at most 0.95, such as 0.1";
 
-/// Reads the setting.
-pub(crate) fn share(settings: &Settings<'_>) -> Result<f32, InvalidValue> {
-    const EXPECTED: &str = "a share of at least 0 and at most 0.95, such as 0.1";
-    let share: f32 = settings.value(NAME, 0.0, EXPECTED)?;
-    if (0.0..=MAX).contains(&share) { Ok(share) } else { Err(settings.refuse(NAME, share, EXPECTED)) }
+/// Returns whether a model can leave out this share.
+pub(crate) fn fits(share: f32) -> bool {
+    (0.0..=MAX).contains(&share)
 }
 
 /// Computes for each sample of a batch the number from which its choices are drawn. Samples without an epoch are of the first one.

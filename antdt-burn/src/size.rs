@@ -4,9 +4,6 @@ use std::fmt;
 use std::num::ParseIntError;
 use std::str::FromStr;
 
-use antdt_core::InvalidValue;
-use antdt_core::registry::Settings;
-
 /// The largest size of one thing. A layer between two of these has as many weights as fit the memory of a large
 /// machine; beyond, a slip of the hand is likelier than a wish.
 const MAX: usize = 1 << 16;
@@ -36,19 +33,21 @@ impl fmt::Display for Sizes {
     }
 }
 
-/// Reads the sizes of layers.
-pub(crate) fn list(settings: &Settings<'_>, name: &str, default: Sizes) -> Result<Sizes, InvalidValue> {
-    const EXPECTED: &str = "whole numbers between 1 and 65536 with commas between them, such as 64,32";
-    let sizes = settings.value(name, default, EXPECTED)?;
-    if sizes.0.len() > LAYERS_MAX || sizes.0.iter().any(|size| !(1..=MAX).contains(size)) {
-        return Err(settings.refuse(name, sizes, EXPECTED));
+impl Sizes {
+    /// What the sizes of layers must be.
+    pub(crate) const EXPECTED: &str =
+        "whole numbers between 1 and 65536 with commas between them, such as 64,32";
+
+    /// Returns whether a model can have these layers.
+    pub(crate) fn fit(&self) -> bool {
+        self.0.len() <= LAYERS_MAX && self.0.iter().all(|size| fits(*size))
     }
-    Ok(sizes)
 }
 
-/// Reads one size.
-pub(crate) fn one(settings: &Settings<'_>, name: &str, default: usize) -> Result<usize, InvalidValue> {
-    const EXPECTED: &str = "a whole number between 1 and 65536";
-    let size = settings.value(name, default, EXPECTED)?;
-    if (1..=MAX).contains(&size) { Ok(size) } else { Err(settings.refuse(name, size, EXPECTED)) }
+/// What one size must be.
+pub(crate) const EXPECTED: &str = "a whole number between 1 and 65536";
+
+/// Returns whether a model can have this size.
+pub(crate) fn fits(size: usize) -> bool {
+    (1..=MAX).contains(&size)
 }

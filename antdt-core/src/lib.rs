@@ -6,6 +6,7 @@ pub mod id;
 pub mod near_queue;
 pub mod node_map;
 pub mod registry;
+pub mod settings;
 pub mod text;
 pub mod time;
 

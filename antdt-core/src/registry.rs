@@ -12,6 +12,9 @@ use std::sync::{PoisonError, RwLock};
 use std::time::Duration;
 
 use crate::error::InvalidValue;
+pub use crate::settings::PartSettings;
+#[doc(hidden)]
+pub use crate::settings::key;
 use crate::text::{format_duration, named_duration, nearest};
 
 /// An entry of a registry, which has a name.
@@ -152,6 +155,15 @@ impl<T> Entry<T> {
     ) -> Self {
         Self { name, about, settings: Vec::new, build }
     }
+
+    /// Returns an entry with the settings `S`, which `build` [reads](Settings::read).
+    pub const fn with<S: PartSettings>(
+        name: &'static str,
+        about: &'static str,
+        build: fn(&Settings<'_>) -> Result<T, InvalidValue>,
+    ) -> Self {
+        Self { name, about, settings: S::defaults, build }
+    }
 }
 
 // By hand: a derive would ask the same of `T`.
@@ -212,6 +224,14 @@ impl Settings<'_> {
         self.name
     }
 
+    /// Reads all settings of the entry; those that the job does not give have their defaults.
+    ///
+    /// # Errors
+    /// If a value is invalid; the error names the table and the key.
+    pub fn read<S: PartSettings>(&self) -> Result<S, InvalidValue> {
+        S::default().read_over(self)
+    }
+
     /// Returns a setting parsed as a number or truth value; `default` if the job does not give it.
     ///
     /// # Errors
@@ -232,9 +252,10 @@ impl Settings<'_> {
         self.texts.get(name).map_or(Ok(default), |text| named_duration(field, text))
     }
 
-    /// Returns the error for a setting with an invalid value.
+    /// Returns the error for a setting with an invalid value. An empty value is shown as a pair of backticks.
     pub fn refuse(&self, name: &str, value: impl Display, expected: &str) -> InvalidValue {
-        InvalidValue::new(self.field(name), value, expected)
+        let shown = value.to_string();
+        InvalidValue::new(self.field(name), if shown.is_empty() { "``" } else { &shown }, expected)
     }
 
     fn field(&self, name: &str) -> String {

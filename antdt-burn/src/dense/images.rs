@@ -1,7 +1,6 @@
 //! Pictures for a model of them: generated ones, or records of files.
 
 use antdt_core::InvalidValue;
-use antdt_core::registry::{Setting, Settings};
 
 use super::OpenExamples;
 use crate::data::DataSource;
@@ -12,17 +11,15 @@ use crate::data::images::ImageRecords;
 /// Pixels of a side of CIFAR-10's pictures.
 pub(crate) const SIDE: usize = 32;
 
-/// The setting of the size of a picture.
-pub(crate) fn setting() -> Setting {
-    Setting::new("side", SIDE, "pixels of a side of a picture, generated or of a file")
-}
+/// What the setting `side` of a model of pictures is.
+pub(crate) const ABOUT: &str = "pixels of a side of a picture, generated or of a file";
 
-/// Reads the size of a picture.
-pub(crate) fn side(settings: &Settings<'_>) -> Result<usize, InvalidValue> {
-    // A picture is halved twice, and a record has 3 side² bytes.
-    const EXPECTED: &str = "a whole number between 4 and 1024";
-    let side = settings.value("side", SIDE, EXPECTED)?;
-    if (4..=1024).contains(&side) { Ok(side) } else { Err(settings.refuse("side", side, EXPECTED)) }
+/// What the setting `side` must be.
+pub(crate) const EXPECTED: &str = "a whole number between 4 and 1024";
+
+/// Returns whether a picture can have this side: it is halved twice, and a record has 3 side² bytes.
+pub(crate) fn fits(side: usize) -> bool {
+    (4..=1024).contains(&side)
 }
 
 /// Opens pictures of so many pixels a side.

@@ -1,31 +1,16 @@
 //! Samples of numbers for a model: generated ones, or rows of columns that are hashed.
 
-use antdt_core::InvalidValue;
-use antdt_core::registry::{Setting, Settings};
-
 use super::OpenExamples;
 use crate::data::DataSource;
 use crate::data::Dataset;
 use crate::data::hashed::HashedRows;
 use crate::data::teacher::Teacher;
-use crate::size;
 
 /// Default number of inputs: the values of a census row share few of them.
 pub(crate) const FEATURES: usize = 256;
 
-/// The setting of the number of inputs.
-pub(crate) fn setting(features: usize) -> Setting {
-    Setting::new(
-        "features",
-        features,
-        "numbers of a sample; the columns of a file's rows are hashed into so many",
-    )
-}
-
-/// Reads the number of inputs.
-pub(crate) fn features(settings: &Settings<'_>, default: usize) -> Result<usize, InvalidValue> {
-    size::one(settings, "features", default)
-}
+/// What the setting `features` of a model of numbers is.
+pub(crate) const ABOUT: &str = "numbers of a sample; the columns of a file's rows are hashed into so many";
 
 /// Opens samples of so many numbers.
 pub(crate) fn data(features: usize) -> OpenExamples {

@@ -13,8 +13,8 @@ use crate::engine::{self, Family};
 pub const MODEL: Model = Model {
     name: "deepfm",
     about: "factorisation machine beside a multi-layer perceptron, over shared embeddings",
-    settings: || ClickSizes::default().texts(),
-    build: |settings| Ok(ClickSizes::default().read(settings)?.recipe(engine::build::<DeepFms>)),
+    settings: ClickSizes::defaults_without_cin,
+    build: |settings| Ok(ClickSizes::without_cin(settings)?.recipe(engine::build::<DeepFms>)),
 };
 
 /// [`DeepFm`] on any back end.

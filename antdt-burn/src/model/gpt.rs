@@ -1,7 +1,7 @@
 //! A small GPT: a transformer that predicts the next byte of a text.
 
 use antdt_core::InvalidValue;
-use antdt_core::registry::{Setting, Settings};
+use antdt_core::registry::Settings;
 use burn::module::{Module, Param};
 use burn::nn::Linear;
 use burn::tensor::activation::{gelu, softmax};
@@ -15,21 +15,9 @@ use crate::dropout;
 use crate::size;
 
 /// Entry of the GPT in the registry of models.
-pub const MODEL: Model = Model {
-    name: "gpt",
-    about: "small GPT: the next byte of a text",
-    settings: || {
-        let default = GptSizes::default();
-        vec![
-            Setting::new("layers", default.layers, "blocks of attention and perceptron"),
-            Setting::new("heads", default.heads, "heads of each attention; divides the width"),
-            Setting::new("width", default.width, "values of a position between the blocks"),
-            Setting::new("context", default.context, "bytes that a sample has before its last"),
-            dropout::setting("share of the embeddings, and of what each block adds, that a step leaves out"),
-        ]
-    },
-    build: |settings| GptSizes::read(settings).map(recipe),
-};
+pub const MODEL: Model = Model::with::<GptSizes>("gpt", "small GPT: the next byte of a text", |settings| {
+    read(settings).map(recipe)
+});
 
 /// The loss of a transformer falls slowly under optimizers with one rate for all parameters.
 const OPTIMIZER: &str = "adam";
@@ -42,38 +30,27 @@ const EPSILON: f32 = 1e-5;
 /// Units of a block's perceptron for each value of a position.
 const EXPANSION: usize = 4;
 
-#[derive(Debug, Clone)]
-struct GptSizes {
-    layers: usize,
-    heads: usize,
-    width: usize,
-    context: usize,
-    dropout: f32,
-}
-
-impl Default for GptSizes {
-    fn default() -> Self {
-        // 120,576 parameters, half a megabyte: an epoch over a million bytes is minutes on one core.
-        Self { layers: 2, heads: 4, width: 64, context: 64, dropout: 0.0 }
+antdt_core::settings! {
+    /// Sizes of a GPT. The defaults are 120,576 parameters, half a megabyte: an epoch over a million bytes is minutes on one core.
+    #[derive(Debug, Clone)]
+    struct GptSizes {
+        layers: usize = 2, "blocks of attention and perceptron", size::EXPECTED, if |layers| size::fits(layers);
+        heads: usize = 4, "heads of each attention; divides the width", size::EXPECTED, if |heads| size::fits(heads);
+        width: usize = 64, "values of a position between the blocks", size::EXPECTED, if |width| size::fits(width);
+        context: usize = 64, "bytes that a sample has before its last", size::EXPECTED, if |bytes| size::fits(bytes);
+        dropout: f32 = 0.0, "share of the embeddings, and of what each block adds, that a step leaves out",
+            dropout::EXPECTED, if |share| dropout::fits(share);
     }
 }
 
-impl GptSizes {
-    fn read(settings: &Settings<'_>) -> Result<Self, InvalidValue> {
-        let default = Self::default();
-        let sizes = Self {
-            layers: size::one(settings, "layers", default.layers)?,
-            heads: size::one(settings, "heads", default.heads)?,
-            width: size::one(settings, "width", default.width)?,
-            context: size::one(settings, "context", default.context)?,
-            dropout: dropout::share(settings)?,
-        };
-        if !sizes.width.is_multiple_of(sizes.heads) {
-            let expected = format!("a divisor of width, which is {}", sizes.width);
-            return Err(settings.refuse("heads", sizes.heads, &expected));
-        }
-        Ok(sizes)
+/// Reads the sizes, and checks that they make sense together.
+fn read(settings: &Settings<'_>) -> Result<GptSizes, InvalidValue> {
+    let sizes: GptSizes = settings.read()?;
+    if !sizes.width.is_multiple_of(sizes.heads) {
+        let expected = format!("a divisor of width, which is {}", sizes.width);
+        return Err(settings.refuse("heads", sizes.heads, &expected));
     }
+    Ok(sizes)
 }
 
 fn recipe(sizes: GptSizes) -> Recipe {

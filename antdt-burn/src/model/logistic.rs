@@ -8,16 +8,24 @@ use burn::tensor::backend::{AutodiffBackend, Backend};
 use super::{Model, Recipe, linear};
 use crate::data::example::ExampleShape;
 use crate::dense::{self, DenseModel, Family, Judge, Pass, vectors};
+use crate::size;
 
 /// Entry of logistic regression in the registry of models.
-pub const MODEL: Model = Model {
-    name: "logistic",
-    about: "logistic regression: classes of samples of numbers, by one linear layer",
-    settings: || vec![vectors::setting(vectors::FEATURES)],
-    build: |settings| vectors::features(settings, vectors::FEATURES).map(recipe),
-};
+pub const MODEL: Model = Model::with::<LogisticSizes>(
+    "logistic",
+    "logistic regression: classes of samples of numbers, by one linear layer",
+    |settings| settings.read().map(recipe),
+);
 
-fn recipe(features: usize) -> Recipe {
+antdt_core::settings! {
+    /// Size of a sample.
+    #[derive(Debug, Clone, Copy)]
+    struct LogisticSizes {
+        features: usize = vectors::FEATURES, vectors::ABOUT, size::EXPECTED, if |features| size::fits(features);
+    }
+}
+
+fn recipe(LogisticSizes { features }: LogisticSizes) -> Recipe {
     dense::recipe(OPTIMIZER, LEARNING_RATE, vectors::data(features), Judge::Accuracy, |shape, device| {
         dense::build::<Logistics>(&(), shape, device)
     })

@@ -1,7 +1,5 @@
 //! A small `MobileNet`: convolutions of each channel by itself, then of all channels at each pixel.
 
-use antdt_core::InvalidValue;
-use antdt_core::registry::{Setting, Settings};
 use burn::module::Module;
 use burn::nn::Linear;
 use burn::tensor::Tensor;
@@ -16,49 +14,29 @@ use crate::dense::{self, DenseModel, Family, Judge, Pass, images};
 use crate::size;
 
 /// Entry of `MobileNet` in the registry of models.
-pub const MODEL: Model = Model {
-    name: "mobilenet",
-    about: "small MobileNet of depthwise separable convolutions: classes of small pictures",
-    settings: || {
-        vec![
-            Setting::new(
-                "width",
-                WIDTH,
-                "channels after the first layer; the last layers have eight times as many",
-            ),
-            NormKind::setting(),
-            images::setting(),
-        ]
-    },
-    build: |settings| MobileNetSizes::read(settings).map(recipe),
-};
+pub const MODEL: Model = Model::with::<MobileNetSizes>(
+    "mobilenet",
+    "small MobileNet of depthwise separable convolutions: classes of small pictures",
+    |settings| settings.read().map(recipe),
+);
 
 /// What vision models are usually trained with.
 const OPTIMIZER: &str = "momentum";
 
 const LEARNING_RATE: f32 = 0.05;
 
-/// Default number of channels after the first layer.
-const WIDTH: usize = 16;
-
 /// Stride of each block, and channels after it as multiples of the width: the first layers of the published network, which
 /// has pictures of 224 pixels to shrink, with its growth of channels.
 const BLOCKS: [(usize, usize); 5] = [(1, 2), (2, 4), (1, 4), (2, 8), (1, 8)];
 
-#[derive(Debug, Clone)]
-struct MobileNetSizes {
-    width: usize,
-    norm: NormKind,
-    side: usize,
-}
-
-impl MobileNetSizes {
-    fn read(settings: &Settings<'_>) -> Result<Self, InvalidValue> {
-        Ok(Self {
-            width: size::one(settings, "width", WIDTH)?,
-            norm: NormKind::read(settings)?,
-            side: images::side(settings)?,
-        })
+antdt_core::settings! {
+    /// Sizes of a `MobileNet`.
+    #[derive(Debug, Clone)]
+    struct MobileNetSizes {
+        width: usize = 16, "channels after the first layer; the last layers have eight times as many",
+            size::EXPECTED, if |width| size::fits(width);
+        norm: NormKind = NormKind::Batch, NormKind::ABOUT, NormKind::EXPECTED;
+        side: usize = images::SIDE, images::ABOUT, images::EXPECTED, if |side| images::fits(side);
     }
 }
 

@@ -1,7 +1,5 @@
 //! `ResNet` for small pictures: 20 layers by default.
 
-use antdt_core::InvalidValue;
-use antdt_core::registry::{Setting, Settings};
 use burn::module::Module;
 use burn::nn::Linear;
 use burn::tensor::Tensor;
@@ -16,24 +14,11 @@ use crate::dense::{self, DenseModel, Family, Judge, Pass, images};
 use crate::size;
 
 /// Entry of the `ResNet` in the registry of models.
-pub const MODEL: Model = Model {
-    name: "resnet20",
-    about: "residual convolutional network of 20 layers: classes of small pictures",
-    settings: || {
-        let default = ResNetSizes::default();
-        vec![
-            Setting::new(
-                "blocks",
-                default.blocks,
-                "blocks of two layers in each of three stages; 3 make 20 layers",
-            ),
-            Setting::new("width", default.width, "channels of the first stage; each other has twice as many"),
-            NormKind::setting(),
-            images::setting(),
-        ]
-    },
-    build: |settings| ResNetSizes::read(settings).map(recipe),
-};
+pub const MODEL: Model = Model::with::<ResNetSizes>(
+    "resnet20",
+    "residual convolutional network of 20 layers: classes of small pictures",
+    |settings| settings.read().map(recipe),
+);
 
 /// What the model was published with.
 const OPTIMIZER: &str = "momentum";
@@ -41,29 +26,16 @@ const OPTIMIZER: &str = "momentum";
 /// Half of what the model was published with, which needs a warm-up at small batches.
 const LEARNING_RATE: f32 = 0.05;
 
-#[derive(Debug, Clone)]
-struct ResNetSizes {
-    blocks: usize,
-    width: usize,
-    norm: NormKind,
-    side: usize,
-}
-
-impl Default for ResNetSizes {
-    fn default() -> Self {
-        Self { blocks: 3, width: 16, norm: NormKind::Batch, side: images::SIDE }
-    }
-}
-
-impl ResNetSizes {
-    fn read(settings: &Settings<'_>) -> Result<Self, InvalidValue> {
-        let default = Self::default();
-        Ok(Self {
-            blocks: size::one(settings, "blocks", default.blocks)?,
-            width: size::one(settings, "width", default.width)?,
-            norm: NormKind::read(settings)?,
-            side: images::side(settings)?,
-        })
+antdt_core::settings! {
+    /// Sizes of a `ResNet`.
+    #[derive(Debug, Clone)]
+    struct ResNetSizes {
+        blocks: usize = 3, "blocks of two layers in each of three stages; 3 make 20 layers",
+            size::EXPECTED, if |blocks| size::fits(blocks);
+        width: usize = 16, "channels of the first stage; each other has twice as many",
+            size::EXPECTED, if |width| size::fits(width);
+        norm: NormKind = NormKind::Batch, NormKind::ABOUT, NormKind::EXPECTED;
+        side: usize = images::SIDE, images::ABOUT, images::EXPECTED, if |side| images::fits(side);
     }
 }
 

@@ -4,7 +4,6 @@ use std::fmt;
 use std::str::FromStr;
 
 use antdt_core::InvalidValue;
-use antdt_core::registry::{Setting, Settings};
 use burn::module::{Module, Param};
 use burn::tensor::backend::Backend;
 use burn::tensor::module::conv2d;
@@ -34,15 +33,11 @@ pub(super) enum NormKind {
 }
 
 impl NormKind {
-    /// The setting.
-    pub(super) fn setting() -> Setting {
-        let about = "batch: over the samples of a worker's batch; group: within each sample, so that workers do not matter";
-        Setting::new("norm", Self::Batch, about)
-    }
+    /// What the setting `norm` of a model is.
+    pub(super) const ABOUT: &str = "batch: over the samples of a worker's batch; group: within each sample, so that workers do not matter";
 
-    pub(super) fn read(settings: &Settings<'_>) -> Result<Self, InvalidValue> {
-        settings.value("norm", Self::Batch, "batch or group")
-    }
+    /// What the setting must be.
+    pub(super) const EXPECTED: &str = "batch or group";
 }
 
 impl FromStr for NormKind {
@@ -52,7 +47,7 @@ impl FromStr for NormKind {
         match text {
             "batch" => Ok(Self::Batch),
             "group" => Ok(Self::Group),
-            _ => Err(InvalidValue::new("norm", text, "batch or group")),
+            _ => Err(InvalidValue::new("norm", text, Self::EXPECTED)),
         }
     }
 }

@@ -12,17 +12,11 @@ use crate::dropout::Dropout;
 use crate::engine::{self, Family};
 
 /// Entry of xDeepFM in the registry of models.
-pub const MODEL: Model = Model {
-    name: "xdeepfm",
-    about: "DeepFM's parts with a compressed interaction network",
-    settings: || sizes().texts(),
-    build: |settings| Ok(sizes().read(settings)?.recipe(engine::build::<XDeepFms>)),
-};
-
-/// The default sizes.
-fn sizes() -> ClickSizes {
-    ClickSizes::default().with_cin(&[16, 16])
-}
+pub const MODEL: Model = Model::with::<ClickSizes>(
+    "xdeepfm",
+    "DeepFM's parts with a compressed interaction network",
+    |settings| Ok(ClickSizes::with_cin(settings)?.recipe(engine::build::<XDeepFms>)),
+);
 
 /// [`XDeepFm`] on any back end.
 struct XDeepFms;

@@ -22,10 +22,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use antdt_core::registry::{Setting, Settings};
-use antdt_core::{
-    ActionOutcome, Capabilities, ClusterView, InvalidValue, JobTime, NodeView, PaceEstimate, Reason,
-};
+use antdt_core::registry::PartSettings;
+use antdt_core::{ActionOutcome, Capabilities, ClusterView, JobTime, NodeView, PaceEstimate, Reason};
 use antdt_cost::forecast::expected_steps_with_backups;
 
 use super::{Decision, Policy};
@@ -51,21 +49,19 @@ const PAUSE: Duration = Duration::from_secs(60);
 /// How often that time doubles at most: 60 s become 17 hours.
 const DOUBLINGS_MAX: u32 = 10;
 
-/// Settings of [`BackupWorkers`].
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct BackupWorkersConfig {
-    /// Least predicted cut of the time per trained sample, in percent, for which the number of backups
-    /// changes. Default 10: gradients of fewer samples are noisier, and a worker that is late computes for
-    /// nothing.
-    pub gain_min_percent: u32,
-    /// Most workers that a step need not wait for, in percent of the live workers, rounded up; 1 to 99.
-    /// Default 25: more would leave out the data of many workers again and again.
-    pub backups_max_percent: u32,
-}
-
-impl Default for BackupWorkersConfig {
-    fn default() -> Self {
-        Self { gain_min_percent: 10, backups_max_percent: 25 }
+antdt_core::settings! {
+    /// Settings of [`BackupWorkers`].
+    #[derive(Debug, Clone, Copy, PartialEq)]
+    pub struct BackupWorkersConfig {
+        /// Least predicted cut of the time per trained sample, in percent, for which the number of backups
+        /// changes. Default 10: gradients of fewer samples are noisier, and a worker that is late computes for
+        /// nothing.
+        pub gain_min_percent: u32 = 10, "least predicted cut of the time per trained sample, percent",
+            "1 to 99 percent", if |percent| (1..=99).contains(&percent);
+        /// Most workers that a step need not wait for, in percent of the live workers, rounded up; 1 to 99.
+        /// Default 25: more would leave out the data of many workers again and again.
+        pub backups_max_percent: u32 = 25, "most workers that a step need not wait for, percent of the live ones, rounded up",
+            "1 to 99 percent", if |percent| (1..=99).contains(&percent);
     }
 }
 
@@ -103,36 +99,6 @@ impl BackupWorkers {
     /// Returns the policy with these settings.
     pub const fn new(config: BackupWorkersConfig) -> Self {
         Self { config, overhead: Duration::ZERO, tried: None, paused: None, taken_back: 0 }
-    }
-
-    /// Reads its settings.
-    pub(super) fn read(settings: &Settings<'_>) -> Result<Self, InvalidValue> {
-        let d = BackupWorkersConfig::default();
-        let percent = |name: &'static str, default: u32| {
-            const PERCENT: &str = "1 to 99 percent";
-            let value: u32 = settings.value(name, default, PERCENT)?;
-            if (1..=99).contains(&value) { Ok(value) } else { Err(settings.refuse(name, value, PERCENT)) }
-        };
-        Ok(Self::new(BackupWorkersConfig {
-            gain_min_percent: percent("gain-min-percent", d.gain_min_percent)?,
-            backups_max_percent: percent("backups-max-percent", d.backups_max_percent)?,
-        }))
-    }
-
-    /// Returns the settings in force, as text.
-    pub(super) fn texts(&self) -> Vec<Setting> {
-        vec![
-            Setting::new(
-                "gain-min-percent",
-                self.config.gain_min_percent,
-                "least predicted cut of the time per trained sample, percent",
-            ),
-            Setting::new(
-                "backups-max-percent",
-                self.config.backups_max_percent,
-                "most workers that a step need not wait for, percent of the live ones, rounded up",
-            ),
-        ]
     }
 
     /// Compares the newest change with what came. The number of backups to go back to, if it was worse.
@@ -264,7 +230,7 @@ impl Policy for BackupWorkers {
     }
 
     fn settings(&self) -> BTreeMap<String, String> {
-        self.texts().into_iter().map(|setting| (setting.name.to_owned(), setting.default)).collect()
+        self.config.values()
     }
 
     fn clone_box(&self) -> Box<dyn Policy> {

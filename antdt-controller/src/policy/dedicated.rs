@@ -21,10 +21,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use antdt_core::registry::{Setting, Settings};
+use antdt_core::registry::PartSettings;
 use antdt_core::{
-    Capabilities, ClusterView, DeviceClass, Forecast, InvalidValue, JobTime, MembershipVersion, NodeId,
-    NodeView, PlanVersion, Reason,
+    Capabilities, ClusterView, DeviceClass, Forecast, JobTime, MembershipVersion, NodeId, NodeView,
+    PlanVersion, Reason,
 };
 
 use super::{Decision, Policy, Seat, Split, percent};
@@ -46,36 +46,31 @@ const SOLVED_MAX: u32 = 4;
 /// Points of a profile: the newest so many sizes. Each plan adds at most one.
 const POINTS_MAX: usize = 16;
 
-/// Settings of [`Dedicated`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct DedicatedConfig {
-    /// Number of micro-batch sizes that a profile measures, at least 1. Default 3: two give the line, and the
-    /// third shows whether it is one. Each costs some steps with micro-batches half as large as those of the
-    /// next.
-    pub profile_sizes: u32,
-    /// Number of batches of each worker by which a micro-batch size is judged, at least 1. Default 5: the
-    /// median then ignores the first batch after a change and one more disturbed batch.
-    pub profile_batches: u32,
-    /// Most micro-batches in a batch, at least 1. Default 16: with more, the memory bound is far below the
-    /// device's share, and a smaller global batch serves better.
-    pub accumulation_max: u32,
-    /// Least cut of the step time, in percent, that is worth a new plan. Default 3: less is within the error
-    /// of a profile.
-    pub gain_min_percent: u32,
-    /// Deviation of a device class from its profile, in percent, from which on the profile is corrected.
-    /// Default 10: on a dedicated cluster, a larger deviation is a real change.
-    pub drift_percent: u32,
-}
-
-impl Default for DedicatedConfig {
-    fn default() -> Self {
-        Self {
-            profile_sizes: 3,
-            profile_batches: 5,
-            accumulation_max: 16,
-            gain_min_percent: 3,
-            drift_percent: 10,
-        }
+antdt_core::settings! {
+    /// Settings of [`Dedicated`].
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct DedicatedConfig {
+        /// Number of micro-batch sizes that a profile measures, at least 1. Default 3: two give the line, and the
+        /// third shows whether it is one. Each costs some steps with micro-batches half as large as those of the
+        /// next.
+        pub profile_sizes: u32 = 3, "sizes of micro-batches that each device class is measured with, each twice the one before",
+            "a whole number from 1 to 8", if |count| (1..=8).contains(&count);
+        /// Number of batches of each worker by which a micro-batch size is judged, at least 1. Default 5: the
+        /// median then ignores the first batch after a change and one more disturbed batch.
+        pub profile_batches: u32 = 5, "batches of each worker that a size is judged by",
+            "a whole number from 1 to 32", if |count| (1..=32).contains(&count);
+        /// Most micro-batches in a batch, at least 1. Default 16: with more, the memory bound is far below the
+        /// device's share, and a smaller global batch serves better.
+        pub accumulation_max: u32 = 16, "most micro-batches in a batch",
+            "a whole number from 1 to 1024", if |count| (1..=1024).contains(&count);
+        /// Least cut of the step time, in percent, that is worth a new plan. Default 3: less is within the error
+        /// of a profile.
+        pub gain_min_percent: u32 = 3, "least cut of the step time that is worth a plan",
+            "a whole number from 1 to 100", if |count| (1..=100).contains(&count);
+        /// Deviation of a device class from its profile, in percent, from which on the profile is corrected.
+        /// Default 10: on a dedicated cluster, a larger deviation is a real change.
+        pub drift_percent: u32 = 10, "deviation of a device class from its profile that is worth correcting it",
+            "a whole number from 1 to 1000", if |count| (1..=1000).contains(&count);
     }
 }
 
@@ -194,51 +189,6 @@ impl Dedicated {
     /// Returns the policy with these settings.
     pub fn new(config: DedicatedConfig) -> Self {
         Self { config, ..Self::default() }
-    }
-
-    /// Reads its settings.
-    pub(super) fn read(settings: &Settings<'_>) -> Result<Self, InvalidValue> {
-        let d = DedicatedConfig::default();
-        let count = |name: &'static str, default: u32, most: u32| {
-            let expected = format!("a whole number from 1 to {most}");
-            let value: u32 = settings.value(name, default, &expected)?;
-            if (1..=most).contains(&value) { Ok(value) } else { Err(settings.refuse(name, value, &expected)) }
-        };
-        Ok(Self::new(DedicatedConfig {
-            profile_sizes: count("profile-sizes", d.profile_sizes, 8)?,
-            profile_batches: count("profile-batches", d.profile_batches, 32)?,
-            accumulation_max: count("accumulation-max", d.accumulation_max, 1024)?,
-            gain_min_percent: count("gain-min-percent", d.gain_min_percent, 100)?,
-            drift_percent: count("drift-percent", d.drift_percent, 1000)?,
-        }))
-    }
-
-    /// Returns the settings in force, as text.
-    pub(super) fn texts(&self) -> Vec<Setting> {
-        let c = &self.config;
-        vec![
-            Setting::new(
-                "profile-sizes",
-                c.profile_sizes,
-                "sizes of micro-batches that each device class is measured with, each twice the one before",
-            ),
-            Setting::new(
-                "profile-batches",
-                c.profile_batches,
-                "batches of each worker that a size is judged by",
-            ),
-            Setting::new("accumulation-max", c.accumulation_max, "most micro-batches in a batch"),
-            Setting::new(
-                "gain-min-percent",
-                c.gain_min_percent,
-                "least cut of the step time that is worth a plan",
-            ),
-            Setting::new(
-                "drift-percent",
-                c.drift_percent,
-                "deviation of a device class from its profile that is worth correcting it",
-            ),
-        ]
     }
 
     /// A worker that may compute its batch in micro-batches: none where they would have to be all of one size or nearly so.
@@ -509,7 +459,7 @@ impl Policy for Dedicated {
     }
 
     fn settings(&self) -> BTreeMap<String, String> {
-        self.texts().into_iter().map(|setting| (setting.name.to_owned(), setting.default)).collect()
+        self.config.values()
     }
 
     fn clone_box(&self) -> Box<dyn Policy> {

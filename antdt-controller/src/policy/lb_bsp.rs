@@ -20,10 +20,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use antdt_core::registry::{Setting, Settings};
-use antdt_core::{
-    Capabilities, ClusterView, Incarnation, InvalidValue, JobTime, NodeId, NodeView, PaceEstimate, Reason,
-};
+use antdt_core::registry::PartSettings;
+use antdt_core::{Capabilities, ClusterView, Incarnation, JobTime, NodeId, NodeView, PaceEstimate, Reason};
 
 use super::{Decision, Policy, Seat, Split, percent, split_by};
 use crate::action;
@@ -37,23 +35,30 @@ const SETTLED_STEPS: u32 = 3;
 /// A longer time per sample is a broken clock: the solver believes no longer one, and a mean would remember it.
 const TIME_MAX: Duration = Duration::from_secs(24 * 3600);
 
-/// Settings of [`LbBsp`].
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct LbBspConfig {
-    /// Part of the way to the target batch sizes that one plan goes, above 0 and at most 1. Default 0.5: each
-    /// plan halves the distance, and half of the noise in a prediction enters the plan.
-    pub learning_rate: f64,
-    /// Weight of the newest speed in the exponentially weighted mean, above 0 and at most 1. Default 0.5:
-    /// half of the prediction is the newest measurement.
-    pub smoothing: f64,
-    /// Name of the predictor, one of [`NAMES`](crate::predict::NAMES).
-    pub predictor: &'static str,
+/// What a share must be.
+const SHARE: &str = "a number above 0 and at most 1";
+
+antdt_core::settings! {
+    /// Settings of [`LbBsp`].
+    #[derive(Debug, Clone, PartialEq)]
+    pub struct LbBspConfig {
+        /// Part of the way to the target batch sizes that one plan goes, above 0 and at most 1. Default 0.5: each
+        /// plan halves the distance, and half of the noise in a prediction enters the plan.
+        pub learning_rate: f64 = 0.5, "part of the way to the sizes that fit the predicted speeds that one plan goes",
+            SHARE, if |part| part > 0.0 && part <= 1.0;
+        /// Weight of the newest speed in the exponentially weighted mean, above 0 and at most 1. Default 0.5:
+        /// half of the prediction is the newest measurement.
+        pub smoothing: f64 = 0.5, "weight of the newest speed in the prediction of ewma; 1 predicts the newest",
+            SHARE, if |weight| weight > 0.0 && weight <= 1.0;
+        /// Name of the predictor, one of [`NAMES`](crate::predict::NAMES).
+        pub predictor: String = Ewma::NAME.to_owned(), "how a speed is predicted: median, ewma or autoregressive",
+            "the name of a predictor", if |name| predict::by_name(&name, 1.0).is_ok(), else &expected(&name);
+    }
 }
 
-impl Default for LbBspConfig {
-    fn default() -> Self {
-        Self { learning_rate: 0.5, smoothing: 0.5, predictor: Ewma::NAME }
-    }
+/// What the name of a predictor must be, if `name` is none.
+fn expected(name: &str) -> String {
+    predict::by_name(name, 1.0).map_or_else(|error| error.expected, |known| known.name().to_owned())
 }
 
 /// The baseline policy `LB-BSP`: it moves batch sizes step by step towards the workers' predicted speeds.
@@ -76,47 +81,6 @@ impl LbBsp {
         Self { config, predicted: BTreeMap::new() }
     }
 
-    /// Reads its settings.
-    pub(super) fn read(settings: &Settings<'_>) -> Result<Self, InvalidValue> {
-        const SHARE: &str = "a number above 0 and at most 1";
-        let d = LbBspConfig::default();
-        let share = |name: &'static str, default: f64| {
-            let value: f64 = settings.value(name, default, SHARE)?;
-            if value > 0.0 && value <= 1.0 { Ok(value) } else { Err(settings.refuse(name, value, SHARE)) }
-        };
-        let given: String = settings.value("predictor", d.predictor.to_owned(), "the name of a predictor")?;
-        let smoothing = share("smoothing", d.smoothing)?;
-        let predictor = predict::by_name(&given, smoothing)
-            .map_err(|error| settings.refuse("predictor", &given, &error.expected))?
-            .name();
-        Ok(Self::new(LbBspConfig {
-            learning_rate: share("learning-rate", d.learning_rate)?,
-            smoothing,
-            predictor,
-        }))
-    }
-
-    /// Returns the settings in force, as text.
-    pub(super) fn texts(&self) -> Vec<Setting> {
-        vec![
-            Setting::new(
-                "learning-rate",
-                self.config.learning_rate,
-                "part of the way to the sizes that fit the predicted speeds that one plan goes",
-            ),
-            Setting::new(
-                "smoothing",
-                self.config.smoothing,
-                "weight of the newest speed in the prediction of ewma; 1 predicts the newest",
-            ),
-            Setting::new(
-                "predictor",
-                self.config.predictor,
-                "how a speed is predicted: median, ewma or autoregressive",
-            ),
-        ]
-    }
-
     /// Takes in what is known now. Lives that ended are forgotten.
     fn predict(&mut self, live: &[&NodeView]) {
         let mut before = std::mem::take(&mut self.predicted);
@@ -124,7 +88,7 @@ impl LbBsp {
             let is_credible = |it: &PaceEstimate| !it.sample_time.is_zero() && it.sample_time <= TIME_MAX;
             let Some(newest) = node.estimate.filter(is_credible) else { continue };
             let known = before.remove(&node.id).filter(|(life, _)| *life == node.incarnation);
-            let made = || predict::by_name(self.config.predictor, self.config.smoothing);
+            let made = || predict::by_name(&self.config.predictor, self.config.smoothing);
             let Some(mut predictor) = known.map(|(_, known)| known).or_else(|| made().ok()) else { continue };
             predictor.observe(newest.sample_time.as_secs_f64().ln());
             self.predicted.insert(node.id, (node.incarnation, predictor));
@@ -250,7 +214,7 @@ impl Policy for LbBsp {
     }
 
     fn settings(&self) -> BTreeMap<String, String> {
-        self.texts().into_iter().map(|setting| (setting.name.to_owned(), setting.default)).collect()
+        self.config.values()
     }
 
     fn clone_box(&self) -> Box<dyn Policy> {

@@ -2,44 +2,26 @@
 
 use std::collections::BTreeMap;
 
-use antdt_core::registry::{Setting, Settings};
-use antdt_core::{Capabilities, ClusterView, InvalidValue, JobTime, Reason};
+use antdt_core::registry::PartSettings;
+use antdt_core::{Capabilities, ClusterView, JobTime, Reason};
 
 use super::{Decision, Policy};
 use crate::action::adjust_lr::{AdjustLr, RateRule};
 use crate::budget::RestartBudget;
 
-/// The policy that asks for one [`RateRule`], in the first plan that it can. Joined with a policy that
-/// changes batch sizes, it makes the learning rate follow them.
-#[derive(Debug, Clone, Copy)]
-pub struct FollowBatch {
-    rule: RateRule,
-}
-
-impl Default for FollowBatch {
-    fn default() -> Self {
-        Self { rule: RateRule::Linear }
+antdt_core::settings! {
+    /// The policy that asks for one [`RateRule`], in the first plan that it can. Joined with a policy that
+    /// changes batch sizes, it makes the learning rate follow them.
+    #[derive(Debug, Clone, Copy)]
+    pub struct FollowBatch {
+        rule: RateRule = RateRule::Linear, "how the rate follows a worker's batch: linear, sqrt or fixed=SHARE",
+            &format!("one of {}", RateRule::USAGES.join(", "));
     }
 }
 
 impl FollowBatch {
     /// Name of the policy in the registry.
     pub const NAME: &'static str = "lr";
-
-    /// Reads its settings.
-    pub(super) fn read(settings: &Settings<'_>) -> Result<Self, InvalidValue> {
-        let expected = format!("one of {}", RateRule::USAGES.join(", "));
-        Ok(Self { rule: settings.value("rule", Self::default().rule, &expected)? })
-    }
-
-    /// Returns the settings in force, as text.
-    pub(super) fn texts(self) -> Vec<Setting> {
-        vec![Setting::new(
-            "rule",
-            self.rule,
-            "how the rate follows a worker's batch: linear, sqrt or fixed=SHARE",
-        )]
-    }
 }
 
 impl Policy for FollowBatch {
@@ -70,7 +52,7 @@ impl Policy for FollowBatch {
     }
 
     fn settings(&self) -> BTreeMap<String, String> {
-        self.texts().into_iter().map(|setting| (setting.name.to_owned(), setting.default)).collect()
+        self.values()
     }
 
     fn clone_box(&self) -> Box<dyn Policy> {

@@ -52,8 +52,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use antdt_core::{
-    ActionOutcome, Barrier, ClusterView, DeviceClass, Forecast, Holder, Incarnation, InvalidValue, JobTime,
-    NodeActionKind, NodeId, NodeStatus, NodeView, Pace, PaceEstimate, Reason, ServerWeights, StragglerKind,
+    ActionOutcome, Barrier, ClusterView, DeviceClass, Forecast, Holder, Incarnation, JobTime, NodeActionKind,
+    NodeId, NodeStatus, NodeView, Pace, PaceEstimate, Reason, ServerWeights, StragglerKind,
 };
 
 use super::server_load::ServerLoad;
@@ -62,49 +62,46 @@ use crate::action;
 use crate::apportion::{ApportionError, Share, apportion};
 use crate::budget::RestartBudget;
 use crate::speed::believed;
-use antdt_core::registry::{Setting, Settings};
+use antdt_core::registry::PartSettings;
 use antdt_cost::forecast::expected_step;
 
-/// Settings of [`NonDedicated`].
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct NonDedicatedConfig {
-    /// Least predicted gain of new batch sizes, in percent of the step time. Default 5: above the noise of
-    /// medians.
-    pub gain_min_percent: u32,
-    /// Chance that noise alone makes any worker of the job count as slower or faster than its peers, above 0
-    /// and below 1. Default 0.001: of 3,600 simulated jobs without a straggler, none acted with noise of up
-    /// to 20 %; a value ten times as large saves less than a batch of delay.
-    pub error_rate: f64,
-    /// Share of the live workers whose time per sample must be known before the policy acts, in percent.
-    /// Default 90.
-    pub known_min_percent: u32,
-    /// Factor by which the time left of the job must exceed the break-even time of a restart. Default 1:
-    /// near the break-even time a mistake to either side costs next to nothing.
-    pub safety_factor: f64,
-    /// Pause of all workers when the membership changes (`R` in the [module](self)). Default 1 s: forming a
-    /// group and copying a model.
-    pub reform_pause: Duration,
-    /// Time that a node has to finish its batch before it is killed. Default 30 s.
-    pub drain: Duration,
-    /// Fraction of the former slowness ratio below which a restart counts as a cure. Default 0.8.
-    pub cured_below: f64,
-    /// Chance that the restart of a slow server cures it, 0 to 1, as long as this job has tried none. Default 0.5: nothing is known.
-    /// Other shares of the parameters surely help, and go first where they save as much as a restart with this chance.
-    pub restart_cures: f64,
-}
-
-impl Default for NonDedicatedConfig {
-    fn default() -> Self {
-        Self {
-            gain_min_percent: 5,
-            error_rate: 0.001,
-            known_min_percent: 90,
-            safety_factor: 1.0,
-            reform_pause: Duration::from_secs(1),
-            drain: Duration::from_secs(30),
-            cured_below: 0.8,
-            restart_cures: 0.5,
-        }
+antdt_core::settings! {
+    /// Settings of [`NonDedicated`].
+    #[derive(Debug, Clone, Copy, PartialEq)]
+    pub struct NonDedicatedConfig {
+        /// Least predicted gain of new batch sizes, in percent of the step time. Default 5: above the noise of
+        /// medians.
+        pub gain_min_percent: u32 = 5, "least predicted gain of new batch sizes, percent of the step time",
+            "a whole number of percent";
+        /// Chance that noise alone makes any worker of the job count as slower or faster than its peers, above 0
+        /// and below 1. Default 0.001: of 3,600 simulated jobs without a straggler, none acted with noise of up
+        /// to 20 %; a value ten times as large saves less than a batch of delay.
+        pub error_rate: f64 = 0.001, "chance that noise alone makes a worker of the job count as slower than its peers",
+            "a number above 0 and below 1", if |rate| rate > 0.0 && rate < 1.0,
+            else "above 0 and below 1: the chance that noise alone causes new batch sizes";
+        /// Share of the live workers whose time per sample must be known before the policy acts, in percent.
+        /// Default 90.
+        pub known_min_percent: u32 = 90, "share of the live workers whose speed must be known, percent",
+            "1 to 100 percent", if |percent| (1..=100).contains(&percent), else "1 to 100 percent of the workers";
+        /// Factor by which the time left of the job must exceed the break-even time of a restart. Default 1:
+        /// near the break-even time a mistake to either side costs next to nothing.
+        pub safety_factor: f64 = 1.0, "times the break-even time that the job must have to go for a restart",
+            "a number of at least 1", if |factor| factor.is_finite() && factor >= 1.0,
+            else "a number of at least 1: times the break-even time that must be left";
+        /// Pause of all workers when the membership changes (`R` in the [module](self)). Default 1 s: forming a
+        /// group and copying a model.
+        pub reform_pause: Duration = Duration::from_secs(1), "pause of every worker when the membership changes";
+        /// Time that a node has to finish its batch before it is killed. Default 30 s.
+        pub drain: Duration = Duration::from_secs(30), "time that a node has to finish its batch before it is killed";
+        /// Fraction of the former slowness ratio below which a restart counts as a cure. Default 0.8.
+        pub cured_below: f64 = 0.8, "part of its slowness that a restarted node may keep and count as cured",
+            "above 0 and at most 1", if |part| part > 0.0 && part <= 1.0,
+            else "above 0 and at most 1: the part of its slowness that a cured node has left";
+        /// Chance that the restart of a slow server cures it, 0 to 1, as long as this job has tried none. Default 0.5: nothing is known.
+        /// Other shares of the parameters surely help, and go first where they save as much as a restart with this chance.
+        pub restart_cures: f64 = 0.5, "chance that the restart of a slow server cures it, before the job has tried one",
+            "0 to 1", if |chance| (0.0..=1.0).contains(&chance),
+            else "0 to 1: the chance that the restart of a slow server cures it";
     }
 }
 
@@ -168,90 +165,6 @@ impl NonDedicated {
 
     /// Name of the policy in the registry.
     pub const NAME: &'static str = "nd";
-
-    /// Reads its settings.
-    pub(super) fn read(settings: &Settings<'_>) -> Result<Self, InvalidValue> {
-        const PERCENT: &str = "a whole number of percent";
-        let d = NonDedicatedConfig::default();
-        let config = NonDedicatedConfig {
-            gain_min_percent: settings.value("gain-min-percent", d.gain_min_percent, PERCENT)?,
-            error_rate: settings.value("error-rate", d.error_rate, "a number above 0 and below 1")?,
-            known_min_percent: settings.value(
-                "known-min-percent",
-                d.known_min_percent,
-                "1 to 100 percent",
-            )?,
-            safety_factor: settings.value("safety-factor", d.safety_factor, "a number of at least 1")?,
-            reform_pause: settings.duration("reform-pause", d.reform_pause)?,
-            drain: settings.duration("drain", d.drain)?,
-            cured_below: settings.value("cured-below", d.cured_below, "above 0 and at most 1")?,
-            restart_cures: settings.value("restart-cures", d.restart_cures, "0 to 1")?,
-        };
-        if !(1..=100).contains(&config.known_min_percent) {
-            let expected = "1 to 100 percent of the workers";
-            return Err(settings.refuse("known-min-percent", config.known_min_percent, expected));
-        }
-        if !(config.error_rate > 0.0 && config.error_rate < 1.0) {
-            let expected = "above 0 and below 1: the chance that noise alone causes new batch sizes";
-            return Err(settings.refuse("error-rate", config.error_rate, expected));
-        }
-        if !(config.safety_factor.is_finite() && config.safety_factor >= 1.0) {
-            let expected = "a number of at least 1: times the break-even time that must be left";
-            return Err(settings.refuse("safety-factor", config.safety_factor, expected));
-        }
-        if !(config.cured_below > 0.0 && config.cured_below <= 1.0) {
-            let expected = "above 0 and at most 1: the part of its slowness that a cured node has left";
-            return Err(settings.refuse("cured-below", config.cured_below, expected));
-        }
-        if !(config.restart_cures >= 0.0 && config.restart_cures <= 1.0) {
-            let expected = "0 to 1: the chance that the restart of a slow server cures it";
-            return Err(settings.refuse("restart-cures", config.restart_cures, expected));
-        }
-        Ok(Self::new(config))
-    }
-
-    /// Returns the settings in force, as text.
-    pub(super) fn texts(&self) -> Vec<Setting> {
-        let c = &self.config;
-        vec![
-            Setting::new(
-                "gain-min-percent",
-                c.gain_min_percent,
-                "least predicted gain of new batch sizes, percent of the step time",
-            ),
-            Setting::new(
-                "error-rate",
-                c.error_rate,
-                "chance that noise alone makes a worker of the job count as slower than its peers",
-            ),
-            Setting::new(
-                "known-min-percent",
-                c.known_min_percent,
-                "share of the live workers whose speed must be known, percent",
-            ),
-            Setting::new(
-                "safety-factor",
-                c.safety_factor,
-                "times the break-even time that the job must have to go for a restart",
-            ),
-            Setting::time(
-                "reform-pause",
-                c.reform_pause,
-                "pause of every worker when the membership changes",
-            ),
-            Setting::time("drain", c.drain, "time that a node has to finish its batch before it is killed"),
-            Setting::new(
-                "cured-below",
-                c.cured_below,
-                "part of its slowness that a restarted node may keep and count as cured",
-            ),
-            Setting::new(
-                "restart-cures",
-                c.restart_cures,
-                "chance that the restart of a slow server cures it, before the job has tried one",
-            ),
-        ]
-    }
 
     /// Chance that noise alone makes any worker count as slower.
     pub(super) const fn error_rate(&self) -> f64 {
@@ -725,7 +638,7 @@ impl Policy for NonDedicated {
     }
 
     fn settings(&self) -> BTreeMap<String, String> {
-        self.texts().into_iter().map(|setting| (setting.name.to_owned(), setting.default)).collect()
+        self.config.values()
     }
 
     fn clone_box(&self) -> Box<dyn Policy> {

@@ -22,10 +22,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use antdt_core::registry::{Setting, Settings};
 use antdt_core::{
-    ActionOutcome, ClusterView, Forecast, Incarnation, InvalidValue, JobTime, NodeId, NodeView, Pace,
-    PaceEstimate, Reason, StragglerKind,
+    ActionOutcome, ClusterView, Forecast, Incarnation, JobTime, NodeId, NodeView, Pace, PaceEstimate, Reason,
+    StragglerKind,
 };
 use antdt_cost::forecast::expected_step;
 use antdt_cost::{Lasting, PlanOutlook, Rest, RestartOutlook};
@@ -98,7 +97,8 @@ impl Predictive {
     /// Name of the policy in the registry.
     pub const NAME: &'static str = "predictive";
 
-    fn new(base: NonDedicated) -> Self {
+    /// The policy with the settings of `nd`.
+    pub(super) fn new(base: NonDedicated) -> Self {
         Self {
             base,
             backups: BackupWorkers::default(),
@@ -110,16 +110,6 @@ impl Predictive {
             delay: DELAY,
             trust: 1.0,
         }
-    }
-
-    /// Reads its settings, which are those of `nd`.
-    pub(super) fn read(settings: &Settings<'_>) -> Result<Self, InvalidValue> {
-        Ok(Self::new(NonDedicated::read(settings)?))
-    }
-
-    /// Returns the settings in force, as text.
-    pub(super) fn texts(&self) -> Vec<Setting> {
-        self.base.texts()
     }
 
     /// Time per sample to count on: the measured one, less what noise explains. Few batches are held to the bound that holds at all times.
@@ -429,7 +419,7 @@ impl Policy for Predictive {
     }
 
     fn settings(&self) -> BTreeMap<String, String> {
-        self.texts().into_iter().map(|setting| (setting.name.to_owned(), setting.default)).collect()
+        self.base.settings()
     }
 
     fn clone_box(&self) -> Box<dyn Policy> {

@@ -3,11 +3,11 @@
 //! The master, recordings, `whatif` and the simulator use this one registry. A program adds policies of its
 //! own before it reads its command line; they are then treated like those that ship.
 
-use antdt_core::registry::{self, Registry, Setting};
+use antdt_core::registry::{self, Registry};
 
 use super::{
-    BackupWorkers, Dedicated, ExcludeSlowHosts, FollowBatch, LbBsp, NonDedicated, Policy, Predictive,
-    Unmanaged,
+    BackupWorkers, BackupWorkersConfig, Dedicated, DedicatedConfig, ExcludeSlowHosts, FollowBatch, LbBsp,
+    LbBspConfig, NonDedicated, NonDedicatedConfig, Policy, Predictive, Unmanaged,
 };
 
 /// A policy in the registry, under the name that [`Policy::name`] returns.
@@ -46,90 +46,42 @@ const SHIPPED: &[Entry] = &[
     Entry::new(Unmanaged::NAME, "does nothing; what every other policy is compared with", |_| {
         Ok(Box::new(Unmanaged))
     }),
-    Entry {
-        name: NonDedicated::NAME,
-        about: "for shared clusters: new batch sizes against stragglers that come and go, restarts where they pay",
-        settings: NonDedicated::settings,
-        build: |settings| Ok(Box::new(NonDedicated::read(settings)?)),
-    },
-    Entry {
-        name: Predictive::NAME,
-        about: "for shared clusters: what makes the rest of the job shortest, by predicted savings with their errors",
-        settings: Predictive::settings,
-        build: |settings| Ok(Box::new(Predictive::read(settings)?)),
-    },
-    Entry {
-        name: Dedicated::NAME,
-        about: "for dedicated clusters of mixed devices: measures each kind, then batch sizes and micro-batches that fit it",
-        settings: Dedicated::settings,
-        build: |settings| Ok(Box::new(Dedicated::read(settings)?)),
-    },
-    Entry {
-        name: BackupWorkers::NAME,
-        about: "steps that do not wait for their slowest workers, where that trains more samples per second",
-        settings: BackupWorkers::settings,
-        build: |settings| Ok(Box::new(BackupWorkers::read(settings)?)),
-    },
-    Entry {
-        name: FollowBatch::NAME,
-        about: "a learning rate that follows each worker's batch size, where every worker steps alone; for joining, as nd+lr",
-        settings: FollowBatch::settings,
-        build: |settings| Ok(Box::new(FollowBatch::read(settings)?)),
-    },
+    Entry::with::<NonDedicatedConfig>(
+        NonDedicated::NAME,
+        "for shared clusters: new batch sizes against stragglers that come and go, restarts where they pay",
+        |settings| Ok(Box::new(NonDedicated::new(settings.read()?))),
+    ),
+    Entry::with::<NonDedicatedConfig>(
+        Predictive::NAME,
+        "for shared clusters: what makes the rest of the job shortest, by predicted savings with their errors",
+        |settings| Ok(Box::new(Predictive::new(NonDedicated::new(settings.read()?)))),
+    ),
+    Entry::with::<DedicatedConfig>(
+        Dedicated::NAME,
+        "for dedicated clusters of mixed devices: measures each kind, then batch sizes and micro-batches that fit it",
+        |settings| Ok(Box::new(Dedicated::new(settings.read()?))),
+    ),
+    Entry::with::<BackupWorkersConfig>(
+        BackupWorkers::NAME,
+        "steps that do not wait for their slowest workers, where that trains more samples per second",
+        |settings| Ok(Box::new(BackupWorkers::new(settings.read()?))),
+    ),
+    Entry::with::<FollowBatch>(
+        FollowBatch::NAME,
+        "a learning rate that follows each worker's batch size, where every worker steps alone; for joining, as nd+lr",
+        |settings| Ok(Box::new(settings.read::<FollowBatch>()?)),
+    ),
     Entry::new(
         ExcludeSlowHosts::NAME,
         "keeps workers that are restarted from hosts all of whose workers are slow; for joining, as nd+exclude-host",
         |_| Ok(Box::new(ExcludeSlowHosts)),
     ),
-    Entry {
-        name: LbBsp::NAME,
-        about: "a baseline: batch sizes in proportion to predicted speeds, a step of the way at a time",
-        settings: LbBsp::settings,
-        build: |settings| Ok(Box::new(LbBsp::read(settings)?)),
-    },
+    Entry::with::<LbBspConfig>(
+        LbBsp::NAME,
+        "a baseline: batch sizes in proportion to predicted speeds, a step of the way at a time",
+        |settings| Ok(Box::new(LbBsp::new(settings.read()?))),
+    ),
 ];
-
-impl BackupWorkers {
-    /// Its settings with their defaults.
-    fn settings() -> Vec<Setting> {
-        BackupWorkers::default().texts()
-    }
-}
-
-impl Dedicated {
-    /// Its settings with their defaults.
-    fn settings() -> Vec<Setting> {
-        Dedicated::default().texts()
-    }
-}
-
-impl FollowBatch {
-    /// Its settings with their defaults.
-    fn settings() -> Vec<Setting> {
-        FollowBatch::default().texts()
-    }
-}
-
-impl LbBsp {
-    /// Its settings with their defaults.
-    fn settings() -> Vec<Setting> {
-        LbBsp::default().texts()
-    }
-}
-
-impl NonDedicated {
-    /// Its settings with their defaults.
-    fn settings() -> Vec<Setting> {
-        NonDedicated::default().texts()
-    }
-}
-
-impl Predictive {
-    /// Its settings with their defaults.
-    fn settings() -> Vec<Setting> {
-        Predictive::default().texts()
-    }
-}
 
 #[cfg(test)]
 mod tests {

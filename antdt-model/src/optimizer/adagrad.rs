@@ -4,39 +4,27 @@ use std::collections::BTreeMap;
 
 #[cfg(feature = "runtime")]
 use antdt_collective::RowStep;
-use antdt_core::InvalidValue;
-use antdt_core::registry::{Setting, Settings};
+use antdt_core::registry::PartSettings;
 
+use super::registry::{EPSILON, EPSILON_RANGE};
 use super::{Defaults, Optimizer, Update, UpdateStep};
 
-/// The Adagrad optimizer: `g += decay * w; a += g²; w -= rate * g / (√a + epsilon)`, with `a` from 0.
-///
-/// It keeps `a` for each parameter. A row that is rarely touched takes long steps when it is, which suits
-/// embeddings of click models. Source: the form of PyTorch's `Adagrad` (recalled), and its rate of 0.01.
-/// Epsilon is ours, 1e-6: a first gradient of 1e-6 moves its parameter by half the rate, where PyTorch's
-/// 1e-10 lets noise of any size move it by the whole.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Adagrad {
-    epsilon: f32,
-}
-
-impl Default for Adagrad {
-    fn default() -> Self {
-        Self { epsilon: 1e-6 }
+antdt_core::settings! {
+    /// The Adagrad optimizer: `g += decay * w; a += g²; w -= rate * g / (√a + epsilon)`, with `a` from 0.
+    ///
+    /// It keeps `a` for each parameter. A row that is rarely touched takes long steps when it is, which suits
+    /// embeddings of click models. Source: the form of PyTorch's `Adagrad` (recalled), and its rate of 0.01.
+    /// Epsilon is ours, 1e-6: a first gradient of 1e-6 moves its parameter by half the rate, where PyTorch's
+    /// 1e-10 lets noise of any size move it by the whole.
+    #[derive(Debug, Clone, Copy, PartialEq)]
+    pub struct Adagrad {
+        epsilon: f32 = 1e-6, EPSILON, EPSILON_RANGE, if |epsilon| epsilon.is_finite() && epsilon > 0.0;
     }
 }
 
 impl Adagrad {
     /// Name of the optimizer in the registry.
     pub const NAME: &'static str = "adagrad";
-
-    pub(super) fn read(settings: &Settings<'_>) -> Result<Self, InvalidValue> {
-        Ok(Self { epsilon: super::registry::epsilon(settings, Self::default().epsilon)? })
-    }
-
-    pub(super) fn texts(self) -> Vec<Setting> {
-        vec![Setting::new("epsilon", self.epsilon, super::registry::EPSILON)]
-    }
 }
 
 impl Optimizer for Adagrad {
@@ -45,7 +33,7 @@ impl Optimizer for Adagrad {
     }
 
     fn settings(&self) -> BTreeMap<String, String> {
-        self.texts().into_iter().map(|setting| (setting.name.to_owned(), setting.default)).collect()
+        self.values()
     }
 
     fn defaults(&self) -> Defaults {

@@ -5,63 +5,42 @@ use std::collections::BTreeMap;
 
 #[cfg(feature = "runtime")]
 use antdt_collective::RowStep;
-use antdt_core::InvalidValue;
-use antdt_core::registry::{Setting, Settings};
+use antdt_core::registry::PartSettings;
 
+use super::registry::{EPSILON, EPSILON_RANGE};
 use super::{Defaults, Optimizer, Update, UpdateStep, bias};
 
-/// The Adam optimizer.
-///
-/// With `m` and `v` from 0, in step `t`:
-///
-/// ```text
-/// g += decay * w
-/// m = beta1 * m + (1 - beta1) * g
-/// v = beta2 * v + (1 - beta2) * g²
-/// w -= rate * (m / (1 - beta1ᵗ)) / (√(v / (1 - beta2ᵗ)) + epsilon)
-/// ```
-///
-/// Keeps `m` and `v`. Source: Kingma and Ba, "Adam: A Method for Stochastic Optimization" (2015), algorithm 1 (recalled),
-/// with its defaults: rate 0.001, betas 0.9 and 0.999, epsilon 1e-8. Weight decay adds to the gradient, as in PyTorch's
-/// `Adam`; [`AdamW`](super::AdamW) decouples it.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Adam {
-    pub(super) beta1: f32,
-    pub(super) beta2: f32,
-    pub(super) epsilon: f32,
-}
+/// What the share of a mean that is left after a step must be.
+const SHARE: &str = "a number from 0 to below 1";
 
-impl Default for Adam {
-    fn default() -> Self {
-        Self { beta1: 0.9, beta2: 0.999, epsilon: 1e-8 }
+antdt_core::settings! {
+    /// The Adam optimizer.
+    ///
+    /// With `m` and `v` from 0, in step `t`:
+    ///
+    /// ```text
+    /// g += decay * w
+    /// m = beta1 * m + (1 - beta1) * g
+    /// v = beta2 * v + (1 - beta2) * g²
+    /// w -= rate * (m / (1 - beta1ᵗ)) / (√(v / (1 - beta2ᵗ)) + epsilon)
+    /// ```
+    ///
+    /// Keeps `m` and `v`. Source: Kingma and Ba, "Adam: A Method for Stochastic Optimization" (2015), algorithm 1 (recalled),
+    /// with its defaults: rate 0.001, betas 0.9 and 0.999, epsilon 1e-8. Weight decay adds to the gradient, as in PyTorch's
+    /// `Adam`; [`AdamW`](super::AdamW) decouples it.
+    #[derive(Debug, Clone, Copy, PartialEq)]
+    pub struct Adam {
+        pub(super) beta1: f32 = 0.9, "share of the mean gradient that is left after a step",
+            SHARE, if |beta| (0.0..1.0).contains(&beta);
+        pub(super) beta2: f32 = 0.999, "share of the mean squared gradient that is left after a step",
+            SHARE, if |beta| (0.0..1.0).contains(&beta);
+        pub(super) epsilon: f32 = 1e-8, EPSILON, EPSILON_RANGE, if |epsilon| epsilon.is_finite() && epsilon > 0.0;
     }
 }
 
 impl Adam {
     /// Name of the optimizer in the registry.
     pub const NAME: &'static str = "adam";
-
-    pub(super) fn read(settings: &Settings<'_>) -> Result<Self, InvalidValue> {
-        let default = Self::default();
-        let beta = |name: &str, default: f32| {
-            const RANGE: &str = "a number from 0 to below 1";
-            let beta = settings.value(name, default, RANGE)?;
-            if (0.0..1.0).contains(&beta) { Ok(beta) } else { Err(settings.refuse(name, beta, RANGE)) }
-        };
-        Ok(Self {
-            beta1: beta("beta1", default.beta1)?,
-            beta2: beta("beta2", default.beta2)?,
-            epsilon: super::registry::epsilon(settings, default.epsilon)?,
-        })
-    }
-
-    pub(super) fn texts(self) -> Vec<Setting> {
-        vec![
-            Setting::new("beta1", self.beta1, "share of the mean gradient that is left after a step"),
-            Setting::new("beta2", self.beta2, "share of the mean squared gradient that is left after a step"),
-            Setting::new("epsilon", self.epsilon, super::registry::EPSILON),
-        ]
-    }
 
     /// The step with decay added to the gradient (`coupled`), and with the parameter multiplied with `keep` first.
     pub(super) fn update(self, step: UpdateStep, coupled: f32, keep: f32) -> Update<'static> {
@@ -115,7 +94,7 @@ impl Optimizer for Adam {
     }
 
     fn settings(&self) -> BTreeMap<String, String> {
-        self.texts().into_iter().map(|setting| (setting.name.to_owned(), setting.default)).collect()
+        self.values()
     }
 
     fn defaults(&self) -> Defaults {

@@ -2,13 +2,10 @@
 
 use std::collections::BTreeMap;
 
-#[cfg(feature = "runtime")]
-use antdt_collective::RowStep;
-use antdt_core::InvalidValue;
-use antdt_core::registry::{Setting, Settings};
-
 use super::adam::Adam;
 use super::{Defaults, Optimizer, Update, UpdateStep};
+#[cfg(feature = "runtime")]
+use antdt_collective::RowStep;
 
 /// The AdamW optimizer: `w *= 1 - rate * decay`, then a step of [`Adam`] without decay.
 ///
@@ -22,12 +19,9 @@ impl AdamW {
     /// Name of the optimizer in the registry.
     pub const NAME: &'static str = "adamw";
 
-    pub(super) fn read(settings: &Settings<'_>) -> Result<Self, InvalidValue> {
-        Adam::read(settings).map(Self)
-    }
-
-    pub(super) fn texts(self) -> Vec<Setting> {
-        self.0.texts()
+    /// Its settings are those of Adam.
+    pub(super) const fn new(adam: Adam) -> Self {
+        Self(adam)
     }
 }
 

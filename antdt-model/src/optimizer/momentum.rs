@@ -4,26 +4,22 @@ use std::collections::BTreeMap;
 
 #[cfg(feature = "runtime")]
 use antdt_collective::RowStep;
-use antdt_core::InvalidValue;
-use antdt_core::registry::{Setting, Settings};
+use antdt_core::registry::PartSettings;
 
 use super::{Defaults, Optimizer, Update, UpdateStep};
 
-/// SGD with momentum: `g += decay * w; v = momentum * v + g; w -= rate * v`, with `v` from 0; with
-/// `nesterov`, `w -= rate * (g + momentum * v)`.
-///
-/// It keeps `v` for each parameter. Source: the form of PyTorch's `SGD` with dampening 0 (recalled), in which
-/// the rate is outside the sum, so that a new rate counts at once. Momentum 0.9 is what is used most; the
-/// rate is that of [`Sgd`](super::Sgd).
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Momentum {
-    momentum: f32,
-    nesterov: bool,
-}
-
-impl Default for Momentum {
-    fn default() -> Self {
-        Self { momentum: 0.9, nesterov: false }
+antdt_core::settings! {
+    /// SGD with momentum: `g += decay * w; v = momentum * v + g; w -= rate * v`, with `v` from 0; with
+    /// `nesterov`, `w -= rate * (g + momentum * v)`.
+    ///
+    /// It keeps `v` for each parameter. Source: the form of PyTorch's `SGD` with dampening 0 (recalled), in which
+    /// the rate is outside the sum, so that a new rate counts at once. Momentum 0.9 is what is used most; the
+    /// rate is that of [`Sgd`](super::Sgd).
+    #[derive(Debug, Clone, Copy, PartialEq)]
+    pub struct Momentum {
+        momentum: f32 = 0.9, "share of the running sum that is left after a step",
+            "a number from 0 to below 1", if |momentum| (0.0..1.0).contains(&momentum);
+        nesterov: bool = false, "whether the step looks ahead along the running sum", "true or false";
     }
 }
 
@@ -41,23 +37,6 @@ impl Momentum {
     const fn along(self) -> [f32; 2] {
         if self.nesterov { [1.0, self.momentum] } else { [0.0, 1.0] }
     }
-
-    pub(super) fn read(settings: &Settings<'_>) -> Result<Self, InvalidValue> {
-        const RANGE: &str = "a number from 0 to below 1";
-        let Self { momentum, nesterov } = Self::default();
-        let momentum = settings.value("momentum", momentum, RANGE)?;
-        if !(0.0..1.0).contains(&momentum) {
-            return Err(settings.refuse("momentum", momentum, RANGE));
-        }
-        Ok(Self { momentum, nesterov: settings.value("nesterov", nesterov, "true or false")? })
-    }
-
-    pub(super) fn texts(self) -> Vec<Setting> {
-        vec![
-            Setting::new("momentum", self.momentum, "share of the running sum that is left after a step"),
-            Setting::new("nesterov", self.nesterov, "whether the step looks ahead along the running sum"),
-        ]
-    }
 }
 
 impl Optimizer for Momentum {
@@ -66,7 +45,7 @@ impl Optimizer for Momentum {
     }
 
     fn settings(&self) -> BTreeMap<String, String> {
-        self.texts().into_iter().map(|setting| (setting.name.to_owned(), setting.default)).collect()
+        self.values()
     }
 
     fn defaults(&self) -> Defaults {

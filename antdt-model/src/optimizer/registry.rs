@@ -3,8 +3,7 @@
 //! A program adds optimizers of its own to [`REGISTRY`] before it reads its command line; they are then
 //! treated like those that ship. Workers and servers run the same program, and so have them too.
 
-use antdt_core::InvalidValue;
-use antdt_core::registry::{self, Registry, Settings};
+use antdt_core::registry::{self, Registry};
 
 use super::{Adagrad, Adam, AdamW, Momentum, Optimizer, Sgd};
 
@@ -24,52 +23,34 @@ pub static REGISTRY: Registry<Entry> =
 
 /// Optimizers that ship.
 const SHIPPED: &[Entry] = &[
-    Entry {
-        name: Sgd::NAME,
-        about: "a step along the mean gradient; rate 0.01",
-        settings: Vec::new,
-        build: |_| Ok(Box::new(Sgd)),
-    },
-    Entry {
-        name: Momentum::NAME,
-        about: "a step along a running sum of gradients; rate 0.01",
-        settings: || Momentum::default().texts(),
-        build: |settings| Ok(Box::new(Momentum::read(settings)?)),
-    },
-    Entry {
-        name: Adagrad::NAME,
-        about: "shorter steps where gradients were large, for embeddings that few samples touch; rate 0.01",
-        settings: || Adagrad::default().texts(),
-        build: |settings| Ok(Box::new(Adagrad::read(settings)?)),
-    },
-    Entry {
-        name: Adam::NAME,
-        about: "a running mean of gradients over the root of one of their squares; rate 0.001",
-        settings: || Adam::default().texts(),
-        build: |settings| Ok(Box::new(Adam::read(settings)?)),
-    },
-    Entry {
-        name: AdamW::NAME,
-        about: "Adam with weight decay beside the gradient; rate 0.001, decay 0.01",
-        settings: || AdamW::default().texts(),
-        build: |settings| Ok(Box::new(AdamW::read(settings)?)),
-    },
+    Entry::new(Sgd::NAME, "a step along the mean gradient; rate 0.01", |_| Ok(Box::new(Sgd))),
+    Entry::with::<Momentum>(
+        Momentum::NAME,
+        "a step along a running sum of gradients; rate 0.01",
+        |settings| Ok(Box::new(settings.read::<Momentum>()?)),
+    ),
+    Entry::with::<Adagrad>(
+        Adagrad::NAME,
+        "shorter steps where gradients were large, for embeddings that few samples touch; rate 0.01",
+        |settings| Ok(Box::new(settings.read::<Adagrad>()?)),
+    ),
+    Entry::with::<Adam>(
+        Adam::NAME,
+        "a running mean of gradients over the root of one of their squares; rate 0.001",
+        |settings| Ok(Box::new(settings.read::<Adam>()?)),
+    ),
+    Entry::with::<Adam>(
+        AdamW::NAME,
+        "Adam with weight decay beside the gradient; rate 0.001, decay 0.01",
+        |settings| Ok(Box::new(AdamW::new(settings.read()?))),
+    ),
 ];
 
 /// What `epsilon` is for, in all that have one.
 pub(super) const EPSILON: &str = "keeps the division finite where gradients are near 0";
 
-/// Reads `epsilon`.
-pub(super) fn epsilon(settings: &Settings<'_>, default: f32) -> Result<f32, InvalidValue> {
-    const RANGE: &str = "a finite number above 0, such as 1e-8";
-    let epsilon = settings.value("epsilon", default, RANGE)?;
-    // 0 would make 0 / 0 of a parameter without gradients.
-    if epsilon.is_finite() && epsilon > 0.0 {
-        Ok(epsilon)
-    } else {
-        Err(settings.refuse("epsilon", epsilon, RANGE))
-    }
-}
+/// What `epsilon` must be: 0 would make 0 / 0 of a parameter without gradients.
+pub(super) const EPSILON_RANGE: &str = "a finite number above 0, such as 1e-8";
 
 #[cfg(test)]
 mod tests {

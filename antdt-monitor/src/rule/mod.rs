@@ -64,12 +64,11 @@ pub type Entry = registry::Entry<Arc<dyn PaceRule>>;
 pub static REGISTRY: Registry<Entry> = Registry::new("pace-rule", SHIPPED);
 
 /// Rules that ship.
-const SHIPPED: &[Entry] = &[Entry {
-    name: RatioRule::NAME,
-    about: "thresholds on the time per sample over the median of the peers, with hysteresis",
-    settings: RatioRule::settings,
-    build: |settings| Ok(Arc::new(RatioRule::read(settings)?)),
-}];
+const SHIPPED: &[Entry] = &[Entry::with::<RatioRule>(
+    RatioRule::NAME,
+    "thresholds on the time per sample over the median of the peers, with hysteresis",
+    |settings| Ok(Arc::new(RatioRule::read(settings)?)),
+)];
 
 /// A pace rule with its name and settings, as a recording stores it. Two rules are equal if their names and
 /// settings are.

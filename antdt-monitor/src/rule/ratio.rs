@@ -1,40 +1,38 @@
 //! The default pace rule: thresholds on the slowness ratio, with hysteresis.
 
-use antdt_core::registry::{Setting, Settings};
+use antdt_core::registry::Settings;
 use antdt_core::{InvalidValue, Pace, StragglerKind};
 
 use super::{Evidence, PaceRule};
 
-/// The default pace rule: thresholds on the slowness ratio, with hysteresis.
-///
-/// | verdict | entered | left |
-/// |---|---|---|
-/// | transient | short ratio ≥ `transient`, and more than noise explains | short ratio < `transient × hysteresis` |
-/// | persistent | slow now, long ratio ≥ `persistent` and slow fraction ≥ `slow_fraction` | one of the three below `hysteresis` × its threshold |
-/// | leader | short ratio ≤ 1 / `transient` | short ratio > 1 / (`transient × hysteresis`) |
-///
-/// Source: our design; that slowness is a ratio to the peers' time is the idea attributed to the `AntDT` paper by
-/// summaries, whose numbers we do not know. For scale: `DLRover` calls a node slow at twice the median of a probe.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct RatioRule {
-    /// Slowness ratio over the short window from which a node is slow. Default 1.3: noise of healthy nodes in public
-    /// traces stays below 1.25 at the 99th percentile.
-    #[doc(alias = "lambda")]
-    pub transient: f64,
-    /// Slowness ratio over the long window from which a slow node may be a persistent straggler, which a policy may
-    /// restart. Default 1.5: below it, even a restart that cures the node hardly pays.
-    pub persistent: f64,
-    /// Smallest share of the long window in which a node was slow, from 0 to 1, for it to be a persistent straggler.
-    /// Default 0.8: no single burst makes a node persistent.
-    pub slow_fraction: f64,
-    /// Fraction of its threshold below which a verdict ends. Default 0.9: a ratio near the threshold does not
-    /// change the verdict back and forth.
-    pub hysteresis: f64,
-}
-
-impl Default for RatioRule {
-    fn default() -> Self {
-        Self { transient: 1.3, persistent: 1.5, slow_fraction: 0.8, hysteresis: 0.9 }
+antdt_core::settings! {
+    /// The default pace rule: thresholds on the slowness ratio, with hysteresis.
+    ///
+    /// | verdict | entered | left |
+    /// |---|---|---|
+    /// | transient | short ratio ≥ `transient`, and more than noise explains | short ratio < `transient × hysteresis` |
+    /// | persistent | slow now, long ratio ≥ `persistent` and slow fraction ≥ `slow_fraction` | one of the three below `hysteresis` × its threshold |
+    /// | leader | short ratio ≤ 1 / `transient` | short ratio > 1 / (`transient × hysteresis`) |
+    ///
+    /// Source: our design; that slowness is a ratio to the peers' time is the idea attributed to the `AntDT` paper by
+    /// summaries, whose numbers we do not know. For scale: `DLRover` calls a node slow at twice the median of a probe.
+    #[derive(Debug, Clone, Copy, PartialEq)]
+    pub struct RatioRule {
+        /// Slowness ratio over the short window from which a node is slow. Default 1.3: noise of healthy nodes in public
+        /// traces stays below 1.25 at the 99th percentile.
+        #[doc(alias = "lambda")]
+        pub transient: f64 = 1.3, "a node is slow at this multiple of the median of its peers", "a number";
+        /// Slowness ratio over the long window from which a slow node may be a persistent straggler, which a policy may
+        /// restart. Default 1.5: below it, even a restart that cures the node hardly pays.
+        pub persistent: f64 = 1.5, "multiple from which a restart is considered", "a number";
+        /// Smallest share of the long window in which a node was slow, from 0 to 1, for it to be a persistent straggler.
+        /// Default 0.8: no single burst makes a node persistent.
+        pub slow_fraction: f64 = 0.8, "share of the long window that must have been slow for that",
+            "a number", if |share| share > 0.0 && share <= 1.0, else "above 0 and at most 1";
+        /// Fraction of its threshold below which a verdict ends. Default 0.9: a ratio near the threshold does not
+        /// change the verdict back and forth.
+        pub hysteresis: f64 = 0.9, "fraction of its threshold at which a verdict is left",
+            "a number", if |part| part > 0.0 && part <= 1.0, else "above 0 and at most 1";
     }
 }
 
@@ -42,39 +40,10 @@ impl RatioRule {
     /// Name of the rule in the registry.
     pub const NAME: &'static str = "ratio";
 
-    pub(super) fn settings() -> Vec<Setting> {
-        let Self { transient, persistent, slow_fraction, hysteresis } = Self::default();
-        vec![
-            Setting::new(
-                "transient",
-                transient,
-                "a node is slow at this multiple of the median of its peers",
-            ),
-            Setting::new("persistent", persistent, "multiple from which a restart is considered"),
-            Setting::new(
-                "slow-fraction",
-                slow_fraction,
-                "share of the long window that must have been slow for that",
-            ),
-            Setting::new("hysteresis", hysteresis, "fraction of its threshold at which a verdict is left"),
-        ]
-    }
-
     /// Reads the thresholds and checks that they make sense together.
     pub(super) fn read(settings: &Settings<'_>) -> Result<Self, InvalidValue> {
-        let default = Self::default();
-        let number = |name: &str, default: f64| settings.value(name, default, "a number");
-        let rule = Self {
-            transient: number("transient", default.transient)?,
-            persistent: number("persistent", default.persistent)?,
-            slow_fraction: number("slow-fraction", default.slow_fraction)?,
-            hysteresis: number("hysteresis", default.hysteresis)?,
-        };
+        let rule: Self = settings.read()?;
         // Written so that NaN is refused.
-        let hysteresis_fits = rule.hysteresis > 0.0 && rule.hysteresis <= 1.0;
-        if !hysteresis_fits {
-            return Err(settings.refuse("hysteresis", rule.hysteresis, "above 0 and at most 1"));
-        }
         let transient_fits = rule.transient * rule.hysteresis > 1.0 && rule.transient.is_finite();
         if !transient_fits {
             let expected = format!("finite and above 1 / hysteresis = {}", 1.0 / rule.hysteresis);
@@ -84,10 +53,6 @@ impl RatioRule {
         if !persistent_fits {
             let expected = format!("finite and at least transient = {}", rule.transient);
             return Err(settings.refuse("persistent", rule.persistent, &expected));
-        }
-        let fraction_fits = rule.slow_fraction > 0.0 && rule.slow_fraction <= 1.0;
-        if !fraction_fits {
-            return Err(settings.refuse("slow-fraction", rule.slow_fraction, "above 0 and at most 1"));
         }
         Ok(rule)
     }
