@@ -510,6 +510,7 @@ impl Dispatcher {
         let backups = pace.backups.or(before.and_then(|plan| plan.backups));
         let mut actions = before.map_or_else(ActionValues::new, |plan| (*plan.actions).clone());
         actions.extend(pace.actions);
+        action::prune(&mut actions, &split.batch_sizes);
         let plan = Plan::new(version, self.membership, split.batch_sizes)
             .with_accumulation(split.accumulation)
             .with_local_steps(local_steps)

@@ -105,6 +105,16 @@ pub enum Refusal {
         /// Incarnation of the node that runs.
         running: Holder,
     },
+    /// The decision asks for a value of the action for one worker, and the action takes one for all, or the other way round.
+    #[error("{name} is asked for {}; it takes a value for {expected}", target.map_or("all workers".to_owned(), |target| target.to_string()))]
+    Reach {
+        /// Name of the action.
+        name: &'static str,
+        /// Workers that a value of the action is for, in words.
+        expected: &'static str,
+        /// Worker that the decision names; `None` for all workers.
+        target: Option<Holder>,
+    },
     /// The node action is for a parameter server of a job that takes no checkpoints: its partition of the
     /// parameters would be lost.
     #[error("{node} is a server of a job without checkpoints; its partition of the parameters would be lost")]

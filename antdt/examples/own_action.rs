@@ -1,13 +1,16 @@
 //! `antdt` with an action of one's own, the policy that decides on it, and the trainer that carries it out; the nodes of a job are processes
 //! of this program too: `cargo run -p antdt --features cli --example own_action -- run --workload line --policy halfway`
 //!
-//! The trainer fits the slope 3 of a line. Once half of the samples are trained, the policy asks for the action `SLOPE` with the value 5. All
-//! workers switch at one iteration, and the model ends at 5.
+//! The trainer fits the slope 3 of a line. Once half of the samples are trained, the policy `halfway` asks for the action `SLOPE` with the value 5.
+//! All workers switch at one iteration, and the model ends at 5. The policy `chief-halfway` asks for it for the chief alone: of three workers
+//! with equal batches one fits 5 then, and the model ends at 11/3.
 use antdt::JobBuilder;
 use antdt::agent::{GradientSink, Params, StepStats, TrainError, Trainer};
-use antdt::controller::action::{Action, Asked, Worker};
-use antdt::controller::{Decision, Refusal, budget::RestartBudget, policy};
-use antdt::core::{ClusterView, InvalidValue, JobTime, Metrics, ParamLayout, Reason, SampleRange, Seed};
+use antdt::controller::action::{Reach, ValueAction, Worker};
+use antdt::controller::{Decision, budget::RestartBudget, policy};
+use antdt::core::{
+    ClusterView, Holder, InvalidValue, JobTime, Metrics, ParamLayout, Reason, SampleRange, Seed,
+};
 use antdt::workload::{Entry, Workload};
 
 const SAMPLES: u64 = 9_999;
@@ -21,31 +24,44 @@ fn read(value: &str) -> Result<f32, InvalidValue> {
     slope.ok_or_else(|| InvalidValue::new("SLOPE", value, "a finite number"))
 }
 
-impl Action for Slope {
-    fn name(&self) -> &'static str {
-        "SLOPE"
+impl ValueAction for Slope {
+    type Value = f32;
+
+    const NAME: &'static str = "SLOPE";
+    const DRY_NAME: &'static str = "WOULD_SLOPE";
+    const ABOUT: &'static str = "another slope to fit";
+    const REACH: Reach = Reach::Any;
+
+    fn read(&self, text: &str) -> Result<f32, InvalidValue> {
+        read(text)
     }
-    fn dry_name(&self) -> &'static str {
-        "WOULD_SLOPE"
-    }
-    fn about(&self) -> &'static str {
-        "another slope to fit"
-    }
-    fn check(&self, asked: &Asked<'_>) -> Result<(), Refusal> {
-        read(&asked.decision.actions["SLOPE"]).map(drop).map_err(Refusal::from)
-    }
-    fn begin(&self, value: &str, worker: &mut dyn Worker) -> Result<(), InvalidValue> {
-        worker.tell_trainer("SLOPE", value)
+    fn begin(&self, slope: f32, worker: &mut dyn Worker) -> Result<(), InvalidValue> {
+        worker.tell_trainer("SLOPE", &slope.to_string())
     }
 }
 
 fn halfway(_: JobTime, view: &ClusterView, _: &RestartBudget) -> Decision {
+    ask_once(view, |decision| decision.ask::<Slope>(&5.0))
+}
+
+fn chief_halfway(_: JobTime, view: &ClusterView, _: &RestartBudget) -> Decision {
+    let chief = view.live_workers().find(|worker| worker.chief);
+    ask_once(view, |decision| {
+        if let Some(chief) = chief {
+            decision.ask_worker::<Slope>(Holder::new(chief.id, chief.incarnation), &5.0);
+        }
+    })
+}
+
+fn ask_once(view: &ClusterView, ask: impl FnOnce(&mut Decision)) -> Decision {
     let is_half = view.progress.committed * 2 > view.progress.expected;
-    if !is_half || view.actions.contains_key("SLOPE") {
+    if !is_half || !view.actions.is_empty() {
         return Decision::nothing(Reason::Balanced);
     }
-    let actions = [("SLOPE".to_owned(), "5".to_owned())].into_iter().collect();
-    Decision { actions, reasons: vec![Reason::Other("half of it is done".to_owned())], ..Decision::default() }
+    let reasons = vec![Reason::Other("half of it is done".to_owned())];
+    let mut decision = Decision { reasons, ..Decision::default() };
+    ask(&mut decision);
+    decision
 }
 
 struct Line {
@@ -103,6 +119,9 @@ fn main() -> std::process::ExitCode {
         .action(&Slope)
         .policy(policy::Entry::new("halfway", "another slope", |_| {
             Ok(Box::new(policy::FromFn("halfway", halfway)))
+        }))
+        .policy(policy::Entry::new("chief-halfway", "another slope for the chief", |_| {
+            Ok(Box::new(policy::FromFn("chief-halfway", chief_halfway)))
         }))
         .trainer(Entry::new("line", "a line", |_| Ok(Workload::made(line))))
         .main()

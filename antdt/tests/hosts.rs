@@ -16,7 +16,7 @@ use antdt::master::{self, Programs, Seams, TrainingData};
 use antdt::report::{Outcome, Report};
 use antdt_agent::Trainer;
 use antdt_burn::{ClickTrainer, WorkloadSpec, model::deepfm};
-use antdt_controller::action::ExcludeHost;
+use antdt_controller::action::{ExcludeHost, ValueAction};
 use antdt_controller::policy::{self, FromFn, ProposedAction};
 use antdt_controller::{Decision, Policy, RestartBudget};
 use antdt_core::registry::Settings;

@@ -730,17 +730,19 @@ fn own(name: &str, args: &[&str]) -> (Option<i32>, String, String) {
 #[test]
 fn an_action_of_ones_own_reaches_the_trainers_of_all_workers_at_one_iteration() {
     let modes = [
-        ("allreduce", &[][..]),
-        ("ps-bsp", &["--servers", "2"]),
-        ("ps-asp", &["--servers", "1"]),
-        ("local-sgd=2", &[]),
+        ("allreduce", "halfway", 5.0, &[][..]),
+        ("ps-bsp", "halfway", 5.0, &["--servers", "2"]),
+        ("ps-asp", "halfway", 5.0, &["--servers", "1"]),
+        ("local-sgd=2", "halfway", 5.0, &[]),
+        // An action on one node: a third of each step's samples fits 5, the others 3.
+        ("allreduce", "chief-halfway", 11.0 / 3.0, &[]),
     ];
-    for (sync, servers) in modes {
+    for (sync, policy, expected, servers) in modes {
         let folder = tempfile::tempdir().unwrap();
         let (report, model) = (folder.path().join("report"), folder.path().join("model.safetensors"));
         let [report_dir, out] = [&report, &model].map(|path| path.to_str().unwrap());
         let job =
-            ["run", "--workload", "line", "--policy", "halfway", "--sync", sync, "--report-dir", report_dir];
+            ["run", "--workload", "line", "--policy", policy, "--sync", sync, "--report-dir", report_dir];
         let size = ["--nproc-per-node", "3", "--global-batch-size", "60", "--emulate-speed", "1500"];
         let times = [
             "--heartbeat",

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use antdt::job::{DataSpec, JobSpec};
 use antdt::master::{self, Programs, Seams, TrainingData};
 use antdt::report::Outcome;
-use antdt_controller::action::ExcludeHost;
+use antdt_controller::action::{ExcludeHost, ValueAction};
 use antdt_controller::policy::{self, FromFn, ProposedAction};
 use antdt_controller::{Decision, RestartBudget};
 use antdt_core::{ClusterView, Holder, JobTime, NodeActionKind, NodeId, Reason};

@@ -7,18 +7,18 @@
 //! and names none.
 //!
 //! Some actions have a field in a [`Decision`], because the solver, the head half of a sync mode or the
-//! restart saga carries them out. Every other action has a text in [`Decision::actions`], by its name. The
-//! text becomes part of the plan, all workers switch to it at one iteration, and it holds until a later plan
-//! has another one.
+//! restart saga carries them out. Every other action is a [`ValueAction`]: it has a value for all workers or for one
+//! of them, whose text is in [`Decision::actions`], by its [address](address()). The text becomes part of the plan, all workers switch to it at one
+//! iteration, and it holds until a later plan has another one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use antdt_core::registry::Named;
-use antdt_core::{Capabilities, ClusterView, InvalidValue, JobTime, NodeView};
+use antdt_core::{Capabilities, ClusterView, Holder, InvalidValue, JobTime, NodeId, NodeView};
 
 use crate::budget::RestartBudget;
-use crate::policy::Decision;
+use crate::policy::{Decision, ProposedAction};
 use crate::validate::Refusal;
 
 pub mod adjust_bs;
@@ -29,6 +29,7 @@ pub mod kill_restart;
 pub mod local_steps;
 pub mod registry;
 pub mod repartition;
+pub mod value;
 
 pub use adjust_bs::AdjustBs;
 pub use backup_workers::BackupWorkers;
@@ -37,9 +38,44 @@ pub use kill_restart::KillRestart;
 pub use local_steps::AdjustLocalSteps;
 pub use registry::REGISTRY;
 pub use repartition::Repartition;
+pub use value::{Reach, ValueAction};
 
-/// Values of the actions in a decision or plan, as texts by the action's name.
+/// Values of the actions in a decision or plan, as texts by the action's [address](address()).
 pub type ActionValues = BTreeMap<String, String>;
+
+/// Returns the address of a value: the name of its action, or `NAME@NODE#INCARNATION` if it is for one incarnation of one worker.
+pub fn key(name: &str, target: Option<Holder>) -> String {
+    target.map_or_else(|| name.to_owned(), |target| format!("{name}@{target}"))
+}
+
+/// Reads the address of a value: the name of its action, and the incarnation that it is for, if it is not for all workers.
+pub fn address(key: &str) -> (&str, Option<Holder>) {
+    let targeted = key.split_once('@').and_then(|(name, target)| Some((name, target.parse().ok()?)));
+    targeted.map_or((key, None), |(name, target)| (name, Some(target)))
+}
+
+/// Drops the values for workers that are gone: those without a place in `nodes`, and earlier incarnations of which a later one has a value.
+pub(crate) fn prune(values: &mut ActionValues, nodes: &BTreeMap<NodeId, u32>) {
+    let newest: BTreeMap<(String, NodeId), Holder> = values
+        .keys()
+        .filter_map(|key| match address(key) {
+            (name, Some(target)) => Some(((name.to_owned(), target.node), target)),
+            (_, None) => None,
+        })
+        .fold(BTreeMap::new(), |mut newest, (place, target)| {
+            newest
+                .entry(place)
+                .and_modify(|known: &mut Holder| *known = target.max(*known))
+                .or_insert(target);
+            newest
+        });
+    values.retain(|key, _| match address(key) {
+        (_, None) => true,
+        (name, Some(target)) => {
+            nodes.contains_key(&target.node) && newest.get(&(name.to_owned(), target.node)) == Some(&target)
+        }
+    });
+}
 
 /// A decision of a policy, with the state of the job that an [`Action`] checks it against.
 #[derive(Debug, Clone, Copy)]
@@ -59,10 +95,24 @@ impl<'a> Asked<'a> {
     pub fn live(&self) -> impl Iterator<Item = &'a NodeView> {
         self.view.live_workers()
     }
+
+    /// Checks that this incarnation of a worker runs.
+    ///
+    /// # Errors
+    /// If the worker does not run, or in another incarnation.
+    pub fn runs(&self, target: Holder) -> Result<(), Refusal> {
+        let running =
+            self.live().find(|worker| worker.id == target.node).ok_or(Refusal::NotRunning { target })?;
+        let running = Holder::new(target.node, running.incarnation);
+        if running == target { Ok(()) } else { Err(Refusal::OtherLife { target, running }) }
+    }
 }
 
 /// Interface through which an action changes a worker. The worker's process implements it.
 pub trait Worker {
+    /// Returns the worker and its incarnation.
+    fn holder(&self) -> Holder;
+
     /// Returns the capabilities of the job's sync mode.
     fn mode(&self) -> Capabilities;
 
@@ -95,8 +145,7 @@ pub trait Cluster {
 
 /// A kind of action that a policy may decide on.
 ///
-/// An action that is a text value in a [`Decision`] has to implement only the names, [`about`](Self::about)
-/// and [`check`](Self::check).
+/// An action that is one value implements [`ValueAction`] instead.
 pub trait Action: fmt::Debug + Send + Sync {
     /// Returns the action's name in reports, decisions and plans, such as `ADJUST_BS`.
     fn name(&self) -> &'static str;
@@ -107,17 +156,18 @@ pub trait Action: fmt::Debug + Send + Sync {
     /// Returns a description, in one line, of what the action does.
     fn about(&self) -> &'static str;
 
-    /// Returns whether a decision asks for this action.
+    /// Returns whether a decision asks for this action: by default, whether it has a value or a node action of this name.
     fn is_asked(&self, decision: &Decision) -> bool {
-        decision.actions.contains_key(self.name())
+        let is_mine = |action: &ProposedAction| action.kind.name() == self.name();
+        decision.actions.keys().any(|key| address(key).0 == self.name())
+            || decision.node_actions.iter().any(is_mine)
     }
 
-    /// Moves what a decision asks of this action to another decision. If `from` asks for nothing, `to` stays
-    /// as it is.
+    /// Moves what a decision asks of this action to another decision; by default its values and node actions of this name. If `from` asks for
+    /// nothing, `to` stays as it is.
     fn hand_over(&self, from: &mut Decision, to: &mut Decision) {
-        if let Some(value) = from.actions.remove(self.name()) {
-            to.actions.insert(self.name().to_owned(), value);
-        }
+        to.actions.extend(from.actions.extract_if(.., |key, _| address(key).0 == self.name()));
+        to.node_actions.extend(from.node_actions.extract_if(.., |action| action.kind.name() == self.name()));
     }
 
     /// Checks a decision that asks for this action; it may ask for other actions too.
@@ -159,13 +209,17 @@ impl Named for &'static dyn Action {
     }
 }
 
-/// Carries out in one worker every action that a plan names, each with its value in the plan.
+/// Carries out in one worker every action of a plan that is for it, each with its value in the plan.
 ///
 /// # Errors
 /// If this program does not know an action, or the worker cannot carry one out.
 pub fn begin(values: &ActionValues, worker: &mut dyn Worker) -> Result<(), InvalidValue> {
-    for (name, value) in values {
-        known(name)?.begin(value, worker)?;
+    for (key, value) in values {
+        let (name, target) = address(key);
+        let action = known(name)?;
+        if target.is_none_or(|target| target == worker.holder()) {
+            action.begin(value, worker)?;
+        }
     }
     Ok(())
 }
@@ -175,8 +229,8 @@ pub fn begin(values: &ActionValues, worker: &mut dyn Worker) -> Result<(), Inval
 /// # Errors
 /// If this program does not know an action, or the cluster cannot carry one out.
 pub fn order(values: &ActionValues, cluster: &mut dyn Cluster) -> Result<(), InvalidValue> {
-    for (name, value) in values {
-        known(name)?.order(value, cluster)?;
+    for (key, value) in values {
+        known(address(key).0)?.order(value, cluster)?;
     }
     Ok(())
 }
@@ -204,8 +258,8 @@ pub fn validate(
             action.check(&asked)?;
         }
     }
-    match decision.actions.keys().find(|name| REGISTRY.find(name).is_err()) {
-        Some(name) => Err(Refusal::UnknownAction { name: name.clone() }),
+    match decision.actions.keys().map(|key| address(key).0).find(|name| REGISTRY.find(name).is_err()) {
+        Some(name) => Err(Refusal::UnknownAction { name: name.to_owned() }),
         None => Ok(()),
     }
 }

@@ -29,7 +29,7 @@ mod tests {
 
     use super::*;
     use crate::policy::{Decision, ProposedAction};
-    use crate::testing::check_action;
+    use crate::testing::{check_action, check_value_action};
 
     #[test]
     fn actions_that_ship_pass_the_suite() {
@@ -55,6 +55,8 @@ mod tests {
         for (action, asked) in SHIPPED.iter().zip(&asked) {
             check_action(*action, asked).unwrap();
         }
+        check_value_action(&adjust_lr::AdjustLr, &adjust_lr::RateRule::Fixed(0.5)).unwrap();
+        check_value_action(&exclude_host::ExcludeHost, &exclude_host::Excluded::default()).unwrap();
         for (at, action) in SHIPPED.iter().enumerate() {
             assert!(check_action(*action, &asked[(at + 1) % asked.len()]).is_err(), "{action:?}");
         }

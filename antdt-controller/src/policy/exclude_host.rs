@@ -19,6 +19,7 @@ use std::sync::Arc;
 use antdt_core::{ClusterView, JobTime, NodeView, Pace, Reason, StragglerKind};
 
 use super::{Decision, Policy, percent};
+use crate::action::ValueAction;
 use crate::action::exclude_host::{ExcludeHost, Excluded};
 use crate::budget::RestartBudget;
 
@@ -93,8 +94,9 @@ impl Policy for ExcludeSlowHosts {
             "all {} workers of host {host} are slow{ratio}: workers that are restarted run elsewhere",
             workers.len()
         );
-        let actions = [(ExcludeHost::NAME.to_owned(), value.to_string())].into_iter().collect();
-        Decision { actions, reasons: vec![Reason::Other(text)], ..Decision::default() }
+        let mut decision = Decision { reasons: vec![Reason::Other(text)], ..Decision::default() };
+        decision.ask::<ExcludeHost>(&value);
+        decision
     }
 
     fn clone_box(&self) -> Box<dyn Policy> {

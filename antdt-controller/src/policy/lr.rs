@@ -6,6 +6,7 @@ use antdt_core::registry::PartSettings;
 use antdt_core::{Capabilities, ClusterView, JobTime, Reason};
 
 use super::{Decision, Policy};
+use crate::action::ValueAction;
 use crate::action::adjust_lr::{AdjustLr, RateRule};
 use crate::budget::RestartBudget;
 
@@ -42,13 +43,14 @@ impl Policy for FollowBatch {
         if let Some(why) = self.idle_in(view.mode) {
             return Decision::nothing(Reason::Other(why));
         }
-        if view.actions.get(AdjustLr::NAME) == Some(&rule) {
+        if AdjustLr::in_force(&view.actions, None) == Some(&*rule) {
             return Decision::nothing(Reason::Balanced);
         }
         let reason =
             Reason::Other(format!("the learning rate follows the batch size of each worker: {rule}"));
-        let actions = [(AdjustLr::NAME.to_owned(), rule)].into_iter().collect();
-        Decision { actions, reasons: vec![reason], ..Decision::default() }
+        let mut decision = Decision { reasons: vec![reason], ..Decision::default() };
+        decision.ask::<AdjustLr>(&self.rule);
+        decision
     }
 
     fn settings(&self) -> BTreeMap<String, String> {

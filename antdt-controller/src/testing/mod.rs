@@ -35,15 +35,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use antdt_core::{
-    ActionOutcome, BatchView, Capabilities, ClusterView, DetRng, DeviceClass, Incarnation, JobTime,
+    ActionOutcome, BatchView, Capabilities, ClusterView, DetRng, DeviceClass, Holder, Incarnation, JobTime,
     MembershipVersion, NodeId, NodeStatus, NodeView, Pace, PaceEstimate, PlanVersion, Progress,
     SchedulerView, Seed, ServerWeights, StepView, StragglerKind,
 };
 
-use crate::action::{Action, Asked};
+use crate::action::{Action, Asked, Reach, ValueAction};
 use crate::budget::{BudgetConfig, RestartBudget};
 use crate::policy::{Decision, Policy, Seat};
-use crate::validate::validate;
+use crate::validate::{Refusal, validate};
 
 /// A property of a correct policy that the policy under test does not have, with the case that shows it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -143,6 +143,53 @@ pub fn check_action(action: &dyn Action, asked: &Decision) -> Result<(), String>
     action.hand_over(&mut from, &mut to);
     if to != *asked {
         return Err(format!("{name} takes back what was handed over: {to:?}"));
+    }
+    Ok(())
+}
+
+/// Checks a user-defined action that is a value: what [`check_action`] does, for all workers and for one of them, as far as the action takes
+/// such values; that the text of `value` is read as the same value; and that a value for workers that the action does not take, or for an
+/// incarnation that does not run, is refused. `value` must suit a job of four workers in any sync mode.
+///
+/// # Errors
+/// A description of what is wrong.
+pub fn check_value_action<A: ValueAction>(action: &A, value: &A::Value) -> Result<(), String> {
+    let (name, text) = (A::NAME, value.to_string());
+    let read = action
+        .read(&text)
+        .map_err(|error| format!("{name} does not read its own value `{text}`: {error}"))?;
+    if read.to_string() != text {
+        return Err(format!("{name} reads `{text}` as `{read}`"));
+    }
+    let view = quiet_view(Capabilities::REPLICAS_IN_STEP, &[1000; 4]);
+    let life = |incarnation| Some(Holder::new(NodeId::worker(1), Incarnation(incarnation)));
+    for (target, is_taken) in [
+        (None, A::REACH != Reach::Worker),
+        (life(0), A::REACH != Reach::Job),
+        (life(1), false),
+        (Some(Holder::new(NodeId::worker(9), Incarnation(0))), false),
+    ] {
+        let mut asked = Decision::default();
+        match target {
+            None => asked.ask::<A>(value),
+            Some(target) => asked.ask_worker::<A>(target, value),
+        }
+        if A::in_force(&asked.actions, target) != Some(&*text) {
+            return Err(format!("{name} does not find its value in {:?}", asked.actions));
+        }
+        check_action(action, &asked)?;
+        let budget = RestartBudget::default();
+        let checked = Action::check(
+            action,
+            &Asked { now: JobTime::ZERO, decision: &asked, view: &view, budget: &budget },
+        );
+        let is_refused = matches!(
+            checked,
+            Err(Refusal::Reach { .. } | Refusal::NotRunning { .. } | Refusal::OtherLife { .. })
+        );
+        if is_refused == is_taken {
+            return Err(format!("{name} is asked for {:?} and says {checked:?}", asked.actions));
+        }
     }
     Ok(())
 }

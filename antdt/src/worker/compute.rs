@@ -217,7 +217,7 @@ impl Compute {
     pub(super) fn control(&mut self, mode: Capabilities, batch_size: u32) -> Control<'_> {
         let Engine { trainer, pacing, .. } = self.engine();
         let even = f64::from(pacing.spec.global_batch_size) / f64::from(pacing.spec.workers.max(1));
-        Control::new(mode, batch_size, even, &mut **trainer)
+        Control::new(pacing.holder, mode, batch_size, even, &mut **trainer)
     }
 
     pub(super) const fn layout(&self) -> &ParamLayout {

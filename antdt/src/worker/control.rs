@@ -2,12 +2,13 @@
 
 use antdt_agent::Trainer;
 use antdt_controller::action::{self, ActionValues};
-use antdt_core::{Capabilities, InvalidValue};
+use antdt_core::{Capabilities, Holder, InvalidValue};
 
 use super::error::WorkerError;
 
 /// What an action finds in a worker, and what it wants of its gradients.
 pub(super) struct Control<'a> {
+    holder: Holder,
     mode: Capabilities,
     batch_size: u32,
     even_batch_size: f64,
@@ -17,12 +18,13 @@ pub(super) struct Control<'a> {
 
 impl<'a> Control<'a> {
     pub(super) const fn new(
+        holder: Holder,
         mode: Capabilities,
         batch_size: u32,
         even_batch_size: f64,
         trainer: &'a mut dyn Trainer,
     ) -> Self {
-        Self { mode, batch_size, even_batch_size, trainer, rate_share: None }
+        Self { holder, mode, batch_size, even_batch_size, trainer, rate_share: None }
     }
 
     /// Carries out the actions of a plan. Returns the share of the learning rate that gradients are to have from now on.
@@ -33,6 +35,10 @@ impl<'a> Control<'a> {
 }
 
 impl action::Worker for Control<'_> {
+    fn holder(&self) -> Holder {
+        self.holder
+    }
+
     fn mode(&self) -> Capabilities {
         self.mode
     }

@@ -15,9 +15,9 @@
 use std::fmt;
 use std::str::FromStr;
 
-use antdt_core::{Capabilities, InvalidValue};
+use antdt_core::{Capabilities, Holder, InvalidValue};
 
-use super::{Action, Asked, Worker};
+use super::{Asked, ValueAction, Worker};
 use crate::validate::Refusal;
 
 /// Rule by which the learning rate follows a worker's batch size.
@@ -105,33 +105,22 @@ impl FromStr for RateRule {
 #[derive(Debug, Clone, Copy)]
 pub struct AdjustLr;
 
-impl AdjustLr {
-    /// Name of the action in reports, decisions and plans.
-    pub const NAME: &'static str = "ADJUST_LR";
-}
+impl ValueAction for AdjustLr {
+    type Value = RateRule;
 
-impl Action for AdjustLr {
-    fn name(&self) -> &'static str {
-        Self::NAME
+    const NAME: &'static str = "ADJUST_LR";
+    const DRY_NAME: &'static str = "WOULD_ADJUST_LR";
+    const ABOUT: &'static str = "the share of the learning rate, by a rule, of each worker";
+
+    fn read(&self, text: &str) -> Result<RateRule, InvalidValue> {
+        text.parse()
     }
 
-    fn dry_name(&self) -> &'static str {
-        "WOULD_ADJUST_LR"
+    fn check(&self, rule: &RateRule, _: Option<Holder>, asked: &Asked<'_>) -> Result<(), Refusal> {
+        Ok(rule.suits(asked.view.mode)?)
     }
 
-    fn about(&self) -> &'static str {
-        "the share of the learning rate, by a rule, of each worker"
-    }
-
-    fn check(&self, asked: &Asked<'_>) -> Result<(), Refusal> {
-        match asked.decision.actions.get(Self::NAME) {
-            Some(value) => Ok(value.parse::<RateRule>()?.suits(asked.view.mode)?),
-            None => Ok(()),
-        }
-    }
-
-    fn begin(&self, value: &str, worker: &mut dyn Worker) -> Result<(), InvalidValue> {
-        let rule: RateRule = value.parse()?;
+    fn begin(&self, rule: RateRule, worker: &mut dyn Worker) -> Result<(), InvalidValue> {
         worker.set_rate_share(Some(rule.share(worker.batch_size(), worker.even_batch_size())));
         Ok(())
     }
@@ -139,7 +128,7 @@ impl Action for AdjustLr {
 
 #[cfg(test)]
 mod tests {
-    use antdt_core::{JobTime, LocalSteps, ModelPlace};
+    use antdt_core::{Incarnation, JobTime, LocalSteps, ModelPlace, NodeId};
 
     use super::*;
     use crate::action::{self, ActionValues};
@@ -203,6 +192,9 @@ mod tests {
         #[derive(Default)]
         struct Of(u32, Option<f32>);
         impl Worker for Of {
+            fn holder(&self) -> Holder {
+                Holder::new(NodeId::worker(0), Incarnation(0))
+            }
             fn mode(&self) -> Capabilities {
                 Capabilities::SERVERS_AT_OWN_PACE
             }

@@ -18,9 +18,9 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
-use antdt_core::InvalidValue;
+use antdt_core::{Holder, InvalidValue};
 
-use super::{Action, Asked, Cluster};
+use super::{Asked, Cluster, ValueAction};
 use crate::validate::Refusal;
 
 /// Hosts on which a plan or decision starts no worker any more, with their text form.
@@ -95,37 +95,26 @@ impl FromStr for Excluded {
 #[derive(Debug, Clone, Copy)]
 pub struct ExcludeHost;
 
-impl ExcludeHost {
-    /// Name of the action in reports, decisions and plans.
-    pub const NAME: &'static str = "EXCLUDE_HOST";
-}
+impl ValueAction for ExcludeHost {
+    type Value = Excluded;
 
-impl Action for ExcludeHost {
-    fn name(&self) -> &'static str {
-        Self::NAME
-    }
+    const NAME: &'static str = "EXCLUDE_HOST";
+    const DRY_NAME: &'static str = "WOULD_EXCLUDE_HOST";
+    const ABOUT: &'static str = "hosts on which no worker is started any more";
 
-    fn dry_name(&self) -> &'static str {
-        "WOULD_EXCLUDE_HOST"
-    }
-
-    fn about(&self) -> &'static str {
-        "hosts on which no worker is started any more"
+    fn read(&self, text: &str) -> Result<Excluded, InvalidValue> {
+        text.parse()
     }
 
     fn precedes_restarts(&self) -> bool {
         true
     }
 
-    fn check(&self, asked: &Asked<'_>) -> Result<(), Refusal> {
-        match asked.decision.actions.get(Self::NAME) {
-            Some(value) => Ok(value.parse::<Excluded>()?.suits(&asked.view.hosts)?),
-            None => Ok(()),
-        }
+    fn check(&self, hosts: &Excluded, _: Option<Holder>, asked: &Asked<'_>) -> Result<(), Refusal> {
+        Ok(hosts.suits(&asked.view.hosts)?)
     }
 
-    fn order(&self, value: &str, cluster: &mut dyn Cluster) -> Result<(), InvalidValue> {
-        let Excluded(hosts) = value.parse()?;
+    fn order(&self, Excluded(hosts): Excluded, cluster: &mut dyn Cluster) -> Result<(), InvalidValue> {
         cluster.avoid(&hosts);
         Ok(())
     }

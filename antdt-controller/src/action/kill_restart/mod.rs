@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use antdt_core::{Holder, NodeActionKind, NodeStatus, NodeView, Role};
 
 use super::{Action, Asked};
-use crate::policy::{Decision, ProposedAction};
+use crate::policy::ProposedAction;
 use crate::validate::Refusal;
 
 pub mod budget;
@@ -40,14 +40,6 @@ impl Action for KillRestart {
 
     fn about(&self) -> &'static str {
         "a worker finishes its batch, or a server hands its parameters over; it is stopped, and is started again"
-    }
-
-    fn is_asked(&self, decision: &Decision) -> bool {
-        decision.node_actions.iter().any(is_restart)
-    }
-
-    fn hand_over(&self, from: &mut Decision, to: &mut Decision) {
-        to.node_actions.extend(from.node_actions.extract_if(.., |action| is_restart(action)));
     }
 
     fn check(&self, asked: &Asked<'_>) -> Result<(), Refusal> {

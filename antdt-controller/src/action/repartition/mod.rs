@@ -8,7 +8,7 @@
 use antdt_core::{Holder, InvalidValue, NodeActionKind, NodeStatus};
 
 use super::{Action, Asked};
-use crate::policy::{Decision, ProposedAction};
+use crate::policy::ProposedAction;
 use crate::validate::Refusal;
 
 /// The action that changes the weights of the servers.
@@ -36,14 +36,6 @@ impl Action for Repartition {
 
     fn about(&self) -> &'static str {
         "how much of the parameters each server holds"
-    }
-
-    fn is_asked(&self, decision: &Decision) -> bool {
-        decision.node_actions.iter().any(is_repartition)
-    }
-
-    fn hand_over(&self, from: &mut Decision, to: &mut Decision) {
-        to.node_actions.extend(from.node_actions.extract_if(.., |action| is_repartition(action)));
     }
 
     fn check(&self, asked: &Asked<'_>) -> Result<(), Refusal> {

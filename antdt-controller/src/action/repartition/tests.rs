@@ -5,6 +5,7 @@ use antdt_core::{Capabilities, ClusterView, Incarnation, JobTime, NodeId, NodeVi
 use super::*;
 use crate::action;
 use crate::budget::{BudgetConfig, RestartBudget};
+use crate::policy::Decision;
 use crate::testing::quiet_view;
 
 const NOW: JobTime = JobTime::ZERO;
