@@ -2,11 +2,15 @@
 //! the model. The tests run it to count apart from the ledger:
 //! `cargo run -p antdt --features cli --example counting -- run --workload counting --optimizer sums --report-dir report`
 use std::collections::BTreeMap;
+use std::process::ExitCode;
 
 use antdt::JobBuilder;
 use antdt::agent::PerSample;
 use antdt::core::registry::Setting;
+use antdt::core::{ParamLayout, Role};
 use antdt::model::optimizer::{Defaults, Entry, Optimizer, Update, UpdateStep};
+use antdt::node::NodeEnv;
+use antdt::worker::{PulledModel, TrainingSession, WorkerError};
 use antdt::workload::{self, Workload};
 
 /// Samples of the data set. The model has as many parameters, or more: `[workload.counting] parameters` in a job file.
@@ -39,9 +43,33 @@ fn count(sample: u64, _: &[f32], gradient: &mut [f32]) -> f32 {
     1.0
 }
 
-fn main() -> std::process::ExitCode {
-    JobBuilder::new()
+/// The same count by a loop that pulls its batches: `--workload pulled`.
+fn pull(env: NodeEnv) -> Result<(), WorkerError> {
+    let rule = env.update_rule("sums", 1.0, 0.0)?;
+    let mut session = TrainingSession::start(env, pulled(), rule)?;
+    let mut gradient = vec![0.0; SAMPLES];
+    while let Some(batch) = session.next_batch()? {
+        gradient.fill(0.0);
+        batch.samples.iter().for_each(|sample| gradient[*sample as usize] += 1.0);
+        let samples = batch.samples.len();
+        if session.parameters()?.is_some() {
+            session.backward(&gradient, &[], samples as f64)?;
+            session.step()?;
+        }
+    }
+    session.finish()
+}
+
+fn pulled() -> PulledModel {
+    PulledModel::new(ParamLayout::dense(SAMPLES), SAMPLES as u64)
+}
+
+fn main() -> ExitCode {
+    let builder = JobBuilder::new()
         .optimizer(Entry::new("sums", "adds what it is given", |_| Ok(Box::new(Sums))))
+        .trainer(workload::Entry::new("pulled", "counts its samples in a loop of its own", |_| {
+            Ok(Workload::made(pulled))
+        }))
         .trainer(workload::Entry {
             name: "counting",
             about: "counts its samples",
@@ -55,6 +83,15 @@ fn main() -> std::process::ExitCode {
                 }
                 Ok(Workload::made(move || PerSample::new(SAMPLES as u64, parameters, count)))
             },
-        })
-        .main()
+        });
+    match NodeEnv::from_process() {
+        Ok(env) if env.spec.workload == "pulled" && env.holder.node.role == Role::Worker => match pull(env) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("error: {error}");
+                ExitCode::from(error.exit_code() as u8)
+            }
+        },
+        Ok(_) | Err(_) => builder.main(),
+    }
 }

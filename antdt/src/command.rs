@@ -11,7 +11,7 @@ use std::process::{Command as Process, ExitCode};
 use antdt_agent::Trainer;
 use antdt_checkpoint::unfinished_export;
 use antdt_core::{Exit, InvalidValue, Seed};
-use antdt_launch::runtime::process::{self, Bond};
+use antdt_launch::runtime::process;
 use antdt_rt::CancellationToken;
 
 use crate::cli::{CliError, Command, DataSynth, ScaleTo, Show, Status};
@@ -20,7 +20,7 @@ use crate::job::{JobSpec, LogFormat};
 use crate::master::{
     self, Fleet, JobError, Orphaned, PartsAgain, Programs, RecorderFactory, Seams, StoreFactory, TrainingData,
 };
-use crate::node::NodeEnv;
+use crate::node::{NodeEnv, bind_to_launcher};
 use crate::remote::{self, RemoteError, RemoteJob};
 use crate::report::{self, Outcome, Report};
 use crate::run_dir::MasterFile;
@@ -592,19 +592,6 @@ fn node(run: fn(&NodeEnv) -> Result<(), WorkerError>) -> ExitCode {
         Err(error) => {
             complain(&error);
             ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(1))
-        }
-    }
-}
-
-/// Binds this process to the process that launched it.
-fn bind_to_launcher() -> Result<(), WorkerError> {
-    match process::bind_to_launcher() {
-        Ok(Bond::Bound | Bond::Free) => Ok(()),
-        Ok(Bond::Orphan) => Err(WorkerError::Orphan),
-        Err(error) => {
-            // It ends when the master does not answer, though later.
-            tracing::warn!(%error, "this process cannot be bound to the process that launched it");
-            Ok(())
         }
     }
 }

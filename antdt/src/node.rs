@@ -13,6 +13,7 @@ use antdt_core::{
 };
 
 use antdt_job::limits::CALL_TIMEOUT;
+use antdt_launch::runtime::process::{self, Bond};
 use antdt_model::UpdateRule;
 use antdt_proto::Token;
 
@@ -26,6 +27,19 @@ mod session;
 pub(crate) use session::NodeSession;
 
 use file::NodeFile;
+
+/// Binds this process to the process that launched it.
+pub(crate) fn bind_to_launcher() -> Result<(), WorkerError> {
+    match process::bind_to_launcher() {
+        Ok(Bond::Bound | Bond::Free) => Ok(()),
+        Ok(Bond::Orphan) => Err(WorkerError::Orphan),
+        Err(error) => {
+            // It ends when the master does not answer, though later.
+            tracing::warn!(%error, "this process cannot be bound to the process that launched it");
+            Ok(())
+        }
+    }
+}
 
 /// The environment of one incarnation of a node: what its launcher tells it by variables and by a file.
 #[derive(Debug, Clone, PartialEq)]

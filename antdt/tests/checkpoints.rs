@@ -185,6 +185,37 @@ fn a_job_that_is_killed_whole_goes_on_in_any_mode_and_every_sample_is_in_the_mod
     }
 }
 
+#[test]
+fn a_pulled_loop_trains_every_sample_once_with_a_straggler_and_a_worker_that_is_killed() {
+    for mode in [
+        &["--sync", "allreduce", "--nproc-per-node", "3"][..],
+        &["--sync", "ps-bsp", "--servers", "2", "--nproc-per-node", "3"],
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let report_dir = folder.path().to_str().unwrap();
+        let job =
+            ["--workload", "pulled", "--optimizer", "sums", "--global-batch-size", "24", "--epochs", "2"];
+        let often = ["--checkpoint-every", "4steps", "--heartbeat", "50ms", "--report-dir", report_dir];
+        let slowly = ["--emulate-speed", "100", "--straggler", "worker=0,slow=3"];
+        let master = bare(true).args([&job, mode, &often, &slowly].concat()).spawn().unwrap();
+        wait_for("two checkpoints", || {
+            newest(folder.path()).filter(|found| found.manifest().checkpoint.0 >= 2)
+        });
+        let is_second = |pid: &u32| {
+            let variables = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+            variables.split(|byte| *byte == 0).any(|variable| variable == b"ANTDT_NODE=worker-1")
+        };
+        kill("-KILL", children(master.id()).into_iter().find(is_second).unwrap());
+        let output = finish(master);
+        assert!(output.status.success(), "{mode:?}: {}", String::from_utf8_lossy(&output.stderr));
+        let report = report(folder.path());
+        assert!(report.samples.is_exact() && report.samples.committed == 2 * SAMPLES, "{:?}", report.samples);
+        assert_eq!(report.workers.iter().map(|worker| worker.restarts).max(), Some(1), "{mode:?}");
+        let counted = parameters(&newest(folder.path()).unwrap());
+        assert!(counted.iter().all(|count| *count == 2.0), "{mode:?}: {counted:?}");
+    }
+}
+
 /// Sends a signal to one process, which may be gone.
 fn kill(signal: &str, process: u32) {
     let _ = Command::new("kill").args([signal, &process.to_string()]).stderr(Stdio::null()).status().unwrap();

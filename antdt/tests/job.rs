@@ -770,7 +770,30 @@ fn an_action_of_ones_own_reaches_the_trainers_of_all_workers_at_one_iteration() 
         // The only parameter stands at the end. If one worker of three still fitted 3, the slope would be in between.
         let bytes = std::fs::read(&model).unwrap();
         let slope = f32::from_le_bytes(*bytes.last_chunk().unwrap());
-        assert!((slope - 5.0).abs() < 0.05, "{sync}: the slope is {slope}");
+        assert!((slope - expected).abs() < 0.05, "{sync}, {policy}: the slope is {slope}");
+    }
+}
+
+#[test]
+fn a_loop_of_40_lines_that_antdt_does_not_own_pulls_its_batches_and_trains() {
+    let source = include_str!("../examples/foreign_loop.rs");
+    assert!(source.lines().filter(|line| !line.trim().is_empty()).count() <= 40);
+
+    for (sync, servers) in [("allreduce", &[][..]), ("ps-bsp", &["--servers", "2"]), ("local-sgd=2", &[])] {
+        let folder = tempfile::tempdir().unwrap();
+        let (report, model) = (folder.path().join("report"), folder.path().join("model.safetensors"));
+        let [report_dir, out] = [&report, &model].map(|path| path.to_str().unwrap());
+        let job =
+            ["run", "--workload", "line", "--sync", sync, "--report-dir", report_dir, "--learning-rate", "1"];
+        let size = ["--nproc-per-node", "3", "--global-batch-size", "60", "--straggler", "worker=0,slow=2"];
+        let (code, _, errors) = own("foreign_loop", &[&job[..], &size, servers].concat());
+        assert_eq!(code, Some(0), "{sync}: {errors}");
+        let text = std::fs::read_to_string(report.join("report.json")).unwrap();
+        assert_exact(&serde_json::from_str(&text).unwrap(), 9_999);
+        let (code, _, errors) = own("foreign_loop", &["model", "export", report_dir, "--out", out]);
+        assert_eq!(code, Some(0), "{errors}");
+        let slope = f32::from_le_bytes(*std::fs::read(&model).unwrap().last_chunk().unwrap());
+        assert!((slope - 3.0).abs() < 0.01, "{sync}: the slope is {slope}");
     }
 }
 

@@ -13,6 +13,7 @@ mod keep;
 mod lift;
 mod mean;
 mod offer;
+pub mod pulled;
 mod push;
 mod reduce;
 mod share;
@@ -56,6 +57,7 @@ pub(crate) use hot::keep_in;
 pub use lift::Accelerator;
 #[cfg(feature = "cli")]
 pub(crate) use lift::accelerate_with;
+pub use pulled::{PulledBatch, PulledModel, PulledParams, TrainingSession};
 
 /// Name, in the shard service, of the data set that a job trains on.
 pub const TRAIN_DATASET: &str = "train";
