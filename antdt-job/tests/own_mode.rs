@@ -39,13 +39,9 @@ impl Mode for EveryThird {
     }
 }
 
-const EVERY_THIRD: Entry = Entry {
-    name: "every-third",
-    setting: None,
-    about: "averages models every third step",
-    example: "every-third",
-    parse: |_| Ok(SyncMode::new(EveryThird("local-sgd=3".parse()?))),
-};
+const EVERY_THIRD: Entry = Entry::new("every-third", "averages models every third step", |_| {
+    Ok(SyncMode::new(EveryThird("local-sgd=3".parse()?)))
+});
 
 #[test]
 fn a_registered_mode_is_parsed_listed_and_checked_like_one_that_ships() {

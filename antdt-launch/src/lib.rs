@@ -1,12 +1,14 @@
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
+pub mod changed;
 pub mod launcher;
 pub mod placement;
 
 #[cfg(feature = "runtime")]
 pub mod runtime;
 
+pub use changed::Changed;
 pub use launcher::{
     ADVERTISE, BIND, EventSink, LaunchError, LaunchStatus, Launcher, LauncherEvent, LauncherFactory,
     LineSink, NODE_FILE, NodeExit, NodeSpec, Outlets, OutputLine, OutputStream,

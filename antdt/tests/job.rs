@@ -903,6 +903,48 @@ fn secret_reaches_nodes_by_a_private_file_that_ends_with_them() {
     }
 }
 
+#[test]
+fn a_program_of_60_lines_has_a_mode_a_format_a_launcher_and_a_policy_of_its_own() {
+    let source = include_str!("../examples/own_program.rs");
+    assert!(source.lines().filter(|line| !line.trim().is_empty()).count() <= 60);
+
+    let own = |args: &[&str]| own("own_program", args);
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let row = |number: u32| format!("{},{},shop-{}\n", u32::from(number % 90 > 40), number % 90, number % 7);
+    std::fs::write(
+        path("visits.csv"),
+        "bought,age,shop\n".to_owned() + &(0..3_000).map(row).collect::<String>(),
+    )
+    .unwrap();
+    let (data, record, report) = (path("visits.csv"), path("trace"), path("report"));
+    let job =
+        ["run", "--workload", "logistic", "--data", &data, "--format", "visits", "--eval-fraction", "0.1"];
+    let parts = ["--sync", "every-third", "--launcher", "nice", "--policy", "calm", "--nproc-per-node", "2"];
+    let out = ["--report-dir", &report, "--record", &record];
+    let (code, _, errors) = own(&[&job[..], &parts, &out].concat());
+    assert_eq!(code, Some(0), "{errors}");
+    let told: Report =
+        serde_json::from_str(&std::fs::read_to_string(folder.path().join("report/report.json")).unwrap())
+            .unwrap();
+    assert_exact(&told, 2_700);
+    assert_eq!((&*told.sync, &*told.policy), ("every-third", "calm"));
+
+    // Recordings and the simulator of the program know the mode, and only they do.
+    let (code, table, errors) = own(&["whatif", "--trace", &record, "--policy", "calm,none"]);
+    assert!(code == Some(0) && table.contains("calm"), "{table}{errors}");
+    let foreign = finish(antdt(&["whatif", "--trace", &record]).spawn().unwrap());
+    let errors = String::from_utf8_lossy(&foreign.stderr).into_owned();
+    assert!(errors.contains("every-third"), "{errors}");
+    std::fs::write(
+        path("scenario.toml"),
+        "[job]\nsync = \"every-third\"\nsamples = 5000\n[compute]\nspeed = 1000\n",
+    )
+    .unwrap();
+    let (code, text, errors) = own(&["sim", &path("scenario.toml")]);
+    assert_eq!(code, Some(0), "{text}{errors}");
+}
+
 /// What a job is recorded to.
 #[derive(Debug, Clone, Default)]
 struct Tape(Arc<Mutex<Vec<u8>>>);

@@ -74,6 +74,15 @@ pub struct Entry {
 }
 
 impl Entry {
+    /// Returns the entry of a mode without a setting, which `parse` makes.
+    pub const fn new(
+        name: &'static str,
+        about: &'static str,
+        parse: fn(Option<&str>) -> Result<SyncMode, InvalidValue>,
+    ) -> Self {
+        Self { name, setting: None, about, example: name, parse }
+    }
+
     /// Returns the mode as the help text shows it: `local-sgd=STEPS`, or `d-psgd[=GRAPH]` if the setting may be left out.
     pub fn usage(&self) -> String {
         let Self { name, setting, .. } = self;

@@ -6,6 +6,7 @@ use tokio::sync::mpsc;
 
 use super::output::LINE_BYTES;
 use super::*;
+use crate::changed::Changed;
 use crate::runtime::testing::check_launcher;
 
 /// Longer than any machine takes; a test that waits this long has failed.
@@ -93,6 +94,18 @@ fn is_gone(pid: Pid) -> bool {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_process_launcher_passes_the_suite_of_launchers() {
     let suite = || check_launcher(|outlets| Box::new(ProcessLauncher::new(outlets)), LIMIT);
+    tokio::task::spawn_blocking(suite).await.unwrap().unwrap_or_else(|violation| panic!("{violation}"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_launcher_that_changes_what_it_starts_passes_the_suite_of_launchers() {
+    let under_env = |spec: NodeSpec| {
+        let args = std::iter::once(spec.program.clone().into()).chain(spec.args.clone()).collect();
+        NodeSpec { program: "env".into(), args, ..spec }
+    };
+    let suite = move || {
+        check_launcher(move |outlets| Box::new(Changed::new(ProcessLauncher::new(outlets), under_env)), LIMIT)
+    };
     tokio::task::spawn_blocking(suite).await.unwrap().unwrap_or_else(|violation| panic!("{violation}"));
 }
 
