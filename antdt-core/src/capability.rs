@@ -22,20 +22,64 @@ pub enum Barrier {
     Nobody,
 }
 
-/// Which processes hold the model.
+/// Which processes hold parameters of one kind: the dense ones, or the rows of tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub enum ModelPlace {
+pub enum ParamPlace {
     /// Every worker holds the same replica.
     Replicas,
     /// Parameter servers hold one partition each.
     Servers,
-    /// Every worker trains a separate model, which differs from the others between two averages.
+    /// Every worker trains separate parameters, which differ from the others' between two averages.
     PerWorker,
-    /// Every worker trains a separate model, and averages it in each step with those of a few others. The
+    /// Every worker trains separate parameters, and averages them in each step with those of a few others. The
     /// job's model is the uniform mean of all models, which the workers compute before a checkpoint, a change
     /// of the group, and the end.
     Mixed,
+}
+
+impl ParamPlace {
+    /// Returns whether parameter servers hold the parameters.
+    pub const fn is_on_servers(self) -> bool {
+        match self {
+            Self::Servers => true,
+            Self::Replicas | Self::PerWorker | Self::Mixed => false,
+        }
+    }
+
+    /// Returns whether each worker holds all of the parameters. Then a worker that comes copies them from another one, a
+    /// worker writes them to checkpoints, and they are lost with the last worker that has them. Parameters that no worker
+    /// holds as a whole are written, and lost, by the processes that have a part of them.
+    pub const fn is_whole_in_workers(self) -> bool {
+        match self {
+            Self::Replicas | Self::PerWorker | Self::Mixed => true,
+            Self::Servers => false,
+        }
+    }
+
+    /// Returns whether the workers exchange the parameters, or their gradients, in a group, which breaks when a member dies.
+    pub const fn forms_groups(self) -> bool {
+        match self {
+            Self::Replicas | Self::PerWorker | Self::Mixed => true,
+            Self::Servers => false,
+        }
+    }
+
+    /// Returns whether each worker changes parameters of its own, so that workers combine parameters and not gradients.
+    pub const fn is_own(self) -> bool {
+        match self {
+            Self::PerWorker | Self::Mixed => true,
+            Self::Replicas | Self::Servers => false,
+        }
+    }
+
+    /// Returns whether a worker averages its parameters with only some of the other workers at a time.
+    pub const fn mixes(self) -> bool {
+        match self {
+            Self::Mixed => true,
+            Self::Replicas | Self::Servers | Self::PerWorker => false,
+        }
+    }
 }
 
 /// The moment from which on a sample counts as trained.
@@ -72,12 +116,18 @@ pub enum LocalSteps {
 
 /// Properties of a sync mode: what it requires of the rest of the system, and what it promises.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(from = "written::Capabilities")
+)]
 pub struct Capabilities {
     /// Which workers wait for each other when they combine their results.
     pub barrier: Barrier,
-    /// Which processes hold the model.
-    pub model: ModelPlace,
+    /// Which processes hold the dense parameters.
+    pub dense: ParamPlace,
+    /// Which processes hold the rows of tables.
+    pub rows: ParamPlace,
     /// When a sample counts as trained, and is acknowledged.
     pub acks: AckPoint,
     /// Total that the batch sizes of a plan must add up to, if any.
@@ -90,7 +140,8 @@ impl Capabilities {
     /// All-reduce (BSP): every worker holds the model and adds its gradient to every step.
     pub const REPLICAS_IN_STEP: Self = Self {
         barrier: Barrier::All,
-        model: ModelPlace::Replicas,
+        dense: ParamPlace::Replicas,
+        rows: ParamPlace::Replicas,
         acks: AckPoint::Step,
         batch_sizes: BatchSizes::Global,
         local_steps: LocalSteps::One,
@@ -100,7 +151,8 @@ impl Capabilities {
     #[doc(alias = "BSP")]
     pub const SERVERS_IN_STEP: Self = Self {
         barrier: Barrier::All,
-        model: ModelPlace::Servers,
+        dense: ParamPlace::Servers,
+        rows: ParamPlace::Servers,
         acks: AckPoint::Commit,
         batch_sizes: BatchSizes::Global,
         local_steps: LocalSteps::One,
@@ -125,7 +177,8 @@ impl Capabilities {
     #[doc(alias = "ASP")]
     pub const SERVERS_AT_OWN_PACE: Self = Self {
         barrier: Barrier::Nobody,
-        model: ModelPlace::Servers,
+        dense: ParamPlace::Servers,
+        rows: ParamPlace::Servers,
         acks: AckPoint::Commit,
         batch_sizes: BatchSizes::Own,
         local_steps: LocalSteps::One,
@@ -141,7 +194,8 @@ impl Capabilities {
     /// Model averaging: every worker trains a model of its own for some steps; then all models are averaged.
     pub const AVERAGED: Self = Self {
         barrier: Barrier::All,
-        model: ModelPlace::PerWorker,
+        dense: ParamPlace::PerWorker,
+        rows: ParamPlace::PerWorker,
         acks: AckPoint::Average,
         batch_sizes: BatchSizes::Global,
         local_steps: LocalSteps::Several,
@@ -152,7 +206,8 @@ impl Capabilities {
     #[doc(alias = "D-PSGD")]
     pub const MIXED_IN_STEP: Self = Self {
         barrier: Barrier::All,
-        model: ModelPlace::Mixed,
+        dense: ParamPlace::Mixed,
+        rows: ParamPlace::Mixed,
         acks: AckPoint::Average,
         batch_sizes: BatchSizes::Global,
         local_steps: LocalSteps::One,
@@ -163,7 +218,8 @@ impl Capabilities {
     #[doc(alias = "Ripples")]
     pub const MIXED_IN_GROUPS: Self = Self {
         barrier: Barrier::Peers,
-        model: ModelPlace::Mixed,
+        dense: ParamPlace::Mixed,
+        rows: ParamPlace::Mixed,
         acks: AckPoint::Commit,
         batch_sizes: BatchSizes::Own,
         local_steps: LocalSteps::One,
@@ -184,33 +240,30 @@ impl Capabilities {
 
     /// Returns whether the job needs parameter servers.
     pub const fn needs_servers(self) -> bool {
-        match self.model {
-            ModelPlace::Servers => true,
-            ModelPlace::Replicas | ModelPlace::PerWorker | ModelPlace::Mixed => false,
-        }
+        self.dense.is_on_servers() || self.rows.is_on_servers()
     }
 
     /// Returns whether each worker changes a model of its own, so that workers combine models and not
     /// gradients.
     pub const fn averages_models(self) -> bool {
-        match self.model {
-            ModelPlace::PerWorker | ModelPlace::Mixed => true,
-            ModelPlace::Replicas | ModelPlace::Servers => false,
-        }
+        self.dense.is_own() || self.rows.is_own()
     }
 
     /// Returns whether a worker averages its model with only some of the other workers at a time. The
     /// workers' models then differ until all workers average theirs together.
     pub const fn mixes(self) -> bool {
-        match self.model {
-            ModelPlace::Mixed => true,
-            ModelPlace::Replicas | ModelPlace::Servers | ModelPlace::PerWorker => false,
-        }
+        self.dense.mixes() || self.rows.mixes()
     }
 
-    /// Returns whether workers hold the model and combine in a group, which breaks when a member dies.
+    /// Returns whether workers combine in a group, which breaks when a member dies.
     pub const fn forms_groups(self) -> bool {
-        !self.needs_servers()
+        self.dense.forms_groups() || self.rows.forms_groups()
+    }
+
+    /// Returns whether a worker holds parameters as a whole. A worker that comes then copies them from another one,
+    /// a worker writes them to checkpoints, and they are lost with the last worker that has them.
+    pub const fn workers_have_model(self) -> bool {
+        self.dense.is_whole_in_workers() || self.rows.is_whole_in_workers()
     }
 
     /// Returns whether servers add up the gradients of several workers before they apply them. No worker then
@@ -280,6 +333,82 @@ impl Capabilities {
         match self.barrier {
             Barrier::All | Barrier::AllBut(_) | Barrier::Peers => true,
             Barrier::Within(_) | Barrier::Nobody => false,
+        }
+    }
+}
+
+/// How [`Capabilities`] are written, now and before dense parameters and rows had a place each.
+#[cfg(feature = "serde")]
+mod written {
+    use serde::Deserialize;
+
+    use super::{AckPoint, Barrier, BatchSizes, LocalSteps, ParamPlace};
+
+    #[derive(Deserialize)]
+    struct Both {
+        dense: ParamPlace,
+        rows: ParamPlace,
+    }
+
+    #[derive(Deserialize)]
+    struct One {
+        model: ParamPlace,
+    }
+
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Places {
+        Both(Both),
+        One(One),
+    }
+
+    #[derive(Deserialize)]
+    pub(super) struct Capabilities {
+        barrier: Barrier,
+        #[serde(flatten)]
+        places: Places,
+        acks: AckPoint,
+        batch_sizes: BatchSizes,
+        local_steps: LocalSteps,
+    }
+
+    impl From<Capabilities> for super::Capabilities {
+        fn from(written: Capabilities) -> Self {
+            let Capabilities { barrier, places, acks, batch_sizes, local_steps } = written;
+            let (dense, rows) = match places {
+                Places::Both(Both { dense, rows }) => (dense, rows),
+                Places::One(One { model }) => (model, model),
+            };
+            Self { barrier, dense, rows, acks, batch_sizes, local_steps }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_kind_of_parameters_decides_for_itself_who_holds_it() {
+        let split = Capabilities { rows: ParamPlace::Servers, ..Capabilities::REPLICAS_IN_STEP };
+        assert!(split.needs_servers() && split.forms_groups() && split.workers_have_model());
+        assert!(!split.averages_models() && !split.mixes());
+        for mode in Capabilities::COMMON {
+            assert_eq!(mode.needs_servers(), !mode.workers_have_model(), "{mode:?}");
+            assert_eq!(mode.forms_groups(), mode.workers_have_model(), "{mode:?}");
+        }
+    }
+
+    #[cfg(feature = "serde")]
+    #[test]
+    fn capabilities_read_back_and_so_do_those_with_one_place_for_all_parameters() {
+        for mode in Capabilities::COMMON {
+            let text = serde_json::to_string(&mode).unwrap();
+            assert_eq!(serde_json::from_str::<Capabilities>(&text).unwrap(), mode, "{text}");
+            let places = format!(r#""dense":"{:?}","rows":"{0:?}""#, mode.dense);
+            let before = text.replace(&places, &format!(r#""model":"{:?}""#, mode.dense));
+            assert_ne!(before, text);
+            assert_eq!(serde_json::from_str::<Capabilities>(&before).unwrap(), mode, "{before}");
         }
     }
 }

@@ -34,7 +34,7 @@ pub mod trace;
 pub mod testing;
 
 pub use action::{ActionOutcome, Forecast, NodeAction, NodeActionKind, Plan, Reason};
-pub use capability::{AckPoint, Barrier, BatchSizes, Capabilities, LocalSteps, ModelPlace};
+pub use capability::{AckPoint, Barrier, BatchSizes, Capabilities, LocalSteps, ParamPlace};
 pub use data::{
     Ack, AckOutcome, AckOutcomes, Acks, Counts, Delivery, Exchanged, FetchOutcome, Fragment, Grant, Held,
     Registered, SampleRange, ShardKey,

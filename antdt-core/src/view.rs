@@ -218,11 +218,11 @@ pub struct ClusterView {
 }
 
 impl ClusterView {
-    /// Returns whether the model would survive the loss of this worker: always with servers, otherwise if
-    /// another live worker has the model. A worker that has reported no batch yet does not count, because it
+    /// Returns whether the model would survive the loss of this worker: always where no worker has parameters as a whole,
+    /// otherwise if another live worker has the model. A worker that has reported no batch yet does not count, because it
     /// may not have the model yet.
     pub fn has_model_without(&self, worker: NodeId) -> bool {
-        self.mode.needs_servers()
+        !self.mode.workers_have_model()
             || self.live_workers().any(|other| other.id != worker && other.last_report_age.is_some())
     }
 

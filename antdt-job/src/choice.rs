@@ -21,7 +21,7 @@
 //!
 //! Source: the cost of all-reduce and of servers as in Thakur et al. (2005) and Li et al. (2014), recalled; the rest is ours.
 
-use antdt_core::{Barrier, Capabilities, InvalidValue, ModelPlace};
+use antdt_core::{Barrier, Capabilities, InvalidValue, ParamPlace};
 
 use crate::mode::SyncMode;
 
@@ -51,18 +51,18 @@ impl Traffic {
         let all = 2.0 * f64::from(workers.saturating_sub(1)) / f64::from(workers.max(1));
         let usual =
             Self { every: 1, loads: all, hops: 4.0 * doublings, whole: false, peers: workers, beside: false };
-        match (capabilities.model, capabilities.barrier) {
-            (ModelPlace::Replicas | ModelPlace::PerWorker, _) => usual,
-            (ModelPlace::Servers, _) => {
+        match (capabilities.dense, capabilities.barrier) {
+            (ParamPlace::Replicas | ParamPlace::PerWorker, _) => usual,
+            (ParamPlace::Servers, _) => {
                 // A pull, then a push; each server has a part of the model for all workers.
                 let busiest = (f64::from(workers) / f64::from(servers.max(1))).max(1.0);
                 Self { loads: 2.0 * busiest, hops: 4.0, ..usual }
             }
             // A model to each of two neighbours, and the agreement of all.
-            (ModelPlace::Mixed, Barrier::All) => {
+            (ParamPlace::Mixed, Barrier::All) => {
                 Self { loads: 2.0, hops: 1.0 + 2.0 * doublings, whole: true, ..usual }
             }
-            (ModelPlace::Mixed, _) => Self::among(2),
+            (ParamPlace::Mixed, _) => Self::among(2),
         }
     }
 

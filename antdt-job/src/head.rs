@@ -934,7 +934,7 @@ impl Head {
     fn gone_from_checkpoint(&mut self, now: JobTime, holder: Holder) {
         let Some(checkpoints) = &mut self.checkpoints else { return };
         // Otherwise servers write, and its end changes nothing for them.
-        let writes = self.core.config.sync.capabilities().forms_groups();
+        let writes = self.core.config.sync.capabilities().workers_have_model();
         let told = checkpoints.gone(now, holder, writes, self.core.joined.iter());
         self.tell_rested(now, told);
         self.stop_if_kept(now);
@@ -1216,7 +1216,7 @@ impl Head {
         if !self.core.config.can_roll_back || !exit.retryable() {
             return false;
         }
-        if self.core.capabilities().forms_groups() {
+        if self.core.capabilities().workers_have_model() {
             // All others have left: with it went the model, unless the last checkpoint has it.
             let lost = self.checkpoints.as_ref().is_some_and(|kept| kept.last_of_all().is_some());
             if lost {

@@ -864,7 +864,7 @@ impl HeadCore {
     /// Whether the model would be lost with this worker, as far as is known: it lives in the workers, and no other one
     /// has it. A worker that has reported a batch has it; one that drains is about to leave with it.
     pub(super) fn alone_has_model(&self, holder: Holder) -> bool {
-        self.capabilities().forms_groups()
+        self.capabilities().workers_have_model()
             && self.membership.is_live(holder)
             && !self.nodes.of_role(Role::Worker).any(|(id, node)| {
                 id != holder.node && node.status == NodeStatus::Running && node.first_report

@@ -165,7 +165,7 @@ impl Head {
     pub(super) fn take_over(&mut self, now: JobTime, spent: Spent) {
         self.core.dispatcher.budget_mut().resume(now, spent.nodes, spent.recent);
         // A replica that is newer than the checkpoint acknowledges what the model of the job has not.
-        let in_workers = self.core.capabilities().forms_groups();
+        let in_workers = self.core.capabilities().workers_have_model();
         let nodes: Vec<(NodeId, Incarnation, NodeStatus)> =
             self.core.nodes.iter().map(|(id, node)| (id, node.incarnation, node.status)).collect();
         for (id, incarnation, status) in nodes {

@@ -157,7 +157,7 @@ impl Head {
                 && matches!(node.status, NodeStatus::Running | NodeStatus::Finished)
                 && node.first_report
         });
-        if self.core.capabilities().forms_groups() && self.core.started && !has_model {
+        if self.core.capabilities().workers_have_model() && self.core.started && !has_model {
             return;
         }
         for node in std::mem::take(&mut self.retiring.untold) {

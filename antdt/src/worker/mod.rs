@@ -31,7 +31,7 @@ use antdt_agent::{Reported, Trainer};
 use antdt_collective::runtime::transport::paced::Lines;
 use antdt_collective::runtime::transport::{Fabric, PacedFabric};
 use antdt_collective::runtime::{Backend, Library, Listener, TransportBackend};
-use antdt_core::{ModelPlace, Phase, Seed};
+use antdt_core::{ParamPlace, Phase, Seed};
 use antdt_model::{PsClientConfig, UpdateRule};
 use antdt_shard::runtime::{ClientOptions, ShardClient};
 
@@ -94,8 +94,8 @@ pub fn run(env: &NodeEnv, trainer: Box<dyn Trainer>, rule: &UpdateRule) -> Resul
     let sync = &env.spec.sync;
     let keep = Keep::new(&agent, &env.spec, compute.layout().clone(), weights::kept_optimizer(sync, rule))?;
     let heating = Heating { spec: &env.spec, holder: env.holder };
-    match sync.capabilities().model {
-        ModelPlace::Replicas | ModelPlace::PerWorker | ModelPlace::Mixed => {
+    match sync.capabilities().dense {
+        ParamPlace::Replicas | ParamPlace::PerWorker | ParamPlace::Mixed => {
             let (timeout, first_wait) = (env.spec.meeting_wait(), env.spec.deadlines(None).peer);
             let ring = Ring {
                 agent: &agent,
@@ -122,7 +122,7 @@ pub fn run(env: &NodeEnv, trainer: Box<dyn Trainer>, rule: &UpdateRule) -> Resul
             let (finished, replica) = reduce::train(&ring, backend, &source, &mut compute)?;
             finish(&agent, &keep, &mut compute, finished, Some(replica))
         }
-        ModelPlace::Servers => {
+        ParamPlace::Servers => {
             heating.leave_on_servers(compute.trainer());
             // Servers that add up gradients clip what they add up.
             let clip_norm = rule.clip_norm.filter(|_| !sync.capabilities().servers_sum_gradients());

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use antdt_agent::Gradient;
 use antdt_collective::runtime::FlatMemory;
-use antdt_core::{InvalidValue, ModelPlace, Seed};
+use antdt_core::{InvalidValue, ParamPlace, Seed};
 use antdt_job::SyncMode;
 use antdt_job::mode::OuterStep;
 use antdt_model::optimizer::Momentum;
@@ -58,12 +58,12 @@ fn lost(error: HotError) -> WorkerError {
 impl Weights {
     /// The model that a job begins with, for a sync mode that keeps it in the workers.
     pub(super) fn new(sync: &SyncMode, replica: Replica, seed: Seed) -> Result<Self, WorkerError> {
-        Ok(match (sync.capabilities().model, outer_rule(sync)) {
-            (ModelPlace::PerWorker | ModelPlace::Mixed, None) => Self::Own(LocalReplica::new(replica)),
-            (ModelPlace::PerWorker | ModelPlace::Mixed, Some(rule)) => {
+        Ok(match (sync.capabilities().dense, outer_rule(sync)) {
+            (ParamPlace::PerWorker | ParamPlace::Mixed, None) => Self::Own(LocalReplica::new(replica)),
+            (ParamPlace::PerWorker | ParamPlace::Mixed, Some(rule)) => {
                 Self::Own(LocalReplica::with_outer(replica, &rule, seed).map_err(unfit)?)
             }
-            (ModelPlace::Replicas | ModelPlace::Servers, _) => Self::Shared(replica.into()),
+            (ParamPlace::Replicas | ParamPlace::Servers, _) => Self::Shared(replica.into()),
         })
     }
 

@@ -128,7 +128,7 @@ impl ValueAction for AdjustLr {
 
 #[cfg(test)]
 mod tests {
-    use antdt_core::{Incarnation, JobTime, LocalSteps, ModelPlace, NodeId};
+    use antdt_core::{Incarnation, JobTime, LocalSteps, NodeId, ParamPlace};
 
     use super::*;
     use crate::action::{self, ActionValues};
@@ -174,7 +174,7 @@ mod tests {
         };
         for mode in Capabilities::COMMON {
             decided("fixed=0.5", mode).unwrap();
-            let is_alone = mode.model == ModelPlace::Mixed || !(mode.steps_in_common());
+            let is_alone = mode.dense == ParamPlace::Mixed || !(mode.steps_in_common());
             for value in ["linear", "sqrt"] {
                 assert_eq!(decided(value, mode).is_ok(), is_alone, "{value} in {mode:?}");
             }
