@@ -49,7 +49,7 @@ pub use tables::initial_rows;
 
 #[cfg(feature = "runtime")]
 pub use runtime::{
-    Dense, HotError, HotReplica, LoadedRows, PsClient, PsClientConfig, PsError, PsServer, PsServerConfig,
+    Dense, DenseSums, HotError, HotReplica, LoadedRows, PsClient, PsClientConfig, PsError, PsServer, PsServerConfig,
     PsServerStats, all_reduce_counted, all_reduce_sparse,
 };
 #[cfg(feature = "runtime")]

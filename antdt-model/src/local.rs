@@ -104,9 +104,24 @@ impl LocalReplica {
         rows: &SparseGradient,
         samples: u64,
     ) -> Result<(), TableError> {
+        self.advance_part(dense_sum, rows, samples, None)
+    }
+
+    /// Takes the same step where this model is a part of a larger one, of whose gradient `norm` is the norm: gradients are clipped by
+    /// that. `None` if it is the whole model.
+    ///
+    /// # Errors
+    /// As [`advance`](Self::advance).
+    pub fn advance_part(
+        &mut self,
+        dense_sum: &[f32],
+        rows: &SparseGradient,
+        samples: u64,
+        norm: Option<f64>,
+    ) -> Result<(), TableError> {
         let mut before = Vec::new();
         self.model.gather(&rows.rows, &mut before)?;
-        self.model.apply_alone(dense_sum, rows, samples)?;
+        self.model.apply_alone(dense_sum, rows, samples, norm)?;
         if samples > 0 {
             for (row, values) in self.model.layout().by_row(&rows.rows, &before) {
                 self.base_rows.entry(row).or_insert_with(|| values.to_vec());

@@ -7,7 +7,7 @@ use antdt_core::{InvalidValue, ParamLayout, Seed};
 use serde::{Deserialize, Serialize};
 
 use crate::dense::{Change, DenseParams};
-use crate::gradient::{SparseGradient, mean_scale};
+use crate::gradient::{self, SparseGradient, mean_scale, square_sum};
 #[cfg(feature = "runtime")]
 use crate::optimizer::Optimizer;
 use crate::optimizer::{STATE_MAX, UpdateStep};
@@ -134,46 +134,62 @@ impl Replica {
         rows: &SparseGradient,
         samples: u64,
     ) -> Result<(), TableError> {
-        self.apply_alone(dense_sum, rows, samples)?;
+        self.apply_alone(dense_sum, rows, samples, None)?;
         self.count(samples);
         Ok(())
     }
 
-    /// As [`apply`](Self::apply), but the samples do not count yet: others have not agreed.
+    /// Returns the sum of the squares of a gradient of this model. The sums of several models that make up a larger one
+    /// add up to that of the larger one.
+    ///
+    /// # Errors
+    /// If `dense_sum` does not fit the model.
+    pub fn square_sum(&self, dense_sum: &[f32], rows: &SparseGradient) -> Result<f64, TableError> {
+        self.check_len(dense_sum)?;
+        Ok(self
+            .dense
+            .trainable(dense_sum)
+            .chain([&rows.values[..]])
+            .map(square_sum)
+            .fold(0.0, |sum, of| sum + of))
+    }
+
+    /// As [`apply`](Self::apply), but the samples do not count yet: others have not agreed. `norm` is that of the gradient of a
+    /// larger model of which this one is a part.
     pub(crate) fn apply_alone(
         &mut self,
         dense_sum: &[f32],
         rows: &SparseGradient,
         samples: u64,
+        norm: Option<f64>,
     ) -> Result<(), TableError> {
-        let Some(step) = self.step(dense_sum, rows, samples)? else { return Ok(()) };
+        let Some(step) = self.step(dense_sum, rows, samples, norm)? else { return Ok(()) };
         self.tables.apply(&rows.rows, &rows.values, &self.rule.optimizer.begin(step))?;
         self.apply_dense(dense_sum, step, samples);
         Ok(())
     }
 
-    /// The step that is taken with these sums; `None` without samples, which change nothing.
+    /// The step that is taken with these sums; `None` without samples, which change nothing. `norm` is as in
+    /// [`apply_alone`](Self::apply_alone).
     pub(crate) fn step(
         &self,
         dense_sum: &[f32],
         rows: &SparseGradient,
         samples: u64,
+        norm: Option<f64>,
     ) -> Result<Option<UpdateStep>, TableError> {
         self.check_len(dense_sum)?;
         if samples == 0 {
             return Ok(None);
         }
-        let mean = mean_scale(samples);
-        let parts = self.dense.trainable(dense_sum).chain([&rows.values[..]]);
-        let step = self.rule.next(self.trained, parts, mean).at(self.share * self.rule.share_of(samples));
-        Ok(Some(step))
+        let own = || gradient::norm(self.dense.trainable(dense_sum).chain([&rows.values[..]]));
+        Ok(Some(self.step_of(|| norm.unwrap_or_else(own), samples)))
     }
 
-    /// The step that is taken with sums of which this is the norm; it counts only where gradients are
+    /// The step that is taken with sums of which this is the norm; it is asked for only where gradients are
     /// [clipped](Self::clips).
-    #[cfg(feature = "runtime")]
-    pub(crate) fn step_of(&self, norm: f64, samples: u64) -> UpdateStep {
-        let step = self.rule.next_of(self.trained, || norm, mean_scale(samples));
+    pub(crate) fn step_of(&self, norm: impl FnOnce() -> f64, samples: u64) -> UpdateStep {
+        let step = self.rule.next_of(self.trained, norm, mean_scale(samples));
         step.at(self.share * self.rule.share_of(samples))
     }
 

@@ -66,6 +66,19 @@ pub enum Dense<'a> {
     Device(&'a Arc<dyn FlatMemory>),
 }
 
+/// The sums of the gradients of the flat vector, where they lie.
+#[derive(Debug, Clone, Copy)]
+pub enum DenseSums<'a> {
+    /// In host memory, `[dense_len]`.
+    Host(&'a [f32]),
+    /// On a GPU, at these addresses, one for each group of the layout. The caller owns the memory there.
+    Device(&'a [u64]),
+}
+
+fn on_host() -> FlatError {
+    FlatError::None("the flat vector lies in the host's memory".to_owned())
+}
+
 /// A whole model whose most used table rows lie in GPU memory, with their optimizer state. See the
 /// [module](self).
 #[derive(Debug)]
@@ -232,57 +245,115 @@ impl HotReplica {
     /// [`Replica::apply`] does.
     ///
     /// # Errors
-    /// If the lengths do not fit the model, a row does not exist or is out of order, or the optimizer has no kernel; nothing is then
-    /// changed. Or the GPU memory fails.
+    /// As [`apply_part`](Self::apply_part).
     pub fn apply(&mut self, dense_sum: &[f32], rows: &SparseGradient, samples: u64) -> Result<(), HotError> {
-        if self.lifted.is_some() {
-            return Err(
-                FlatError::None("sums on the host for a flat vector that is not there".to_owned()).into()
-            );
-        }
-        let Some(tier) = &mut self.tier else { return Ok(self.replica.apply(dense_sum, rows, samples)?) };
-        let Some(step) = self.replica.step(dense_sum, rows, samples)? else { return Ok(()) };
-        let optimizer = self.replica.optimizer();
-        if let Some(table) = self.replica.only_table_mut() {
-            tier.apply(table, rows, step, &*optimizer)?;
-        }
-        self.replica.apply_dense(dense_sum, step, samples);
-        self.replica.count(samples);
-        Ok(())
+        self.apply_part(DenseSums::Host(dense_sum), rows, samples, None)
     }
 
     /// Takes the same step with sums of the flat vector that lie on its GPU: `dense_sums` are the addresses of those of each group of the
     /// layout. The caller owns the memory there.
     ///
     /// # Errors
-    /// As [`apply`](Self::apply); also if the flat vector is [not on a GPU](Self::lift).
+    /// As [`apply_part`](Self::apply_part).
     pub fn apply_lifted(
         &mut self,
         dense_sums: &[u64],
         rows: &SparseGradient,
         samples: u64,
     ) -> Result<(), HotError> {
-        let Some(lifted) = &mut self.lifted else {
-            return Err(FlatError::None("the flat vector lies in the host's memory".to_owned()).into());
-        };
+        self.apply_part(DenseSums::Device(dense_sums), rows, samples, None)
+    }
+
+    /// Takes one step of a model that may be a part of a larger one, with sums that lie where its flat vector does. Sums on the host for a flat vector that lies on a GPU, and the other way round, are refused.
+    ///
+    /// `norm` is that of the gradient of a larger model of which this one is a part: gradients are clipped by it. `None` if this is
+    /// the whole model.
+    ///
+    /// # Errors
+    /// If the lengths do not fit the model, a row does not exist or is out of order, or the optimizer has no kernel; nothing is then
+    /// changed. Or the GPU memory fails.
+    pub fn apply_part(
+        &mut self,
+        dense: DenseSums<'_>,
+        rows: &SparseGradient,
+        samples: u64,
+        norm: Option<f64>,
+    ) -> Result<(), HotError> {
+        match dense {
+            DenseSums::Host(sums) => self.step_here(sums, rows, samples, norm),
+            DenseSums::Device(sums) => self.step_lifted(sums, rows, samples, norm),
+        }
+    }
+
+    /// Returns the sum of the squares of a gradient of this model, as [`Replica::square_sum`] does.
+    ///
+    /// # Errors
+    /// If the lengths do not fit the model, or the GPU memory fails.
+    pub fn square_sum(&self, dense: DenseSums<'_>, rows: &SparseGradient) -> Result<f64, HotError> {
+        match (dense, &self.lifted) {
+            (DenseSums::Host(sums), _) => Ok(self.replica.square_sum(sums, rows)?),
+            (DenseSums::Device(sums), Some(lifted)) => {
+                lifted.check(&self.replica, sums)?;
+                lifted.square_sum(&self.replica, sums, &rows.values)
+            }
+            (DenseSums::Device(_), None) => Err(on_host().into()),
+        }
+    }
+
+    fn step_here(
+        &mut self,
+        dense_sum: &[f32],
+        rows: &SparseGradient,
+        samples: u64,
+        norm: Option<f64>,
+    ) -> Result<(), HotError> {
+        if self.lifted.is_some() {
+            return Err(
+                FlatError::None("sums on the host for a flat vector that is not there".to_owned()).into()
+            );
+        }
+        let Some(step) = self.replica.step(dense_sum, rows, samples, norm)? else { return Ok(()) };
+        self.step_rows(rows, step)?;
+        self.replica.apply_dense(dense_sum, step, samples);
+        self.replica.count(samples);
+        Ok(())
+    }
+
+    fn step_lifted(
+        &mut self,
+        dense_sums: &[u64],
+        rows: &SparseGradient,
+        samples: u64,
+        norm: Option<f64>,
+    ) -> Result<(), HotError> {
+        let Some(lifted) = &mut self.lifted else { return Err(on_host().into()) };
         lifted.check(&self.replica, dense_sums)?;
         if samples == 0 {
             return Ok(());
         }
-        let norm = match self.replica.clips() {
-            true => lifted.norm(&self.replica, dense_sums, &rows.values)?,
-            false => 0.0,
+        let norm = match norm {
+            None if self.replica.clips() => {
+                lifted.square_sum(&self.replica, dense_sums, &rows.values)?.sqrt()
+            }
+            norm => norm.unwrap_or(0.0),
         };
-        let step = self.replica.step_of(norm, samples);
-        let optimizer = self.replica.optimizer();
-        match (&mut self.tier, self.replica.only_table_mut()) {
-            (Some(tier), Some(table)) => tier.apply(table, rows, step, &*optimizer)?,
-            _ => self.replica.apply_rows(rows, step)?,
+        let step = self.replica.step_of(|| norm, samples);
+        self.step_rows(rows, step)?;
+        if let Some(lifted) = &mut self.lifted {
+            lifted.apply(&self.replica, dense_sums, step, samples)?;
         }
-        lifted.apply(&self.replica, dense_sums, step, samples)?;
         self.replica.count_step();
         self.replica.count(samples);
         Ok(())
+    }
+
+    /// Takes the step on rows, where they lie.
+    fn step_rows(&mut self, rows: &SparseGradient, step: UpdateStep) -> Result<(), HotError> {
+        let optimizer = self.replica.optimizer();
+        match (&mut self.tier, self.replica.only_table_mut()) {
+            (Some(tier), Some(table)) => tier.apply(table, rows, step, &*optimizer),
+            _ => Ok(self.replica.apply_rows(rows, step)?),
+        }
     }
 
     /// Writes all changed rows, and the flat vector, from GPU memory to host memory, and returns the model with the newest values, for a

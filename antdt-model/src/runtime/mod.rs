@@ -12,7 +12,7 @@ pub mod sparse;
 mod stream;
 
 pub use client::{PsClient, PsClientConfig, PsError};
-pub use hot::{Dense, HotError, HotReplica, LoadedRows};
+pub use hot::{Dense, DenseSums, HotError, HotReplica, LoadedRows};
 pub use server::{PsServer, PsServerConfig, PsServerError, PsServerStats, ServerCopy};
 pub use sparse::{all_reduce_counted, all_reduce_sparse};
 

@@ -6,7 +6,7 @@ use antdt_collective::runtime::flat::{FlatError, FlatMemory};
 use antdt_core::GroupKind;
 
 use super::HotError;
-use crate::gradient::{mean_scale, norm_of, square_sum};
+use crate::gradient::{mean_scale, square_sum};
 use crate::optimizer::UpdateStep;
 use crate::replica::Replica;
 
@@ -64,17 +64,16 @@ impl Lifted {
         if got == due { Ok(()) } else { Err(FlatError::Length { got, due }.into()) }
     }
 
-    /// Returns the norm of a gradient whose sums of each group, which were checked, lie in this memory, and those of rows on the
-    /// host: as [`norm`](crate::norm) of them is. No sum goes to the host for it.
-    pub(super) fn norm(&self, replica: &Replica, sums: &[u64], rows: &[f32]) -> Result<f64, HotError> {
-        let mut squares = Vec::with_capacity(sums.len() + 1);
+    /// Returns the sum of the squares of a gradient whose sums of each group, which were checked, lie in this memory, and those of rows on
+    /// the host: its root is the [`norm`](crate::norm) of them. No sum goes to the host for it.
+    pub(super) fn square_sum(&self, replica: &Replica, sums: &[u64], rows: &[f32]) -> Result<f64, HotError> {
+        let mut total = 0.0;
         for ((place, group), sums) in replica.layout().ranges().zip(sums) {
             if group.kind == GroupKind::Trainable {
-                squares.push(self.memory.square_sum(*sums, place.len())?);
+                total += self.memory.square_sum(*sums, place.len())?;
             }
         }
-        squares.push(square_sum(rows));
-        Ok(norm_of(squares))
+        Ok(total + square_sum(rows))
     }
 
     /// Takes the step with the sums of each group, which were checked.
