@@ -12,6 +12,7 @@ use antdt::agent::{Buffer, DeviceValues, Gradient, GradientSink, Params, StepSta
 use antdt::core::{Metrics, ParamLayout, SampleRange, Seed};
 use antdt::job::JobSpec;
 use antdt::worker::Accelerator;
+use antdt::worker::plane::{Devices, Standard};
 use antdt::workload::{self, Entry, Workload};
 use antdt_collective::runtime::Backend;
 use antdt_collective::runtime::flat::{FlatError, FlatMemory, FlatShape};
@@ -163,8 +164,9 @@ fn on_gpu(name: &'static str) -> Workload {
 }
 
 fn main() -> std::process::ExitCode {
+    let devices = Devices { dense: Some(Accelerator { flat, backend }), ..Devices::default() };
     JobBuilder::new()
-        .accelerator(Accelerator { flat, backend })
+        .data_plane(Standard { devices })
         .trainer(Entry::new("gpu-mlp", "mlp on the emulated GPU", |_| Ok(on_gpu("mlp"))))
         .trainer(Entry::new("gpu-deepfm", "deepfm on the emulated GPU", |_| Ok(on_gpu("deepfm"))))
         .main()

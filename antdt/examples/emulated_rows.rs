@@ -5,6 +5,7 @@
 //! With `EMULATED_ROWS_FAIL_FROM=N` in the environment the device of each worker fails after `N` operations.
 
 use antdt::JobBuilder;
+use antdt::worker::plane::{Devices, Standard};
 use antdt_collective::runtime::rows::{RowMemory, RowShape, RowsError};
 use antdt_gpu::runtime::rows::testing::{FailingRows, HostKernels};
 
@@ -18,5 +19,6 @@ fn memory(shape: RowShape, slots: u32) -> Result<Box<dyn RowMemory>, RowsError> 
 }
 
 fn main() -> std::process::ExitCode {
-    JobBuilder::new().row_memory(memory).main()
+    let devices = Devices { rows: Some(memory), ..Devices::default() };
+    JobBuilder::new().data_plane(Standard { devices }).main()
 }

@@ -13,9 +13,9 @@ use antdt_monitor::rule;
 
 use crate::cli::CliError;
 use crate::master::{RecorderFactory, Seams, StoreFactory};
-use crate::worker::{Accelerator, RowMemoryFactory};
+use crate::worker::plane::{ModeParts, PlaneFactory, Planes};
 use crate::workload::format::{self, Format};
-use crate::{command, transport, worker, workload};
+use crate::{command, transport, workload};
 
 /// Builds an `antdt` command with additional or replaced parts, and runs it. Every part is optional; the
 /// `antdt` program is the builder without any.
@@ -23,7 +23,7 @@ use crate::{command, transport, worker, workload};
 /// Parts that a job names (sync modes, policies, actions, pace rules, optimizers, trainers, data formats, transports,
 /// libraries, launchers) are added to those that ship: `--sync`, `--policy`, `--pace-rule` and the other flags find
 /// them, and so do `antdt whatif`, `antdt sim`, recordings and `antdt policies`. A part of which a job has exactly one
-/// (ledger store, recorder, memory for hot rows, device for gradients) is replaced.
+/// (ledger store, recorder, data plane) is replaced.
 ///
 /// The nodes of a job are processes of the same program, so each of them has the same parts.
 ///
@@ -39,6 +39,7 @@ use crate::{command, transport, worker, workload};
 #[must_use = "a builder does nothing until `main` is called"]
 pub struct JobBuilder {
     seams: Seams,
+    planes: Planes,
     /// The first part that could not be added.
     refused: Option<InvalidValue>,
 }
@@ -49,8 +50,13 @@ impl JobBuilder {
         Self::default()
     }
 
-    /// Adds a sync mode that `--sync` can name. Its entry's example must name the mode with a setting that works in any job.
-    pub fn mode(self, entry: mode::Entry) -> Self {
+    /// Adds a sync mode that `--sync` can name, with a data plane of its own if the parts have one; an entry alone is a mode
+    /// on the homes that ship. Its entry's example must name the mode with a setting that works in any job.
+    pub fn mode(mut self, parts: impl Into<ModeParts>) -> Self {
+        let ModeParts { entry, plane } = parts.into();
+        if let Some(plane) = plane {
+            self.planes.add(entry.name, plane);
+        }
         self.added(mode::REGISTRY.register(entry))
     }
 
@@ -116,17 +122,10 @@ impl JobBuilder {
         self
     }
 
-    /// Keeps the hot rows of workers (`--hot-rows N`) in the memory that `memory` makes, on a device of the
-    /// program's own, instead of that of a GPU.
-    pub fn row_memory(self, memory: RowMemoryFactory) -> Self {
-        worker::keep_in(memory);
-        self
-    }
-
-    /// Keeps the dense parameters of workers, and their gradients, on a device of the program's own: trainers that can
-    /// ([`Trainer::takes_device_dense`](antdt_agent::Trainer::takes_device_dense)) leave gradients there, and groups reduce them there.
-    pub fn accelerator(self, accelerator: Accelerator) -> Self {
-        worker::accelerate_with(accelerator);
+    /// Replaces the factory of the workers' data planes, for sync modes that have none of their own. The default is
+    /// [`Standard`](crate::worker::plane::Standard), which may be given devices of the program's own in place of GPUs.
+    pub fn data_plane(mut self, plane: impl PlaneFactory + 'static) -> Self {
+        self.planes.set_usual(plane);
         self
     }
 
@@ -135,7 +134,7 @@ impl JobBuilder {
     /// If the name of an added part is taken, it prints one line and returns exit code 2.
     pub fn main(self) -> ExitCode {
         match self.refused {
-            None => command::main(self.seams),
+            None => command::main(self.seams, self.planes),
             Some(error) => {
                 command::complain(&error);
                 ExitCode::from(CliError::EXIT_CODE)

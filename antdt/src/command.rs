@@ -26,6 +26,7 @@ use crate::report::{self, Outcome, Report};
 use crate::run_dir::MasterFile;
 use crate::simulate::{self, CommandOutput};
 use crate::worker::WorkerError;
+use crate::worker::plane::Planes;
 use crate::{chaos, checkpoints, diagnosis, doctor, gpu, server, worker, workload};
 
 /// Exit code of a job that ended with samples missing.
@@ -34,8 +35,8 @@ const EXIT_INCOMPLETE: u8 = 3;
 /// Exit code of a computation that was interrupted, as shells have it for an interrupt.
 const EXIT_INTERRUPTED: u8 = 130;
 
-/// Reads the command line of this process and carries it out; a job that it runs has these parts.
-pub(crate) fn main(seams: Seams) -> ExitCode {
+/// Reads the command line of this process and carries it out; a job that it runs has these parts, and its workers these data planes.
+pub(crate) fn main(seams: Seams, planes: Planes) -> ExitCode {
     let args = crate::cli::words(std::env::args_os().skip(1));
     let command = match args.and_then(|args| crate::cli::parse(args, |name| std::env::var(name).ok())) {
         Ok(command) => command,
@@ -108,7 +109,7 @@ pub(crate) fn main(seams: Seams) -> ExitCode {
                 false => format!("job {} changes from {before} to {now} {what}\n", job.job()),
             })
         }),
-        Command::Worker => return node(run_worker),
+        Command::Worker => return node(|env| run_worker(env, &planes)),
         Command::Server => return node(run_server),
         Command::Exec(program) => return exec(&program),
     };
@@ -581,7 +582,7 @@ fn finish(spec: &JobSpec, report: &Report) -> ExitCode {
 }
 
 /// Runs a node of a job. It ends with the process that launched it, or when its master no longer answers.
-fn node(run: fn(&NodeEnv) -> Result<(), WorkerError>) -> ExitCode {
+fn node(run: impl FnOnce(&NodeEnv) -> Result<(), WorkerError>) -> ExitCode {
     let result = NodeEnv::from_process().and_then(|env| {
         bind_to_launcher()?;
         init_logging(&env.spec).map_err(WorkerError::Environment)?;
@@ -608,7 +609,7 @@ fn exec(program: &[String]) -> ExitCode {
     ExitCode::from(u8::try_from(Exit::CODE_NEVER).unwrap_or(1))
 }
 
-fn run_worker(env: &NodeEnv) -> Result<(), WorkerError> {
+fn run_worker(env: &NodeEnv, planes: &Planes) -> Result<(), WorkerError> {
     let input = |error: &dyn std::fmt::Display| WorkerError::Input(error.to_string());
     let workload = workload::of(&env.spec).map_err(|error| input(&error))?;
     let (place, _) =
@@ -616,11 +617,8 @@ fn run_worker(env: &NodeEnv) -> Result<(), WorkerError> {
     let spec = env.spec.clone().on(Processor::from(&place));
     // The master has said what takes its time.
     let trainer = workload.open(&spec, &mut |_| {}).map_err(|error| input(&error))?;
-    worker::run(
-        env,
-        trainer,
-        &env.update_rule(workload.optimizer, workload.learning_rate, workload.weight_decay)?,
-    )
+    let rule = env.update_rule(workload.optimizer, workload.learning_rate, workload.weight_decay)?;
+    worker::run_with(env, trainer, &rule, planes)
 }
 
 fn run_server(env: &NodeEnv) -> Result<(), WorkerError> {

@@ -7,7 +7,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use antdt_agent::{Buffer, Gradient, GradientSink, MicroBatch, TrainError};
+use antdt_agent::{Buffer, Gradient, GradientError, GradientSink, MicroBatch, TrainError};
 use antdt_collective::runtime::flat::FlatMemory;
 use antdt_core::ParamLayout;
 use antdt_model::SparseGradient;
@@ -125,13 +125,50 @@ impl Accumulator {
         }
     }
 
-    /// A sink for the last micro-batch: its dense gradient goes to `sink` with the sums added. Its rows go there alone.
+    /// A sink for the last micro-batch: its dense gradient goes to `sink` with the sums added, that of its rows to `rows` without.
     pub(super) fn onto<'a>(
         &'a mut self,
         layout: &'a ParamLayout,
         sink: &'a mut dyn GradientSink,
+        rows: &'a mut RowValues,
     ) -> Onto<'a> {
-        Onto { sums: &mut self.dense, device: self.device.as_mut(), layout, sink }
+        Onto { sums: &mut self.dense, device: self.device.as_mut(), layout, sink, rows }
+    }
+}
+
+/// The gradient of the rows of a micro-batch, once it is handed over.
+#[derive(Debug)]
+pub(super) struct RowValues {
+    len: usize,
+    values: Option<Vec<f32>>,
+}
+
+impl RowValues {
+    /// There will be so many values.
+    pub(super) const fn new(len: usize) -> Self {
+        Self { len, values: None }
+    }
+
+    fn take(&mut self, sums: Buffer<'_>) -> Result<(), TrainError> {
+        let before = self.values.as_ref().map_or(0, Vec::len);
+        if sums.len() != self.len || before > 0 {
+            return Err(self.unfit(sums.len() + before));
+        }
+        self.values = Some(sums.host()?.to_vec());
+        Ok(())
+    }
+
+    /// Returns the gradient.
+    pub(super) fn finish(self) -> Result<Vec<f32>, TrainError> {
+        match self.values {
+            Some(values) => Ok(values),
+            None if self.len == 0 => Ok(Vec::new()),
+            None => Err(self.unfit(0)),
+        }
+    }
+
+    fn unfit(&self, got: usize) -> TrainError {
+        GradientError::Length { what: "rows".to_owned(), got, expected: self.len }.into()
     }
 }
 
@@ -172,6 +209,7 @@ pub(super) struct Onto<'a> {
     device: Option<&'a mut DeviceSums>,
     layout: &'a ParamLayout,
     sink: &'a mut dyn GradientSink,
+    rows: &'a mut RowValues,
 }
 
 impl GradientSink for Onto<'_> {
@@ -195,7 +233,7 @@ impl GradientSink for Onto<'_> {
     }
 
     fn rows(&mut self, sums: Buffer<'_>) -> Result<(), TrainError> {
-        self.sink.rows(sums)
+        self.rows.take(sums)
     }
 
     fn takes_device(&self) -> bool {
@@ -269,7 +307,9 @@ mod tests {
             }
             let mut sink = Gradient::new(&layout);
             sink.begin(own.rows.len());
-            sums.onto(&layout, &mut sink).all(&layout, &own.dense, &own.rows).unwrap();
+            let mut values = RowValues::new(own.rows.len());
+            sums.onto(&layout, &mut sink, &mut values).all(&layout, &own.dense, &own.rows).unwrap();
+            sink.rows(Buffer::Host(&values.finish().unwrap())).unwrap();
             sink.finish().unwrap();
             sums.complete_rows(&layout, &mut rows, &mut sink.rows);
             return (rows, sink);

@@ -2,66 +2,21 @@
 
 use antdt_agent::runtime::Pulse;
 use antdt_agent::{Params, TrainError, Trainer};
-use antdt_core::{CheckpointId, Metrics, PushMark, SampleRange, Work};
+use antdt_core::{Metrics, SampleRange, Work};
 
 use super::error::WorkerError;
-use super::keep::ModelCopy;
-use super::push::Servers;
-use super::weights::Weights;
+use super::plane::Plane;
 
 /// Samples evaluated at once: bounds the memory, and is large enough to be fast; larger ones gained nothing.
 const EVAL_BATCH: u64 = 256;
 
-/// A trained model that can be asked for its parameters.
-pub(super) trait Model {
-    /// Has servers apply these pushes, which count.
-    fn count(&mut self, pushes: &[PushMark]) -> Result<(), WorkerError>;
-
-    /// Fills `dense`, and `values` with these rows.
-    fn read(&mut self, rows: &[u64], dense: &mut [f32], values: &mut Vec<f32>) -> Result<(), WorkerError>;
-
-    /// Copies it for a checkpoint, or has the servers do so.
-    fn copy(&mut self, checkpoint: CheckpointId) -> Result<ModelCopy, WorkerError>;
-}
-
-impl Model for Weights {
-    fn count(&mut self, _pushes: &[PushMark]) -> Result<(), WorkerError> {
-        Ok(())
-    }
-
-    fn read(&mut self, rows: &[u64], dense: &mut [f32], values: &mut Vec<f32>) -> Result<(), WorkerError> {
-        dense.copy_from_slice(self.dense()?);
-        values.clear();
-        self.gather(rows, values)
-    }
-
-    fn copy(&mut self, _checkpoint: CheckpointId) -> Result<ModelCopy, WorkerError> {
-        Self::copy(self)
-    }
-}
-
-impl Model for Servers {
-    fn count(&mut self, pushes: &[PushMark]) -> Result<(), WorkerError> {
-        Self::count(self, pushes)
-    }
-
-    fn read(&mut self, rows: &[u64], dense: &mut [f32], values: &mut Vec<f32>) -> Result<(), WorkerError> {
-        self.pull(rows, dense, values)
-    }
-
-    fn copy(&mut self, checkpoint: CheckpointId) -> Result<ModelCopy, WorkerError> {
-        Self::copy(self, checkpoint)
-    }
-}
-
 /// Evaluates all samples that are there for it and can be read; returns how many there were and what was found.
 pub(super) fn evaluate(
     trainer: &mut dyn Trainer,
-    model: &mut impl Model,
+    plane: &mut Plane,
     pulse: &Pulse,
 ) -> Result<(u64, Metrics), WorkerError> {
     let samples = trainer.eval_samples();
-    let mut dense = vec![0.0; trainer.layout().dense_len()];
     let mut values = Vec::new();
     let mut metrics = Metrics::default();
     trainer.begin_evaluation();
@@ -73,9 +28,11 @@ pub(super) fn evaluate(
             Err(error) => return Err(error.into()),
         };
         drop(loading);
-        model.read(&rows, &mut dense, &mut values)?;
+        values.clear();
+        plane.rows().gather(&rows, &mut values)?;
+        let dense = plane.dense().host()?;
         let _at_work = pulse.begin(Work::Evaluating);
-        trainer.evaluate(Params::host(&dense, &values), &mut metrics)?;
+        trainer.evaluate(Params::host(dense, &values), &mut metrics)?;
         Ok::<_, WorkerError>(Ok(()))
     })?;
     trainer.end_evaluation(&mut metrics)?;

@@ -1,16 +1,14 @@
 //! Hot rows: whether rows of the model's table lie in the memory of this worker's GPU, and how the trainer gets those of a batch.
 
 use std::cell::RefCell;
-use std::sync::OnceLock;
 
 use antdt_agent::{DeviceValues, TrainError, Trainer};
 use antdt_collective::runtime::rows::{RowMemory, RowShape, RowsError};
 use antdt_core::Holder;
 #[cfg(feature = "cuda")]
 use antdt_gpu::rows::on_gpu;
-use antdt_model::{HotError, LoadedRows};
+use antdt_model::{HotError, HotReplica, LoadedRows};
 
-use super::weights::Weights;
 use crate::gpu;
 use crate::job::processor::Place;
 use crate::job::{HotRowsSpec, JobSpec};
@@ -18,15 +16,6 @@ use crate::job::{HotRowsSpec, JobSpec};
 /// Function that makes memory with the given number of slots for rows of the given shape, or returns the reason
 /// why there is none.
 pub type RowMemoryFactory = fn(RowShape, u32) -> Result<Box<dyn RowMemory>, RowsError>;
-
-/// What makes the memory in a program with a device of its own.
-static OWN: OnceLock<RowMemoryFactory> = OnceLock::new();
-
-/// Has the workers of this program keep hot rows in the memory that `factory` makes. The first one counts.
-#[cfg(feature = "cli")]
-pub(crate) fn keep_in(factory: RowMemoryFactory) {
-    let _ = OWN.set(factory);
-}
 
 #[cfg(not(feature = "cuda"))]
 fn on_gpu(_: u32, _: RowShape, _: u32) -> Result<Box<dyn RowMemory>, RowsError> {
@@ -38,29 +27,27 @@ fn on_gpu(_: u32, _: RowShape, _: u32) -> Result<Box<dyn RowMemory>, RowsError> 
 pub(super) struct Heating<'a> {
     pub(super) spec: &'a JobSpec,
     pub(super) holder: Holder,
+    /// What makes the memory in a program with a device of its own.
+    pub(super) own: Option<RowMemoryFactory>,
 }
 
 impl Heating<'_> {
     /// Keeps rows that are touched often on the worker's GPU from now on. If the job wants it and it cannot be, one warning says why.
-    pub(super) fn heat(&self, weights: &mut Weights, trainer: &dyn Trainer) {
+    pub(super) fn heat(&self, model: &mut HotReplica, trainer: &dyn Trainer) {
         if !self.is_wanted(trainer) {
             return;
         }
-        match self.try_heat(weights, trainer) {
+        match self.try_heat(model, trainer) {
             Ok(slots) => tracing::info!(holder = %self.holder, slots, "hot rows of the table lie on the GPU"),
-            Err(why) => self.decline(&why),
+            Err(why) => self.decline(&why, trainer),
         }
     }
 
-    /// Says that the rows of a model on parameter servers stay there, if the job wants others.
-    pub(super) fn leave_on_servers(&self, trainer: &dyn Trainer) {
+    /// Says why rows lie where they do, if the job wants hot ones.
+    pub(super) fn decline(&self, why: &str, trainer: &dyn Trainer) {
         if self.is_wanted(trainer) {
-            self.decline(&format!("with --sync {} the servers have them", self.spec.sync));
+            tracing::warn!(holder = %self.holder, why, "no hot rows: all rows of the table lie in the host's memory");
         }
-    }
-
-    fn decline(&self, why: &str) {
-        tracing::warn!(holder = %self.holder, why, "no hot rows: all rows of the table lie in the host's memory");
     }
 
     /// Whether rows of this model are to be hot, if they can be.
@@ -78,20 +65,17 @@ impl Heating<'_> {
     }
 
     /// Returns how many rows have room, or why none has.
-    fn try_heat(&self, weights: &mut Weights, trainer: &dyn Trainer) -> Result<u32, String> {
+    fn try_heat(&self, model: &mut HotReplica, trainer: &dyn Trainer) -> Result<u32, String> {
         if !trainer.takes_device_rows() {
             return Err("the workload takes rows in the host's memory only".to_owned());
         }
-        let Weights::Shared(model) = weights else {
-            return Err(format!("with --sync {} each worker has a model of its own", self.spec.sync));
-        };
         let shape = model.shape().map_err(|error| error.to_string())?;
         let slots = |memory_bytes| {
             let (rows, slot_bytes) = (trainer.layout().rows(), size_of::<f32>() * shape.width());
             let sharers = gpu::sharers(self.spec.processor(), self.spec.workers);
             self.spec.hot_rows.slots(rows, slot_bytes, memory_bytes, sharers)
         };
-        let memory = if let Some(factory) = OWN.get() {
+        let memory = if let Some(factory) = self.own {
             let slots = slots(0).ok_or("only a number says how much of this program's own memory to take")?;
             factory(shape, slots)
         } else {
@@ -186,18 +170,23 @@ mod tests {
     }
 
     /// What becomes of a model with these tables of ten rows, and how many rows then come in the host's memory.
-    fn heated(hot_rows: &str, tables: &[&str], takes_device_rows: bool) -> (Result<u32, String>, usize) {
+    fn heated(
+        own: Option<RowMemoryFactory>,
+        hot_rows: &str,
+        tables: &[&str],
+        takes_device_rows: bool,
+    ) -> (Result<u32, String>, usize) {
         let spec = JobSpec { hot_rows: hot_rows.parse().unwrap(), ..JobSpec::default() };
         let holder = Holder { node: NodeId::worker(0), incarnation: Incarnation(0) };
         let table =
             |layout: ParamLayout, name: &&str| layout.with_table(TableSpec::new(*name, 10, 1, 0.5)).unwrap();
         let layout = tables.iter().fold(ParamLayout::dense(1), table);
         let replica = Replica::new(&layout, &UpdateRule::named("adagrad", 0.1).unwrap(), Seed(1), vec![0.0]);
-        let mut weights = Weights::Shared(replica.unwrap().into());
-        let heating = Heating { spec: &spec, holder };
-        let got = heating.try_heat(&mut weights, &Asked { layout, takes_device_rows });
+        let mut model: HotReplica = replica.unwrap().into();
+        let heating = Heating { spec: &spec, holder, own };
+        let got = heating.try_heat(&mut model, &Asked { layout, takes_device_rows });
         let mut host = Vec::new();
-        weights.load(&[3, 7], &mut host).unwrap();
+        model.load(&[3, 7], &mut host).unwrap();
         (got, host.len())
     }
 
@@ -206,19 +195,20 @@ mod tests {
         let none = |why: &str| (Err(why.to_owned()), 2);
         let gpu = "rows cannot lie on a GPU: this worker computes on none (--device)";
         for hot_rows in ["auto", "4"] {
-            assert_eq!(heated(hot_rows, &["a"], true), none(gpu));
+            assert_eq!(heated(None, hot_rows, &["a"], true), none(gpu));
             let host_only = "the workload takes rows in the host's memory only";
-            assert_eq!(heated(hot_rows, &["a"], false), none(host_only));
+            assert_eq!(heated(None, hot_rows, &["a"], false), none(host_only));
             let several = "tables of the model = 2: must be 1 for rows in the memory of a GPU";
-            assert_eq!(heated(hot_rows, &["a", "b"], true), none(several));
+            assert_eq!(heated(None, hot_rows, &["a", "b"], true), none(several));
         }
         if let Err(why) = HostKernels::build() {
             return println!("skipped, not here: {why}");
         }
-        OWN.get_or_init(|| |shape, slots| HostKernels::build().map_err(RowsError::None)?.rows(shape, slots));
-        assert_eq!(heated("4", &["a"], true), (Ok(4), 0));
+        let own: RowMemoryFactory =
+            |shape, slots| HostKernels::build().map_err(RowsError::None)?.rows(shape, slots);
+        assert_eq!(heated(Some(own), "4", &["a"], true), (Ok(4), 0));
         assert_eq!(
-            heated("auto", &["a"], true),
+            heated(Some(own), "auto", &["a"], true),
             none("only a number says how much of this program's own memory to take")
         );
     }

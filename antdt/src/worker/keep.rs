@@ -6,15 +6,8 @@ use antdt_core::{CheckpointId, ParamLayout, PushMark};
 use antdt_model::{Portion, Trained};
 
 use super::error::WorkerError;
+use super::plane::ModelCopy;
 use crate::job::JobSpec;
-
-/// A copy of the model, as far as it is this worker's to write.
-pub(super) struct ModelCopy {
-    /// How far it is trained.
-    pub(super) trained: Trained,
-    /// The numbers; `None` if servers write them.
-    pub(super) portion: Option<Portion>,
-}
 
 /// Where the copies are that belong to the ledger's cut.
 enum Copied {

@@ -1,13 +1,13 @@
 //! Gradients that stay on this worker's GPU: whether the dense parameters lie in its memory, where gradients are reduced and applied.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use antdt_agent::{DeviceValues, TrainError, Trainer};
 use antdt_collective::runtime::Backend;
 use antdt_collective::runtime::flat::{FlatError, FlatMemory, FlatShape};
 use antdt_core::Holder;
+use antdt_model::HotReplica;
 
-use super::weights::Weights;
 use crate::gpu;
 use crate::job::JobSpec;
 use crate::job::processor::Place;
@@ -19,20 +19,6 @@ pub struct Accelerator {
     pub flat: fn(FlatShape) -> Result<Arc<dyn FlatMemory>, FlatError>,
     /// Function that wraps the backend of a worker's groups in one whose groups reduce in the memory of such devices.
     pub backend: fn(Box<dyn Backend>) -> Box<dyn Backend>,
-}
-
-/// The device in a program that has one of its own.
-static OWN: OnceLock<Accelerator> = OnceLock::new();
-
-/// Has the workers of this program use this device. The first one counts.
-#[cfg(feature = "cli")]
-pub(crate) fn accelerate_with(accelerator: Accelerator) {
-    let _ = OWN.set(accelerator);
-}
-
-/// The device that the program has of its own.
-pub(super) fn own() -> Option<&'static Accelerator> {
-    OWN.get()
 }
 
 #[cfg(feature = "cuda")]
@@ -48,6 +34,8 @@ fn on_gpu(_: u32, _: FlatShape) -> Result<Arc<dyn FlatMemory>, FlatError> {
 pub(super) struct Lifting<'a> {
     pub(super) spec: &'a JobSpec,
     pub(super) holder: Holder,
+    /// The device that the program has of its own.
+    pub(super) own: Option<Accelerator>,
     /// The groups of the job's workers can reduce in the memory of GPUs. The same on all workers.
     pub(super) reduces_there: bool,
 }
@@ -61,33 +49,44 @@ impl Lifting<'_> {
 
     /// Keeps the dense parameters on the worker's GPU from now on. If the job wants gradients to stay there and they cannot, one warning
     /// says why.
-    pub(super) fn lift(&self, weights: &mut Weights, trainer: &dyn Trainer) {
+    pub(super) fn lift(&self, model: &mut HotReplica, trainer: &dyn Trainer) {
         if !self.reduces_there {
             return;
         }
-        match self.try_lift(weights, trainer) {
+        match self.can_lift(trainer).and_then(|()| self.try_lift(model)) {
             Ok(parameters) => {
                 tracing::info!(holder = %self.holder, parameters, "gradients stay on the GPU");
             }
-            Err(why) => {
-                tracing::warn!(holder = %self.holder, why, "gradients are copied from the device to the host");
-            }
+            Err(why) => self.warn(&why),
         }
     }
 
-    /// Returns how many parameters lie there, or why none does.
-    fn try_lift(&self, weights: &mut Weights, trainer: &dyn Trainer) -> Result<usize, String> {
+    /// Says why gradients are on the host, if the job wants them to stay on a GPU.
+    pub(super) fn decline(&self, why: &str, trainer: &dyn Trainer) {
+        if self.reduces_there {
+            self.warn(&self.can_lift(trainer).err().unwrap_or_else(|| why.to_owned()));
+        }
+    }
+
+    fn warn(&self, why: &str) {
+        tracing::warn!(holder = %self.holder, why, "gradients are copied from the device to the host");
+    }
+
+    /// Whether the job and the workload allow it, or why not.
+    fn can_lift(&self, trainer: &dyn Trainer) -> Result<(), String> {
         if self.spec.compress.is_some() {
             return Err("--compress works on the host".to_owned());
         }
         if !trainer.takes_device_dense() {
             return Err("the workload computes in the host's memory".to_owned());
         }
-        let Weights::Shared(model) = weights else {
-            return Err(format!("with --sync {} each worker has a model of its own", self.spec.sync));
-        };
+        Ok(())
+    }
+
+    /// Returns how many parameters lie there, or why none does.
+    fn try_lift(&self, model: &mut HotReplica) -> Result<usize, String> {
         let shape = model.flat_shape().map_err(|error| error.to_string())?;
-        let memory = match own() {
+        let memory = match &self.own {
             Some(own) => (own.flat)(shape),
             None => on_gpu(self.gpu()?, shape),
         };

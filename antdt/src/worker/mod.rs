@@ -11,16 +11,10 @@ mod hot;
 mod interrupt;
 mod keep;
 mod lift;
-mod mean;
-mod offer;
+pub mod plane;
 pub mod pulled;
-mod push;
-mod reduce;
 mod share;
-mod spread;
-mod stream;
-mod sums;
-mod weights;
+mod training;
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -31,8 +25,8 @@ use antdt_agent::{Reported, Trainer};
 use antdt_collective::runtime::transport::paced::Lines;
 use antdt_collective::runtime::transport::{Fabric, PacedFabric};
 use antdt_collective::runtime::{Backend, Library, Listener, TransportBackend};
-use antdt_core::{ParamPlace, Phase, Seed};
-use antdt_model::{PsClientConfig, UpdateRule};
+use antdt_core::{Phase, Seed};
+use antdt_model::UpdateRule;
 use antdt_shard::runtime::{ClientOptions, ShardClient};
 
 use crate::gpu;
@@ -42,21 +36,16 @@ use crate::node::NodeEnv;
 use crate::transport;
 use compute::{Compute, Pacing};
 use drive::Finished;
-use evaluate::{Model, evaluate};
-use hot::Heating;
+use evaluate::evaluate;
 use interrupt::Interrupt;
 use keep::Keep;
 pub(crate) use keep::write as write_part;
-use lift::Lifting;
-use reduce::Ring;
+use plane::{PeerGroup, Plane, Planes};
+use training::{Ground, Training};
 
 pub use error::WorkerError;
 pub use hot::RowMemoryFactory;
-#[cfg(feature = "cli")]
-pub(crate) use hot::keep_in;
 pub use lift::Accelerator;
-#[cfg(feature = "cli")]
-pub(crate) use lift::accelerate_with;
 pub use pulled::{PulledBatch, PulledModel, PulledParams, TrainingSession};
 
 /// Name, in the shard service, of the data set that a job trains on.
@@ -66,24 +55,35 @@ pub const TRAIN_DATASET: &str = "train";
 const MASTER_LONGEST: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// Runs the worker whose environment is `env`, until the end of the data or until the master orders it to
-/// leave.
+/// leave. Its data plane is the one that ships for the job's sync mode.
 ///
 /// The initial parameters are those of `trainer` for the job's seed; `rule` must be the same on every node.
 ///
 /// # Errors
 /// If the job cannot continue in this process; [`WorkerError::exit_code`] tells the launcher what to do.
 pub fn run(env: &NodeEnv, trainer: Box<dyn Trainer>, rule: &UpdateRule) -> Result<(), WorkerError> {
-    let token = env.job_token();
+    run_with(env, trainer, rule, &Planes::default())
+}
+
+/// Runs the worker as [`run`] does, with a data plane that one of these factories makes.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_with(
+    env: &NodeEnv,
+    trainer: Box<dyn Trainer>,
+    rule: &UpdateRule,
+    planes: &Planes,
+) -> Result<(), WorkerError> {
     let interrupt = Arc::new(Interrupt::default());
-    let listener = Listener::bind(env.data_plane()?, token)?;
+    let listener = Listener::bind(env.data_plane()?, env.job_token())?;
     let told = Arc::clone(&interrupt);
     let agent = env.connect(listener.local_address(), move |notice| told.notice(notice))?;
-    let seed = Seed(env.spec.seed);
     let source = ShardClient::over(
         agent.channel(),
         TRAIN_DATASET,
         ClientOptions {
-            seed: seed.derive_number(u64::from(env.holder.node.index)),
+            seed: Seed(env.spec.seed).derive_number(u64::from(env.holder.node.index)),
             // Both are services of the master: the session, which hears how long it may be away, gives it up for both.
             retry_for: env.spec.master_grace.unwrap_or(MASTER_LONGEST),
             ..ClientOptions::default()
@@ -92,63 +92,33 @@ pub fn run(env: &NodeEnv, trainer: Box<dyn Trainer>, rule: &UpdateRule) -> Resul
     let pacing = Pacing::new(env.spec.clone(), env.holder, env.job_start);
     let mut compute = Compute::new(trainer, pacing, agent.pulse());
     let sync = &env.spec.sync;
-    let keep = Keep::new(&agent, &env.spec, compute.layout().clone(), weights::kept_optimizer(sync, rule))?;
-    let heating = Heating { spec: &env.spec, holder: env.holder };
-    match sync.capabilities().dense {
-        ParamPlace::Replicas | ParamPlace::PerWorker | ParamPlace::Mixed => {
-            let (timeout, first_wait) = (env.spec.meeting_wait(), env.spec.deadlines(None).peer);
-            let ring = Ring {
-                agent: &agent,
-                sync,
-                listener: &listener,
-                interrupt: &interrupt,
-                timeout,
-                first_wait,
-                algorithm: env.spec.algorithm,
-                compress: env.spec.compress,
-                bucket_bytes: usize::try_from(env.spec.bucket_bytes).unwrap_or(usize::MAX),
-                rule,
-                seed: seed.derive("model"),
-                keep: &keep,
-                resume: env.spec.resume.as_deref(),
-                heating,
-                lifting: Lifting {
-                    spec: &env.spec,
-                    holder: env.holder,
-                    reduces_there: lift::own().is_some() || library(env)?.is_some(),
-                },
-            };
-            let backend = backend(env)?;
-            let (finished, replica) = reduce::train(&ring, backend, &source, &mut compute)?;
-            finish(&agent, &keep, &mut compute, finished, Some(replica))
-        }
-        ParamPlace::Servers => {
-            heating.leave_on_servers(compute.trainer());
-            // Servers that add up gradients clip what they add up.
-            let clip_norm = rule.clip_norm.filter(|_| !sync.capabilities().servers_sum_gradients());
-            let mut client = PsClientConfig::new(env.holder, token, compute.layout().clone());
-            client.timeout = env.spec.meeting_wait();
-            let job = push::Job {
-                agent: &agent,
-                sync,
-                keep: &keep,
-                clip_norm,
-                seed: seed.derive("model"),
-                fabric: fabric(env)?,
-                client,
-                interrupt: &interrupt,
-                local: listener.local_address().ip(),
-            };
-            let (finished, servers) = push::train(&job, &source, &mut compute)?;
-            finish(&agent, &keep, &mut compute, finished, servers)
-        }
-    }
+    let keep = Keep::new(&agent, &env.spec, compute.layout().clone(), plane::kept_optimizer(sync, rule))?;
+    let factory = planes.of(sync);
+    let devices = factory.devices();
+    let ground = Ground {
+        env,
+        agent: &agent,
+        sync,
+        rule,
+        keep: &keep,
+        listener: &listener,
+        interrupt: &interrupt,
+        devices,
+    };
+    let forms_groups = sync.capabilities().forms_groups();
+    let backend = forms_groups.then(|| backend(env, devices.dense.as_ref())).transpose()?;
+    let peers = PeerGroup::new(&agent, &listener, &interrupt, backend, (&env.spec, sync));
+    let plane = factory.plane(&ground.site(&mut compute))?;
+    let mut training = Training::new(&ground, &mut compute, peers, plane)?;
+    let finished = drive::drive(&agent, sync, &source, &mut training)?;
+    let plane = training.into_plane();
+    finish(&agent, &keep, &mut compute, finished, plane)
 }
 
 /// What forms the groups of this worker: over a library between GPUs, if the job wants one, or over the program's own device.
-fn backend(env: &NodeEnv) -> Result<Box<dyn Backend>, WorkerError> {
+fn backend(env: &NodeEnv, own: Option<&Accelerator>) -> Result<Box<dyn Backend>, WorkerError> {
     let below = Box::new(TransportBackend::new(fabric(env)?));
-    if let Some(own) = lift::own() {
+    if let Some(own) = own {
         return Ok((own.backend)(below));
     }
     let Some(library) = library(env)? else { return Ok(below) };
@@ -182,15 +152,15 @@ fn finish(
     keep: &Keep<'_>,
     compute: &mut Compute,
     finished: Finished,
-    model: Option<impl Model>,
+    plane: Plane,
 ) -> Result<(), WorkerError> {
     let Finished { end_of_data, has_model, mut meter } = finished;
-    let model = model.filter(|_| has_model);
-    let Farewell { pushes, checkpoint, evaluate: asked } = agent.leave(end_of_data, model.is_some())?;
-    let Some(mut model) = model else { return Ok(()) };
+    let plane = Some(plane).filter(|plane| has_model && plane.is_here());
+    let Farewell { pushes, checkpoint, evaluate: asked } = agent.leave(end_of_data, plane.is_some())?;
+    let Some(mut plane) = plane else { return Ok(()) };
     if asked {
         // Of workers that died, the servers may not have heard yet.
-        model.count(&pushes)?;
+        plane.each(|home| home.count(&pushes))?;
     }
     meter.restart(agent.clock().now());
     let mut report = |phase| {
@@ -198,11 +168,11 @@ fn finish(
         agent.session().report(Reported { report, loss_sum: 0.0 });
     };
     if let Some(checkpoint) = checkpoint {
-        keep.last(checkpoint, || model.copy(checkpoint))?;
+        keep.last(checkpoint, || plane.copy(checkpoint))?;
         report(Phase::Checkpoint);
     }
     if asked {
-        let (samples, metrics) = evaluate(compute.trainer(), &mut model, &agent.pulse())?;
+        let (samples, metrics) = evaluate(compute.trainer(), &mut plane, &agent.pulse())?;
         report(Phase::Evaluate);
         agent.evaluated(samples, &metrics)?;
     }

@@ -5,7 +5,7 @@ use antdt_core::{ParamLayout, Rank};
 use antdt_job::Peers;
 use antdt_model::{Given, LocalReplica};
 
-use super::error::WorkerError;
+use crate::worker::WorkerError;
 
 /// The uniform mean of the models of `peers`, beside this worker's model `own`. Peers that name the same members get the same bits.
 pub(super) fn uniform(

@@ -1,6 +1,6 @@
 //! [`GradientStream`]: all-reduces the dense gradient while the backward pass still runs.
 //!
-//! Where the dense parameters lie on a device ([`lift`](super::lift)), so do the buckets: each group of a gradient that is there is copied
+//! Where the dense parameters lie on a device ([`lift`](crate::worker::lift)), so do the buckets: each group of a gradient that is there is copied
 //! to its bucket within the device, and the sums stay there for the step.
 
 use std::io;
@@ -16,8 +16,8 @@ use antdt_collective::runtime::{
 };
 use antdt_core::ParamLayout;
 
-use super::error::WorkerError;
-use super::lift;
+use crate::worker::WorkerError;
+use crate::worker::lift;
 
 /// The buckets in which the groups of a layout travel; `None` where they all fit into one, so that there is nothing to
 /// overlap: the gradient is then reduced by the training thread, without a hand-over. If `always`, one is a plan as well.
@@ -49,8 +49,6 @@ pub(super) struct GradientStream<C: Communicator + 'static> {
     flat: Option<Arc<dyn FlatMemory>>,
     abort: AbortHandle,
     failed: Option<ReducerError>,
-    rows: Vec<f32>,
-    rows_len: usize,
 }
 
 /// What comes back from a stream.
@@ -58,23 +56,20 @@ pub(super) struct Streamed<C> {
     /// The communicator, to go on with or to leave the group with, what the buckets' compressors keep, and the buckets' memory
     /// for the next step.
     pub(super) parts: ReducerParts<C>,
-    /// The dense sums over all members, unless they lie in the buckets on a device, and this worker's own sums of its rows; or why the
-    /// group broke.
-    pub(super) sums: Result<(Option<Vec<f32>>, Vec<f32>), WorkerError>,
+    /// The dense sums over all members, unless they lie in the buckets on a device; or why the group broke.
+    pub(super) sums: Result<Option<Vec<f32>>, WorkerError>,
 }
 
 impl<C: Communicator + 'static> GradientStream<C> {
-    /// Begins a batch whose rows have `rows_len` values in all, with what came back from the stream before: compressors are
-    /// those of the plan's buckets, or none. `flat` says that the buckets are in memory of its device.
+    /// Begins a batch with what came back from the stream before: compressors are those of the plan's buckets, or none. `flat` says that the buckets are in memory of its device.
     pub(super) fn begin(
         parts: ReducerParts<C>,
         plan: &Buckets,
         abort: AbortHandle,
-        rows_len: usize,
         flat: Option<Arc<dyn FlatMemory>>,
     ) -> Result<Self, CollectiveError> {
         let reducer = Reducer::resume(parts, plan.clone(), abort.clone())?;
-        Ok(Self { reducer, flat, abort, failed: None, rows: Vec::new(), rows_len })
+        Ok(Self { reducer, flat, abort, failed: None })
     }
 
     /// Copies a group to its bucket on the device.
@@ -135,7 +130,7 @@ impl<C: Communicator + 'static> GradientStream<C> {
             Ok(Some(dense))
         });
         let sums = match outcome {
-            Ok(dense) => Ok((dense, std::mem::take(&mut self.rows))),
+            Ok(dense) => Ok(dense),
             Err(ReducerError::Collective(error)) => Err(error.into()),
             Err(error @ ReducerError::Bucket(_)) => Err(TrainError::Model(error.to_string()).into()),
             Err(error) => {
@@ -173,13 +168,11 @@ impl<C: Communicator + 'static> GradientSink for GradientStream<C> {
     }
 
     fn rows(&mut self, sums: Buffer<'_>) -> Result<(), TrainError> {
-        let (got, expected) = (sums.len(), self.rows_len);
-        if got != expected || !self.rows.is_empty() {
-            let what = "rows".to_owned();
-            return Err(GradientError::Length { what, got: got + self.rows.len(), expected }.into());
+        if sums.is_empty() {
+            return Ok(());
         }
-        self.rows.extend_from_slice(sums.host()?);
-        Ok(())
+        // Rows have a home of their own.
+        Err(GradientError::Length { what: "rows".to_owned(), got: sums.len(), expected: 0 }.into())
     }
 
     fn takes_device(&self) -> bool {
@@ -234,7 +227,6 @@ mod tests {
         for group in order {
             stream.group(*group, Buffer::Host(&dense[ranges[*group].clone()])).unwrap();
         }
-        stream.rows(Buffer::Host(&[7.0, 8.0])).unwrap();
     }
 
     #[test]
@@ -265,14 +257,14 @@ mod tests {
                             let mut order = [4, 3, 2, 1, 0];
                             order.rotate_left(step * (1 + rank as usize) % 5);
                             let abort = abort.clone();
-                            let mut stream = GradientStream::begin(parts, plan, abort, 2, None).unwrap();
+                            let mut stream = GradientStream::begin(parts, plan, abort, None).unwrap();
                             hand_over(&mut stream, &gradient(rank, step as u64), &order);
                             let streamed = stream.finish(layout, TIMEOUT).unwrap();
                             parts = streamed.parts;
                             let all = [0, 1, 2].map(|rank| gradient(rank, step as u64));
                             let sums: Vec<f32> =
                                 (0..layout.dense_len()).map(|i| all.iter().map(|g| g[i]).sum()).collect();
-                            assert_eq!(streamed.sums.unwrap(), (Some(sums), vec![7.0, 8.0]), "step {step}");
+                            assert_eq!(streamed.sums.unwrap(), Some(sums), "step {step}");
                         }
                     });
                 }
@@ -287,8 +279,7 @@ mod tests {
         thread::scope(|scope| {
             for (rank, (communicator, abort)) in (0..2).zip(members(2)) {
                 scope.spawn(move || {
-                    let mut stream =
-                        GradientStream::begin(parts(communicator), plan, abort, 2, None).unwrap();
+                    let mut stream = GradientStream::begin(parts(communicator), plan, abort, None).unwrap();
                     if rank == 0 {
                         stream.group(4, Buffer::Host(&[1.0; 5])).unwrap();
                         over.wait();
@@ -313,8 +304,7 @@ mod tests {
         thread::scope(|scope| {
             for (rank, (communicator, abort)) in (0..2).zip(members(2)) {
                 scope.spawn(move || {
-                    let mut stream =
-                        GradientStream::begin(parts(communicator), plan, abort, 2, None).unwrap();
+                    let mut stream = GradientStream::begin(parts(communicator), plan, abort, None).unwrap();
                     let order: &[usize] = if rank == 0 { &[4, 3, 1, 0] } else { &[4, 3, 2, 1, 0] };
                     hand_over(&mut stream, &gradient(rank, 0), order);
                     let error = stream.finish(layout, TIMEOUT).unwrap().sums.unwrap_err();
