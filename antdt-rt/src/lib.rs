@@ -6,6 +6,8 @@ pub mod drive;
 pub mod inbox;
 pub mod record;
 pub mod retry;
+#[cfg(feature = "signal")]
+pub mod signal;
 
 pub use clock::JobClock;
 pub use drive::{Runner, drive, drive_recorded};
@@ -14,4 +16,6 @@ pub use record::Recorder;
 #[cfg(feature = "record")]
 pub use record::{MachineRecorder, PackedFile, Packing, Recorded, TraceSink, TraceWriter, open_trace};
 pub use retry::backoff;
+#[cfg(feature = "signal")]
+pub use signal::cancel_on_signal;
 pub use tokio_util::sync::CancellationToken;

@@ -6,9 +6,9 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::process::Command;
 
-/// What `antdt-chaos` says to these arguments, all of which it must refuse.
+/// What `antdt-sim-chaos` says to these arguments, all of which it must refuse.
 fn refused(arguments: &[&[u8]]) -> String {
-    let mut chaos = Command::new(env!("CARGO_BIN_EXE_antdt-chaos"));
+    let mut chaos = Command::new(env!("CARGO_BIN_EXE_antdt-sim-chaos"));
     let done = chaos.args(arguments.iter().map(|argument| OsStr::from_bytes(argument))).output().unwrap();
     assert_eq!(done.status.code(), Some(2), "{done:?}");
     String::from_utf8(done.stderr).unwrap()
@@ -20,11 +20,11 @@ fn an_argument_that_is_not_utf_8_is_one_line() {
     assert_eq!(said, "argument \"\\xFF\\n\" is not UTF-8; name another file\n");
 }
 
-/// `antdt-chaos --seeds` prints it for a seed that fails.
+/// `antdt-sim-chaos --seeds` prints it for a seed that fails.
 #[test]
 fn the_trace_of_a_seed_replays() {
     let folder = tempfile::tempdir().unwrap();
-    let mut chaos = Command::new(env!("CARGO_BIN_EXE_antdt-chaos"));
+    let mut chaos = Command::new(env!("CARGO_BIN_EXE_antdt-sim-chaos"));
     let done =
         chaos.args(["--seed", "7", "--trace", "seed-7.jsonl"]).current_dir(folder.path()).output().unwrap();
     let said = String::from_utf8(done.stdout).unwrap();

@@ -64,7 +64,7 @@ fn pulled() -> PulledModel {
     PulledModel::new(ParamLayout::dense(SAMPLES), SAMPLES as u64)
 }
 
-fn main() -> ExitCode {
+pub(crate) fn main() -> ExitCode {
     let builder = JobBuilder::new()
         .optimizer(Entry::new("sums", "adds what it is given", |_| Ok(Box::new(Sums))))
         .trainer(workload::Entry::new("pulled", "counts its samples in a loop of its own", |_| {

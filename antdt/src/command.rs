@@ -2,7 +2,6 @@
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::future;
 use std::io::{BufWriter, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -12,7 +11,7 @@ use antdt_agent::Trainer;
 use antdt_checkpoint::unfinished_export;
 use antdt_core::{Exit, InvalidValue, Seed};
 use antdt_launch::runtime::process;
-use antdt_rt::CancellationToken;
+use antdt_rt::{CancellationToken, cancel_on_signal};
 
 use crate::cli::{CliError, Command, DataSynth, ScaleTo, Show, Status};
 use crate::job::processor::{Place, Processor};
@@ -27,7 +26,7 @@ use crate::run_dir::MasterFile;
 use crate::simulate::{self, CommandOutput};
 use crate::worker::WorkerError;
 use crate::worker::plane::Planes;
-use crate::{chaos, checkpoints, diagnosis, doctor, gpu, server, worker, workload};
+use crate::{checkpoints, diagnosis, doctor, gpu, server, worker, workload};
 
 /// Exit code of a job that ended with samples missing.
 const EXIT_INCOMPLETE: u8 = 3;
@@ -72,7 +71,6 @@ pub(crate) fn main(seams: Seams, planes: Planes) -> ExitCode {
         }
         Command::Run(spec) => return run(&spec, seams),
         Command::Master { dir, quiet } => return stand_by(&dir, quiet, seams),
-        Command::Chaos(asked) => return under_chaos(&asked),
         Command::Doctor(asked) => return compute(move || doctor::run(&asked), || incomplete(Vec::new())),
         Command::WhatIf(asked) => {
             let json = asked.json.clone().filter(|file| file != Path::new("-"));
@@ -148,7 +146,7 @@ fn compute(
     let stop = CancellationToken::new();
     let done = runtime.block_on(async {
         // Before anything is begun that would have to be cleared away.
-        tokio::spawn(stop_on_signal(stop.clone()));
+        tokio::spawn(cancel_on_signal(stop.clone()));
         let work = tokio::task::spawn_blocking(work);
         tokio::select! {
             done = work => Some(done),
@@ -329,7 +327,7 @@ fn stand_by(dir: &Path, quiet: bool, seams: Seams) -> ExitCode {
         let Host { runtime, fleet, stop, .. } = &host;
         // Caught from now on: a signal after the wait ends the job that was taken over.
         let found = runtime.block_on(async {
-            tokio::spawn(stop_on_signal(stop.clone()));
+            tokio::spawn(cancel_on_signal(stop.clone()));
             tokio::select! {
                 found = Orphaned::wait(dir, fleet, waiting) => found.map(Some),
                 () = stop.cancelled() => Ok(None),
@@ -451,82 +449,12 @@ fn run_job(host: Host, spec: &JobSpec, orphaned: Option<Orphaned>) -> anyhow::Re
         None => None,
     };
     let report = runtime.block_on(async {
-        let signals = tokio::spawn(stop_on_signal(stop.clone()));
+        let signals = tokio::spawn(cancel_on_signal(stop.clone()));
         let report = master::run_or_take_over(spec, data, &programs, parts, fleet, stop, orphaned).await;
         signals.abort();
         report
     })?;
     Ok((spec.clone(), report))
-}
-
-/// Runs a job while things go wrong, and says what came of it.
-fn under_chaos(asked: &chaos::ChaosRun) -> ExitCode {
-    let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {
-        Ok(runtime) => runtime,
-        Err(error) => {
-            complain(&error);
-            return ExitCode::FAILURE;
-        }
-    };
-    let done = runtime.block_on(async {
-        let stop = CancellationToken::new();
-        let signals = tokio::spawn(stop_on_signal(stop.clone()));
-        let mut say = |line: String| {
-            // A reader that went away does not end the job.
-            let _ = print(&format!("{line}\n"));
-        };
-        let done = chaos::run(asked, &mut say, &stop).await;
-        signals.abort();
-        done
-    });
-    runtime.shutdown_background();
-    match done {
-        Ok(report) => answer(Ok(CommandOutput { text: report.render(), good: report.is_good() })),
-        Err(chaos::ChaosError::Interrupted) => {
-            complain(&chaos::ChaosError::Interrupted);
-            ExitCode::from(EXIT_INTERRUPTED)
-        }
-        Err(error) => {
-            complain(&error);
-            ExitCode::FAILURE
-        }
-    }
-}
-
-/// Catches signals from now on; the future cancels `stop` at the first one. In a tokio runtime.
-///
-/// A terminal that closes is such a signal, unless the caller wanted the process to survive that, as `nohup` does.
-fn stop_on_signal(stop: CancellationToken) -> impl Future<Output = ()> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let caught = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()));
-    let closed = if ignores_hangup() { None } else { signal(SignalKind::hangup()).ok() };
-    async move {
-        let (Ok(mut interrupt), Ok(mut terminate)) = caught else {
-            tracing::warn!("signals cannot be caught; an interrupt ends this process at once");
-            return;
-        };
-        let closed = async move {
-            match closed {
-                Some(mut closed) => closed.recv().await,
-                None => future::pending().await,
-            }
-        };
-        tokio::select! {
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
-            _ = closed => {}
-        }
-        stop.cancel();
-    }
-}
-
-/// Whether this process was started to ignore that its terminal closes. Where the system does not say, it was.
-fn ignores_hangup() -> bool {
-    let Ok(status) = std::fs::read_to_string("/proc/self/status") else { return true };
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
-    // Bit n - 1 is that of signal n, and this is signal 1.
-    mask.is_none_or(|mask| mask & 1 != 0)
 }
 
 fn finish(spec: &JobSpec, report: &Report) -> ExitCode {

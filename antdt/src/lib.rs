@@ -1,7 +1,6 @@
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
-pub mod chaos;
 pub mod job;
 
 pub mod diagnosis;

@@ -44,7 +44,7 @@ pub const TOKEN: &str = "token";
 pub(crate) const JOB: &str = "job.journal";
 
 /// Name of the file with the newest state of a job's head.
-pub(crate) const HEAD: &str = "head.journal";
+pub const HEAD: &str = "head.journal";
 
 /// Name of the folder with the log of the ledger.
 pub(crate) const LEDGER: &str = "ledger";

@@ -10,7 +10,7 @@ use anyhow::{Context, Error, Result, bail};
 
 use crate::shell;
 
-#[path = "../../antdt-sim/src/bin/antdt-chaos/arguments.rs"]
+#[path = "../../antdt-sim/src/bin/antdt-sim-chaos/arguments.rs"]
 mod arguments;
 
 /// Seeds in `cargo xtask verify`: enough that every fault and every ending must occur.
@@ -24,7 +24,7 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> Result<()> {
     arguments::parse(arguments).map_err(Error::msg)?;
     let mut command = Command::new("cargo");
     command
-        .args(["run", "--quiet", "--release", "-p", "antdt-sim", "--bin", "antdt-chaos", "--"])
+        .args(["run", "--quiet", "--release", "-p", "antdt-sim", "--bin", "antdt-sim-chaos", "--"])
         .args(arguments)
         .current_dir(root);
     let status = command.status().context("cannot start cargo")?;
@@ -40,7 +40,7 @@ pub(crate) fn quietly(root: &Path, features: &[&str], deep: bool) -> Result<Stri
     let mut build = Command::new("cargo");
     build.args(["build", "--workspace", "--bins", "--tests"]).args(features).current_dir(root);
     shell::run_quietly(&mut build)?;
-    let mut chaos = Command::new(shell::target_dir(root)?.join("debug/antdt-chaos"));
+    let mut chaos = Command::new(shell::target_dir(root)?.join("debug/antdt-sim-chaos"));
     let seeds = if deep { SEEDS_DEEP } else { SEEDS };
     let said = shell::run_quietly(chaos.args(["--seeds", seeds]))?.out;
     Ok(said.trim().replace('\n', "\n  "))

@@ -82,7 +82,7 @@ pub(crate) fn verify(root: &Path, flags: &[&str]) -> Result<()> {
     // has checked with them, would be checked again.
     let docs = [&["doc", "--workspace", "--no-deps", "--lib", "--bins", "--examples"], of_checks].concat();
     cargo(root, "docs", &docs, &[("RUSTDOCFLAGS", "-D warnings")])?;
-    let chaos = "cargo run -p antdt-sim --bin antdt-chaos -- --seeds 5000";
+    let chaos = "cargo run -p antdt-sim --bin antdt-sim-chaos -- --seeds 5000";
     step_says("chaos", chaos, || Ok(Done::Ran(sim::quietly(root, features, deep)?)))?;
     if rdma {
         step_says("rdma in a guest", "cargo xtask rdma-vm --quick", || {

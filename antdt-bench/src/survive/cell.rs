@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use antdt::chaos::ChaosReport;
+use antdt_chaos::ChaosReport;
 use antdt_job::SyncMode;
 use serde::{Deserialize, Serialize};
 

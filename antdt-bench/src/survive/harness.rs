@@ -449,7 +449,7 @@ impl<'a> Bench<'a> {
         sync: &SyncMode,
         epochs: u32,
         soak: Soak,
-    ) -> Result<antdt::chaos::ChaosReport> {
+    ) -> Result<antdt_chaos::ChaosReport> {
         let order = self.order(what, sync, epochs, &of_mode(sync, WORKERS));
         let mode = ["--sync".to_owned(), order.sync, "--epochs".to_owned(), epochs.to_string()];
         let arguments = [&mode[..], &order.arguments].concat();

@@ -7,7 +7,7 @@ use std::process::Child;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use antdt::chaos::count::{counted, inexact};
+use antdt_chaos::count::{counted, inexact};
 use antdt::checkpoint::{Checkpoint, Folder};
 use antdt::remote::RemoteJob;
 use antdt::report::Report;

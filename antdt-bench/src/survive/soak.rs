@@ -1,10 +1,10 @@
-//! A job under `antdt chaos`, and what it shows.
+//! A job under `antdt-chaos`, and what it shows.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use antdt::chaos::{ChaosReport, FILE};
+use antdt_chaos::{ChaosReport, FILE};
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
@@ -35,7 +35,7 @@ impl Soak {
     }
 }
 
-/// Runs `PROGRAM chaos -- PROGRAM run ARGUMENTS`.
+/// Runs `antdt-chaos -- PROGRAM run ARGUMENTS`; `antdt-chaos` lies in the folder above that of the example `program`.
 ///
 /// # Errors
 /// If it cannot be run, or leaves no report. A job that did wrong is in the report.
@@ -55,11 +55,12 @@ pub(super) fn run(
     let out = File::create(&log)?;
     let ms = |time: Duration| format!("{}ms", time.as_millis());
     let (seed, mtbf, lasting) = (seed.to_string(), ms(soak.mtbf), ms(soak.lasting));
-    let chaos = ["chaos", "--seed", &seed, "--mtbf", &mtbf, "--for", &lasting, "--"].map(str::to_owned);
+    let chaos = program.ancestors().nth(2).context("the program lies in no folder")?.join("antdt-chaos");
+    let flags = ["--seed", &seed, "--mtbf", &mtbf, "--for", &lasting, "--"].map(str::to_owned);
     let run = ["run", "--workload", "counting", "--optimizer", "sums", "--policy", "none"].map(str::to_owned);
     let report = ["--report-dir".to_owned(), folder.display().to_string()];
     let job = [&[program.display().to_string()], &run[..], arguments, &report].concat();
-    let child = program_with(program, &[&chaos[..], &job].concat(), out)?;
+    let child = program_with(&chaos, &[&flags[..], &job].concat(), out)?;
     // What the job does under chaos is for the chaos to judge; this is the bound on the chaos itself.
     wait(child, limit)?;
     let file = folder.join(FILE);
@@ -71,7 +72,7 @@ pub(super) fn run(
 /// What the soaks of some modes have shown: the violations, and how often each kind of fault occurred.
 pub(super) fn rows(soaks: &[(&str, &ChaosReport)]) -> Vec<Entry> {
     let mut rows = Vec::new();
-    let kinds = |of: &dyn Fn(&antdt::chaos::KindEntry) -> u32, report: &ChaosReport| -> u32 {
+    let kinds = |of: &dyn Fn(&antdt_chaos::KindEntry) -> u32, report: &ChaosReport| -> u32 {
         report.kinds.iter().map(of).sum()
     };
     for (name, report) in soaks {
@@ -107,7 +108,7 @@ pub(super) fn rows(soaks: &[(&str, &ChaosReport)]) -> Vec<Entry> {
 
 #[cfg(test)]
 mod tests {
-    use antdt::chaos::{ChaosKind, KindEntry};
+    use antdt_chaos::{ChaosKind, KindEntry};
 
     use super::*;
     use crate::entry::State;

@@ -203,7 +203,7 @@ fn hold_in(seeds: impl IntoIterator<Item = u64>) -> Tally {
         match case(seed).run_counted() {
             Ok((_, tally)) => all.add(&tally),
             Err(error) => panic!(
-                "seed {seed}: {error}\ncargo run -p antdt-sim --release --bin antdt-chaos -- --seed {seed}"
+                "seed {seed}: {error}\ncargo run -p antdt-sim --release --bin antdt-sim-chaos -- --seed {seed}"
             ),
         }
     }

@@ -1,6 +1,6 @@
 //! `antdt config`: the settings of a job, where each comes from, and what there is to set.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -72,13 +72,6 @@ pub(super) fn part_setting(kind: &str, part: &str, name: &str) -> String {
 pub(super) struct Resolved {
     pub(super) spec: JobSpec,
     origins: Origins,
-}
-
-impl Resolved {
-    /// Names of the settings that were given.
-    pub(super) fn given(&self) -> BTreeSet<&'static str> {
-        JobSpec::keys().filter(|key| self.origins.has(key)).collect()
-    }
 }
 
 /// Reads the settings: command line over environment over job file over the job that is resumed over defaults.

@@ -7,15 +7,14 @@ use antdt_core::text::nearest;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, ArgMatches, Command as Clap};
 
-use super::{CliError, Command, DataSynth, ScaleTo, chaos, config, model, simulate};
+use super::{CliError, Command, DataSynth, ScaleTo, config, model, simulate};
 use crate::job::value::Form;
 use crate::job::{JobSetting, JobSpec};
 
 /// Words that begin or continue a command.
-const COMMANDS: [&str; 24] = [
+const COMMANDS: [&str; 23] = [
     "run",
     "master",
-    "chaos",
     "doctor",
     "status",
     "scale",
@@ -170,7 +169,6 @@ fn grammar() -> Clap {
         .disable_help_subcommand(true)
         .subcommand(run)
         .subcommand(master)
-        .subcommand(chaos::grammar())
         .subcommand(doctor)
         .subcommand(
             Clap::new("data")
@@ -305,11 +303,6 @@ fn unknown_flag(what: &str, args: &[String]) -> String {
                 --min-workers MIN --nproc-per-node MAX"
             .to_owned();
     }
-    if name == "chaos" && others.iter().any(|other| other == "run") {
-        return format!(
-            "{what} is not a flag of chaos but of the job; it belongs after `--`, such as `-- antdt run --{flag} ...`"
-        );
-    }
     if !others.is_empty() {
         let here = if name.is_empty() { "antdt itself" } else { &name };
         return format!("{what} is not a flag of {here}; it is one of antdt {}", others.join(", antdt "));
@@ -349,7 +342,7 @@ pub(super) fn explain(error: &clap::Error, args: &[String]) -> Result<Command, C
                 }
                 Some(known) => format!("{word} is not a command; did you mean `{known}`?"),
                 None => format!(
-                    "{word} is not a command; the commands are run, master, doctor, status, scale, checkpoint, stop, policies, optimizers, launchers, workloads, model, config, whatif, sim, chaos and data synth"
+                    "{word} is not a command; the commands are run, master, doctor, status, scale, checkpoint, stop, policies, optimizers, launchers, workloads, model, config, whatif, sim and data synth"
                 ),
             }
         }

@@ -15,11 +15,9 @@ use antdt_core::text::{beginning, named_duration};
 use antdt_launch::runtime as launcher;
 use antdt_model::optimizer;
 
-use crate::chaos::ChaosRun;
 use crate::job::JobSpec;
 use crate::workload;
 
-mod chaos;
 mod config;
 mod earlier;
 mod flags;
@@ -58,8 +56,6 @@ pub enum Command {
         /// Whether to show no progress of the job.
         quiet: bool,
     },
-    /// `antdt chaos`: run a job and inject faults into it.
-    Chaos(Box<ChaosRun>),
     /// `antdt doctor`: show the deadlines of a job, and the problems that it would have on this machine.
     Doctor(Doctor),
     /// `antdt data synth`: write generated clicks to a file.
@@ -215,7 +211,6 @@ where
             dir: master.get_one::<String>("standby").map(PathBuf::from).unwrap_or_default(),
             quiet: master.get_flag("quiet"),
         }),
-        Some(("chaos", asked)) => chaos::chaos(asked, &env).map(|chaos| Command::Chaos(Box::new(chaos))),
         Some(("doctor", doctor)) => {
             let step = doctor.get_one::<String>("step").map(|text| named_duration("--step", text));
             Ok(Command::Doctor(Doctor { dir: folder(doctor), step: step.transpose()? }))

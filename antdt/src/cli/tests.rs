@@ -186,10 +186,6 @@ fn every_refusal_is_one_line_with_the_flag_and_the_remedy() {
             "--force is not a flag of model list; it is one of antdt data synth, antdt model export",
         ),
         ("--epochs 2", "--epochs is not a flag of antdt itself; it is one of antdt run, "),
-        (
-            "chaos --report-dir x -- antdt run --data synthetic:9",
-            "--report-dir is not a flag of chaos but of the job; it belongs after `--`, such as `-- antdt run --report-dir ...`",
-        ),
         ("modle list d", "modle is not a command; did you mean `model`?"),
         ("sim diff a b c", "c was not expected; --help says what is"),
         ("sim s.toml", "s.toml is not a command; antdt sim --scenario s.toml simulates a scenario"),

@@ -15,13 +15,13 @@ use super::packet::Effect;
 use super::rpc::Trouble;
 use super::tools::{Told, Tools};
 use super::{COUNTING, ChaosError, ChaosRun, FILE};
-use crate::chaos::ChaosKind;
-use crate::chaos::count;
-use crate::chaos::{ChaosFault, ChaosPlan, ChaosSchedule, ChaosStep};
-use crate::chaos::{ChaosReport, FaultEntry, KindEntry};
-use crate::diagnosis;
-use crate::remote::{self, RemoteError, RemoteJob};
-use crate::report::Report;
+use crate::ChaosKind;
+use crate::count;
+use crate::{ChaosFault, ChaosPlan, ChaosSchedule, ChaosStep};
+use crate::{ChaosReport, FaultEntry, KindEntry};
+use antdt::diagnosis;
+use antdt::remote::{self, RemoteError, RemoteJob};
+use antdt::report::Report;
 
 /// Pause between two looks at the job.
 const LOOK: Duration = Duration::from_millis(20);
@@ -507,7 +507,7 @@ impl<'a> Driver<'a> {
             self.violations.extend(wrong);
         }
         if let Some(disks) = &self.tools.disks {
-            let to = self.dir.join("run").join(crate::resume::CHECKPOINTS);
+            let to = self.dir.join("run").join(antdt::resume::CHECKPOINTS);
             disks.keep(&to).map_err(|source| ChaosError::File { path: to, source })?;
         }
         let kinds = self.chaos.plan.kinds.iter().map(|kind| {

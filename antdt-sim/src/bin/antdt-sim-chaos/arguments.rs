@@ -3,10 +3,10 @@
 //! `cargo xtask` compiles this file once more, so that what is wrong is refused before minutes of building.
 
 const USAGE: &str = "\
-antdt-chaos --seeds N [--from SEED]       run the random jobs of N seeds under all invariants
-antdt-chaos --seed SEED [--trace FILE]    run that of one, and make small what fails and tell its story; its recording goes to
+antdt-sim-chaos --seeds N [--from SEED]       run the random jobs of N seeds under all invariants
+antdt-sim-chaos --seed SEED [--trace FILE]    run that of one, and make small what fails and tell its story; its recording goes to
                                           FILE and is replayed
-antdt-chaos --for SECONDS [--from SEED]   run until then";
+antdt-sim-chaos --for SECONDS [--from SEED]   run until then";
 
 /// Which worlds are run.
 #[derive(Debug, PartialEq, Eq)]

@@ -15,7 +15,7 @@ use super::disk::Disks;
 use super::link::Links;
 use super::rpc::{BoxError, Calls};
 use super::{ChaosError, ChaosRun};
-use crate::chaos::ChaosKind;
+use crate::ChaosKind;
 
 /// The means by which faults are carried out.
 #[derive(Debug)]

@@ -11,8 +11,8 @@ use antdt_checkpoint::Folder;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::node::NodeEnv;
-use crate::{resume, run_dir};
+use antdt::node::NodeEnv;
+use antdt::{resume, run_dir};
 
 /// A process of a job's node.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

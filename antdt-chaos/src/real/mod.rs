@@ -20,7 +20,7 @@ use std::time::Duration;
 use antdt_rt::CancellationToken;
 
 use super::{ChaosPlan, ChaosReport, FILE};
-use crate::job::JobSpec;
+use antdt::job::JobSpec;
 use driver::Driver;
 use tools::Tools;
 
@@ -44,7 +44,7 @@ pub struct ChaosRun {
     pub given: BTreeSet<&'static str>,
 }
 
-/// Reason why `antdt chaos` could not run a job with faults.
+/// Reason why `antdt-chaos` could not run a job with faults.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ChaosError {

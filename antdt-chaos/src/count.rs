@@ -5,8 +5,8 @@ use std::path::Path;
 
 use antdt_checkpoint::{CheckpointReadError, Folder};
 
-use crate::report::{Outcome, Report};
-use crate::resume;
+use antdt::report::{Outcome, Report};
+use antdt::resume;
 
 /// Relative error of a share of a sample in a mean of models.
 const MEAN_ERROR: f32 = 1e-3;

@@ -1,30 +1,30 @@
-//! `antdt chaos` as a process: real jobs of the counting model while things go wrong.
+//! `antdt-chaos` as a process: real jobs of the counting model while things go wrong.
 #![allow(clippy::unwrap_used, reason = "a failure here is the test's")]
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use antdt::chaos::ChaosReport;
+use antdt_chaos::ChaosReport;
 
 /// Bound on any one job here.
 const LIMIT: Duration = Duration::from_secs(300);
 
 /// The program with the counting job.
 fn program() -> PathBuf {
-    PathBuf::from(env!("CARGO_BIN_EXE_antdt")).parent().unwrap().join("examples/counting")
+    PathBuf::from(env!("CARGO_BIN_EXE_antdt-chaos")).parent().unwrap().join("examples/counted")
 }
 
 /// A job of so many epochs, with steps of 100 ms, under chaos.
 fn chaos(flags: &[&str], job: &[&str], dir: &Path) -> Output {
     let program = program();
-    let mut command = Command::new(&program);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_antdt-chaos"));
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("ANTDT_")) {
         command.env_remove(name);
     }
     let counting =
         ["--workload", "counting", "--optimizer", "sums", "--global-batch-size", "24", "--policy", "none"];
-    command.arg("chaos").args(flags).arg("--").arg(&program).arg("run").args(counting).args(job);
+    command.args(flags).arg("--").arg(&program).arg("run").args(counting).args(job);
     command.args(["--report-dir", dir.to_str().unwrap()]);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     finish(command.spawn().unwrap())
@@ -120,7 +120,7 @@ fn a_job_that_stands_still_is_a_violation() {
 #[test]
 fn a_command_that_is_no_job_is_refused_in_one_line() {
     let run = |words: &[&str]| {
-        let output = Command::new(program()).args(words).output().unwrap();
+        let output = Command::new(env!("CARGO_BIN_EXE_antdt-chaos")).args(words).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{words:?}");
         let error = String::from_utf8(output.stderr).unwrap();
         assert!(error.starts_with("error: ") && error.lines().count() == 1, "{error}");
@@ -128,15 +128,15 @@ fn a_command_that_is_no_job_is_refused_in_one_line() {
     };
     let own = program();
     let own = own.to_str().unwrap();
-    assert!(run(&["chaos", "--faults", "flood", "--", own, "run"]).contains("`flood`"));
-    assert!(run(&["chaos", "--mtbf", "0s", "--", own, "run"]).contains("--mtbf"));
-    assert!(run(&["chaos", "--", own]).contains("antdt run"));
-    assert!(run(&["chaos", "--", own, "status"]).contains("run"));
-    assert!(run(&["chaos", "--", own, "run", "--nproc", "3"]).contains("--nproc"));
+    assert!(run(&["--faults", "flood", "--", own, "run"]).contains("`flood`"));
+    assert!(run(&["--mtbf", "0s", "--", own, "run"]).contains("--mtbf"));
+    assert!(run(&["--", own]).contains("antdt run"));
+    assert!(run(&["--", own, "status"]).contains("run"));
+    assert!(run(&["--", own, "run", "--nproc", "3"]).contains("--nproc"));
     assert!(
-        run(&["chaos", "--", own, "run", "--workload", "counting", "--resume", "x"]).contains("--resume")
+        run(&["--", own, "run", "--workload", "counting", "--resume", "x"]).contains("--resume")
     );
     assert!(
-        run(&["chaos", "--", "no-such-program", "run", "--workload", "counting"]).contains("no-such-program")
+        run(&["--", "no-such-program", "run", "--workload", "counting"]).contains("no-such-program")
     );
 }

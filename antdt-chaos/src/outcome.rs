@@ -36,7 +36,7 @@ pub struct KindEntry {
     pub skipped: Option<String>,
 }
 
-/// The report of `antdt chaos`: the faults that hit a job, and how the job did.
+/// The report of `antdt-chaos`: the faults that hit a job, and how the job did.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ChaosReport {
     /// Seed of the schedule.

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use rustix::fs::statvfs;
 
-use crate::resume::CHECKPOINTS;
+use antdt::resume::CHECKPOINTS;
 
 /// Size of each while it is not full.
 const SIZE: &str = "size=75%";

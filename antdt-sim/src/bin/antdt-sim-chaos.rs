@@ -16,7 +16,7 @@ use antdt_sim::Recording;
 use antdt_sim::chaos::{self, CaseError, JobEnding, SEEDS_ENOUGH, Tally};
 use antdt_sim::shrink::shrink;
 
-#[path = "antdt-chaos/arguments.rs"]
+#[path = "antdt-sim-chaos/arguments.rs"]
 mod arguments;
 
 use arguments::Order;

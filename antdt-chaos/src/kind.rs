@@ -6,7 +6,7 @@ use std::time::Duration;
 use antdt_core::InvalidValue;
 use serde::{Deserialize, Serialize};
 
-/// A kind of fault that `antdt chaos` injects into a running job.
+/// A kind of fault that `antdt-chaos` injects into a running job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
