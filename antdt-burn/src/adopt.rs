@@ -24,7 +24,7 @@ pub(crate) trait Adopt: Backend {
 }
 
 /// Computes on the host, whatever device has the values.
-impl Adopt for burn::backend::Flex {
+impl Adopt for burn_flex::Flex {
     fn adopt(values: &dyn DeviceValues, device: &Self::Device) -> Result<Tensor<Self, 1>, TrainError> {
         let mut host = Vec::with_capacity(values.len());
         values.read(&mut host)?;

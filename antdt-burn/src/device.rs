@@ -52,8 +52,8 @@ fn cuda(_index: usize) -> Result<Device, String> {
 /// for first, and a first computation is tried under `catch_unwind`.
 #[cfg(feature = "cuda")]
 fn cuda(index: usize) -> Result<Device, String> {
-    use burn::backend::cuda::CudaDevice;
     use burn::tensor::Tensor;
+    use burn_cuda::CudaDevice;
 
     if !std::path::Path::new("/dev/nvidiactl").exists() {
         return Err("no NVIDIA driver is loaded (/dev/nvidiactl is missing)".into());

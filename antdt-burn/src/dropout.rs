@@ -88,7 +88,7 @@ fn choose(seed: Seed, share: f32, count: usize, factors: &mut Vec<f32>) {
 
 #[cfg(test)]
 mod tests {
-    use burn::backend::Flex;
+    use burn_flex::Flex;
 
     use super::*;
 

@@ -1,11 +1,11 @@
 //! A click-through model on one back end of burn, behind a trait without type parameters.
 
 use antdt_agent::{Buffer, GradientSink, TrainError};
-use burn::backend::Autodiff;
 use burn::module::{AutodiffModule, Module, ParamId};
 use burn::tensor::activation::{log_sigmoid, sigmoid};
 use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::tensor::{Int, Tensor, TensorData};
+use burn_autodiff::Autodiff;
 
 use crate::adopt::Adopt;
 use crate::click::{ClickModel, ModelShape};
@@ -59,10 +59,10 @@ pub(crate) trait Family {
 /// Builds the model on the device.
 pub(crate) fn build<F: Family>(shape: &ModelShape, device: Device) -> Box<dyn Engine> {
     match device {
-        Device::Cpu => build_on::<F, Autodiff<burn::backend::Flex>>(shape, Default::default()),
+        Device::Cpu => build_on::<F, Autodiff<burn_flex::Flex>>(shape, Default::default()),
         #[cfg(feature = "cuda")]
         Device::Cuda(index) => {
-            let device = burn::backend::cuda::CudaDevice::new(index);
+            let device = burn_cuda::CudaDevice::new(index);
             build_on::<F, Autodiff<crate::device::Cuda>>(shape, device)
         }
     }

@@ -268,7 +268,8 @@ pub(crate) fn values<B: Backend, const D: usize>(tensor: Tensor<B, D>) -> Result
 
 #[cfg(test)]
 mod tests {
-    use burn::backend::{Autodiff, Flex};
+    use burn_autodiff::Autodiff;
+    use burn_flex::Flex;
 
     use super::*;
 

@@ -78,7 +78,7 @@ impl<B: Backend> fmt::Debug for Lent<'_, B> {
 
 #[cfg(test)]
 mod tests {
-    use burn::backend::Flex;
+    use burn_flex::Flex;
 
     use super::*;
 

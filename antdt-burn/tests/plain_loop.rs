@@ -1,5 +1,5 @@
 //! AntDT's trainer, table and optimizer against the same model trained the ordinary burn way: one module with a
-//! `burn::nn::Embedding`, burn's loss, burn's AdaGrad, autodiff through everything.
+//! `burn_nn::Embedding`, burn's loss, burn's AdaGrad, autodiff through everything.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -12,12 +12,13 @@ use antdt_burn::model::xdeepfm::{self, XDeepFm};
 use antdt_burn::{ClickTrainer, DataSource, Model, WorkloadSpec};
 use antdt_core::{Metrics, Permutation, Seed};
 use antdt_model::{Replica, SparseGradient, UpdateRule};
-use burn::backend::{Autodiff, Flex};
 use burn::module::{AutodiffModule, Module, ModuleDisplay, Param};
-use burn::nn::loss::BinaryCrossEntropyLossConfig;
-use burn::nn::{Embedding, EmbeddingConfig};
-use burn::optim::{AdaGradConfig, GradientsParams, Optimizer};
 use burn::tensor::{Int, Tensor, TensorData};
+use burn_autodiff::Autodiff;
+use burn_flex::Flex;
+use burn_nn::loss::BinaryCrossEntropyLossConfig;
+use burn_nn::{Embedding, EmbeddingConfig};
+use burn_optim::{AdaGradConfig, GradientsParams, Optimizer};
 
 type B = Autodiff<Flex>;
 

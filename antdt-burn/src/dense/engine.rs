@@ -1,11 +1,11 @@
 //! A dense model on one back end of burn, behind a trait without type parameters.
 
 use antdt_agent::{Buffer, GradientSink, TrainError};
-use burn::backend::Autodiff;
 use burn::module::{AutodiffModule, ParamId};
 use burn::tensor::activation::log_softmax;
 use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::tensor::{Int, Tensor, TensorData};
+use burn_autodiff::Autodiff;
 
 use super::{DenseModel, Family, Pass};
 use crate::adopt::Adopt;
@@ -52,10 +52,10 @@ pub(crate) trait Engine: Send {
 /// Builds the model on the device.
 pub(crate) fn build<F: Family>(sizes: &F::Sizes, shape: ExampleShape, device: Device) -> Box<dyn Engine> {
     match device {
-        Device::Cpu => build_on::<F, Autodiff<burn::backend::Flex>>(sizes, shape, Default::default()),
+        Device::Cpu => build_on::<F, Autodiff<burn_flex::Flex>>(sizes, shape, Default::default()),
         #[cfg(feature = "cuda")]
         Device::Cuda(index) => {
-            let device = burn::backend::cuda::CudaDevice::new(index);
+            let device = burn_cuda::CudaDevice::new(index);
             build_on::<F, Autodiff<crate::device::Cuda>>(sizes, shape, device)
         }
     }

@@ -3,10 +3,10 @@
 use antdt_core::InvalidValue;
 use antdt_core::registry::Settings;
 use burn::module::{Module, Param};
-use burn::nn::Linear;
 use burn::tensor::activation::{gelu, softmax};
 use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::tensor::{Tensor, TensorData};
+use burn_nn::Linear;
 
 use super::{Model, Recipe, linear};
 use crate::data::example::ExampleShape;

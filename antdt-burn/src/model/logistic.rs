@@ -1,9 +1,9 @@
 //! Logistic regression on samples of numbers: the smallest model, and a convex one.
 
 use burn::module::Module;
-use burn::nn::Linear;
 use burn::tensor::Tensor;
 use burn::tensor::backend::{AutodiffBackend, Backend};
+use burn_nn::Linear;
 
 use super::{Model, Recipe, linear};
 use crate::data::example::ExampleShape;

@@ -1,10 +1,10 @@
 //! A small `MobileNet`: convolutions of each channel by itself, then of all channels at each pixel.
 
 use burn::module::Module;
-use burn::nn::Linear;
 use burn::tensor::Tensor;
 use burn::tensor::activation::relu;
 use burn::tensor::backend::{AutodiffBackend, Backend};
+use burn_nn::Linear;
 
 use super::vision::{Convolution, NormKind, pictures, pooled};
 use super::{Model, Recipe, linear};

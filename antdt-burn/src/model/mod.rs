@@ -15,10 +15,10 @@ mod vision;
 
 use antdt_core::registry::{self, Registry};
 use burn::module::Module;
-use burn::nn::{Initializer, Linear, LinearConfig};
 use burn::tensor::activation::relu;
 use burn::tensor::backend::Backend;
 use burn::tensor::{Tensor, TensorData};
+use burn_nn::{Initializer, Linear, LinearConfig};
 
 use crate::click::ClickRecipe;
 use crate::dense::DenseRecipe;

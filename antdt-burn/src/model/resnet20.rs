@@ -1,10 +1,10 @@
 //! `ResNet` for small pictures: 20 layers by default.
 
 use burn::module::Module;
-use burn::nn::Linear;
 use burn::tensor::Tensor;
 use burn::tensor::activation::relu;
 use burn::tensor::backend::{AutodiffBackend, Backend};
+use burn_nn::Linear;
 
 use super::vision::{Convolution, NormKind, pictures, pooled};
 use super::{Model, Recipe, linear};

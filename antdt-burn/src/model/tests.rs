@@ -1,6 +1,6 @@
 use antdt_core::Seed;
-use burn::backend::Flex;
 use burn::tensor::TensorData;
+use burn_flex::Flex;
 
 use super::deepfm::DeepFm;
 use super::xdeepfm::XDeepFm;

@@ -187,8 +187,9 @@ pub(super) fn pooled<B: Backend>(input: Tensor<B, 4>) -> Tensor<B, 2> {
 #[cfg(test)]
 mod tests {
     use antdt_core::Seed;
-    use burn::backend::{Autodiff, Flex};
     use burn::tensor::TensorData;
+    use burn_autodiff::Autodiff;
+    use burn_flex::Flex;
 
     use super::*;
 

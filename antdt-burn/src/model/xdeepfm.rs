@@ -1,10 +1,10 @@
 //! xDeepFM: a compressed interaction network and a multi-layer perceptron, over shared embeddings.
 
 use burn::module::{Module, Param};
-use burn::nn::Linear;
 use burn::tensor::Tensor;
 use burn::tensor::activation::relu;
 use burn::tensor::backend::{AutodiffBackend, Backend};
+use burn_nn::Linear;
 
 use super::{Model, Perceptron, constant, linear};
 use crate::click::{ClickModel, ClickSizes, ModelShape, split_rows};
