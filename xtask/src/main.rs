@@ -31,11 +31,10 @@ cargo xtask verify [--strict] [--deep] [--rdma]
 cargo xtask fix                       formats the code and renews what is generated
 cargo xtask codegen [--check]         antdt-proto/src/generated from antdt-proto/proto
 cargo xtask tidy                      arrows between crates, file heads and other rules of the tree
-cargo xtask mutants [--crate NAME] [MUTANT]... | --within MINUTES
-                                      plants defects in a crate; its tests must catch every one, and what a crate was
-                                      then like is stored as its mutants.pass. --within goes crate by crate: first
-                                      mutants that changed, or their files, since that pass, then others in turn, until
-                                      the time is up
+cargo xtask mutants [--within MINUTES] [NAME]...
+                                      plants defects in a crate, all, or those of a crate or of one name; its tests must
+                                      catch every one. --within begins no more when the time is up, and takes those first
+                                      whose files the newest change touches, then others in turn
 cargo xtask sim --seeds N [--from SEED] | --for SECONDS [--from SEED] | --seed SEED [--trace FILE]
                                       random worlds under all invariants; --seed makes one that fails small
 cargo xtask sanitize                  kernels and shared memory under AddressSanitizer

@@ -7,8 +7,8 @@
 //! fails, it crashes, or it takes far longer than without one. A defect may lie in another crate that this one is built
 //! from: the simulator's tests must catch what is wrong with the machines that it drives.
 //!
-//! Crates come one after the other, each with a build of its own: where time is short, the first mutants run as soon as
-//! the first crate is built. [`turn`] says which come first, [`pass`] what is stored when all of a list were caught.
+//! Crates come one after the other, each with a build of its own. Where time is short, mutants come first whose file or list the
+//! newest change has touched, then the others in turn, from another one on after each commit.
 //!
 //! Source: mutant schemata (Untch, Offutt, Harrold 1993), from memory; the rest is our design.
 
@@ -24,20 +24,16 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use self::list::{List, Mutant};
-use self::pass::Pass;
 use self::run::SuiteResult;
-use self::turn::Visit;
 use crate::shell;
 use crate::verify::Done;
 
 mod copy;
 mod list;
-mod pass;
 mod plant;
 mod run;
 #[cfg(test)]
 mod tests;
-mod turn;
 
 /// The file in a crate's folder that lists its mutants.
 pub(crate) const LIST: &str = "mutants.toml";
@@ -51,8 +47,6 @@ struct Caught {
     run: usize,
     /// Not run for want of time.
     left: usize,
-    /// Of those, so many that changed since the last full pass of their crate.
-    changed_left: usize,
 }
 
 impl Caught {
@@ -65,49 +59,31 @@ impl Caught {
 impl fmt::Display for Caught {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{0} of {0} caught", self.run)?;
-        if self.left > 0 {
-            write!(f, "; {} not run for want of time", self.left)?;
-        }
-        match self.changed_left {
+        match self.left {
             0 => Ok(()),
-            left => write!(f, ", {left} of them changed since the last full pass"),
+            left => write!(f, "; {left} not run for want of time"),
         }
     }
 }
 
-/// Which mutants are run.
-#[derive(Debug, Clone, Copy)]
-enum Choice<'a> {
-    All,
-    /// Those of these names; all of the crate if there is none.
-    Named(&'a [&'a str]),
-    /// As many as this time allows, the build included.
-    Within(Duration),
-}
+/// Mutants of one crate that are run after one build: its list, and their places in it, in the order in which they are run.
+type Visit<'a> = (&'a List, Vec<usize>);
 
-/// Carries out the command: `[--crate NAME] [MUTANT]…` or `--within MINUTES`. With none, all mutants of all crates.
+/// Carries out the command: `[--within MINUTES] [NAME]…`. A name is that of a mutant, or of a crate for all of its list; without
+/// one, all mutants are chosen.
 pub(crate) fn run(root: &Path, arguments: &[&str]) -> Result<()> {
-    let (krate, choice) = match arguments {
-        ["--within", minutes] => {
-            let time = minutes
-                .parse()
-                .ok()
-                .and_then(|minutes: f64| Duration::try_from_secs_f64(minutes * 60.0).ok());
-            let time = time.with_context(|| format!("--within {minutes}: must be minutes, such as 8"))?;
-            (None, Choice::Within(time))
+    let (time, names) = match arguments {
+        ["--within", minutes, names @ ..] => {
+            let time = minutes.parse().ok();
+            let time = time.and_then(|minutes: f64| Duration::try_from_secs_f64(minutes * 60.0).ok());
+            (Some(time.with_context(|| format!("--within {minutes}: must be minutes, such as 8"))?), names)
         }
-        ["--crate", krate, names @ ..] => (Some(*krate), Choice::Named(names)),
-        [] => (None, Choice::All),
-        names => (None, Choice::Named(names)),
+        names => (None, names),
     };
-    if let Choice::Named(names) = choice
-        && let Some(flag) = names.iter().find(|name| name.starts_with('-'))
-    {
-        bail!(
-            "`{flag}` is not a flag of mutants; use `cargo xtask mutants [--crate NAME] [MUTANT]... | --within MINUTES`"
-        );
+    if let Some(flag) = names.iter().find(|name| name.starts_with('-')) {
+        bail!("`{flag}` is not a flag of mutants; use `cargo xtask mutants [--within MINUTES] [NAME]...`");
     }
-    let caught = check(root, krate, choice, |line| println!("{line}"))?;
+    let caught = check(root, names, time, |line| println!("{line}"))?;
     println!("mutants: {}", caught.done());
     Ok(())
 }
@@ -120,7 +96,7 @@ pub(crate) fn quietly(root: &Path) -> Result<Done> {
         said.push_str(line);
         said.push('\n');
     };
-    let caught = check(root, None, Choice::All, say).inspect_err(|_| {
+    let caught = check(root, &[], None, say).inspect_err(|_| {
         eprint!("{}", said.lock().expect("nothing panics while it has the lock"));
     })?;
     Ok(caught.done())
@@ -142,133 +118,136 @@ pub(crate) fn misplaced<'a>(
     wrong
 }
 
-fn check(root: &Path, krate: Option<&str>, choice: Choice<'_>, say: impl Fn(&str) + Sync) -> Result<Caught> {
-    let began = Instant::now();
-    let mut lists = Vec::new();
-    for folder in folders(root, krate)? {
-        let text = std::fs::read_to_string(root.join(&folder).join(LIST))
-            .with_context(|| format!("cannot read {folder}/{LIST}"))?;
-        lists.push(List::parse(&folder, &text)?);
+fn check(root: &Path, names: &[&str], time: Option<Duration>, say: impl Fn(&str) + Sync) -> Result<Caught> {
+    let end = time.map(|time| Instant::now() + time);
+    let lists = lists(root)?;
+    let is_named = |list: &List, mutant: &Mutant| {
+        names.is_empty() || names.iter().any(|name| *name == list.folder || *name == mutant.name)
+    };
+    let known = |name: &&&str| {
+        lists
+            .iter()
+            .any(|list| list.folder == **name || list.mutants.iter().any(|mutant| mutant.name == **name))
+    };
+    if let Some(name) = names.iter().find(|name| !known(name)) {
+        bail!("there is no mutant {name:?}, and no crate of this name with a {LIST}");
     }
-    // As the files are before they are copied: one that is written meanwhile counts as changed.
-    let passes: Vec<Pass> = lists
-        .iter()
-        .map(|list| Pass::of(list, |path| std::fs::read_to_string(root.join(path)).ok()))
-        .collect();
-    let (visits, end) = match choice {
-        Choice::All | Choice::Named([]) => (turn::in_order(&lists, |_| true), None),
-        Choice::Named(names) => {
-            let known: Vec<&str> =
-                lists.iter().flat_map(|list| &list.mutants).map(|mutant| mutant.name.as_str()).collect();
-            if let Some(name) = names.iter().find(|name| !known.contains(*name)) {
-                bail!("there is no mutant {name:?}; there are: {}", known.join(", "));
-            }
-            (turn::in_order(&lists, |mutant| names.contains(&mutant.name.as_str())), None)
-        }
-        Choice::Within(time) => {
-            let changed: BTreeSet<(&str, &str)> = lists
-                .iter()
-                .zip(&passes)
-                .flat_map(|(list, pass)| {
-                    let before = Pass::read(root, &list.folder);
-                    let changed = list.mutants.iter().filter(move |mutant| pass.differs(&before, mutant));
-                    changed.map(|mutant| (list.folder.as_str(), mutant.name.as_str()))
-                })
-                .collect();
-            let is_changed = |list: &List, mutant: &Mutant| {
-                changed.contains(&(list.folder.as_str(), mutant.name.as_str()))
-            };
-            (turn::changed_first(&lists, is_changed, turn_of(root)), Some(began + time))
-        }
+    let (touched, turn) = match time {
+        Some(_) => (touched(root), turn_of(root)),
+        None => (BTreeSet::new(), 0),
+    };
+    let is_touched = |list: &List, mutant: &Mutant| {
+        touched.contains(&mutant.path(list)) || touched.contains(&format!("{}/{LIST}", list.folder))
     };
     let mut caught = Caught::default();
-    let (mut survivors, mut chosen) = (Vec::new(), 0);
-    for visit in &visits {
-        let before = survivors.len();
-        let run = self::visit(root, visit, end, &say, &mut survivors)?;
-        let left = visit.mutants.len() - run;
+    let mut survivors = Vec::new();
+    for (list, mutants) in order(&lists, is_named, is_touched, turn) {
+        let run = visit(root, list, &mutants, end, &say, &mut survivors)?;
         caught.run += run;
-        caught.left += left;
-        caught.changed_left += if visit.changed { left } else { 0 };
-        chosen += visit.mutants.len();
-        // A run against the clock is a check; what it leaves behind are build products.
-        if end.is_none() && run == visit.list.mutants.len() && survivors.len() == before {
-            let pass = lists.iter().zip(&passes).find(|(list, _)| list.folder == visit.list.folder);
-            pass.map_or(Ok(()), |(list, pass)| pass.write(root, &list.folder))?;
-        }
+        caught.left += mutants.len() - run;
     }
     if !survivors.is_empty() {
-        bail!("{} of {chosen} mutants survive: {}", survivors.len(), survivors.join("; "));
+        bail!("{} of {} mutants survive: {}", survivors.len(), caught.run, survivors.join("; "));
     }
     Ok(caught)
 }
 
-/// Builds a crate and runs its mutants until `end`. Returns how many were run; who survives is added to `survivors`.
+/// Builds a crate and runs its mutants; begins none after `end`. Returns how many were run; who survives is added to `survivors`.
 fn visit(
     root: &Path,
-    visit: &Visit<'_>,
+    list: &List,
+    mutants: &[usize],
     end: Option<Instant>,
     say: &(impl Fn(&str) + Sync),
     survivors: &mut Vec<String>,
 ) -> Result<usize> {
-    let list = visit.list;
-    let began = Instant::now();
-    if end.is_some_and(|end| began >= end) {
+    let is_over = || end.is_some_and(|end| Instant::now() >= end);
+    if is_over() {
         return Ok(0);
     }
-    let copy = copy::copy(root, list)?;
-    let Some(suites) = run::build(&copy, list, end)? else {
-        say(&format!("{}: not built in time", list.folder));
-        return Ok(0);
-    };
+    let began = Instant::now();
+    let suites = run::build(&copy::copy(root, list)?, list)?;
     say(&format!("{}: built in {:.1} s", list.folder, began.elapsed().as_secs_f64()));
-    let results = in_parallel(visit.mutants.len(), |i| {
-        let at = visit.mutants[i];
-        let mutant = &list.mutants[at];
+    let results = in_parallel(mutants.len(), |i| {
+        if is_over() {
+            return Ok(None);
+        }
+        let (number, mutant) = (plant::number(mutants[i]), &list.mutants[mutants[i]]);
         let mut survived = Vec::new();
         for name in &mutant.suites {
-            let result = suites[name].run(plant::number(at), end, say)?;
-            match result {
-                SuiteResult::Unfinished => return Ok((false, survived)),
-                SuiteResult::Caught { .. } => {}
-                SuiteResult::Passed(_) => {
-                    survived.push(format!("{} ({} of {}): {}", mutant.name, name, list.folder, mutant.why));
-                }
+            let result = suites[name].run(number, say)?;
+            if let SuiteResult::Passed(_) = result {
+                survived.push(format!("{} ({} of {}): {}", mutant.name, name, list.folder, mutant.why));
             }
             say(&row(mutant, &result));
         }
-        Ok((true, survived))
+        Ok(Some(survived))
     })?;
-    let run = results.iter().filter(|(is_done, _)| *is_done).count();
-    survivors.extend(results.into_iter().flat_map(|(_, survived)| survived));
+    let run = results.iter().flatten().count();
+    survivors.extend(results.into_iter().flatten().flatten());
     Ok(run)
 }
 
-/// A number that differs from commit to commit: where the mutants that take turns begin.
-fn turn_of(root: &Path) -> u64 {
-    let head = shell::read(Command::new("git").args(["rev-parse", "HEAD"]).current_dir(root));
-    // Without a commit nothing tells one run from the next, and each begins with the first.
-    let head = head.unwrap_or_default();
-    u64::from_str_radix(head.get(..15).unwrap_or_default(), 16).unwrap_or(0)
+/// The chosen mutants, crate by crate: first those that are touched, then the others, each kind from the `turn`-th on.
+fn order<'a>(
+    lists: &'a [List],
+    is_chosen: impl Fn(&List, &Mutant) -> bool,
+    is_touched: impl Fn(&List, &Mutant) -> bool,
+    turn: usize,
+) -> Vec<Visit<'a>> {
+    let all = lists.iter().flat_map(|list| (0..list.mutants.len()).map(move |at| (list, at)));
+    let chosen = all.filter(|(list, at)| is_chosen(list, &list.mutants[*at]));
+    let (touched, others): (Vec<_>, Vec<_>) =
+        chosen.partition(|(list, at)| is_touched(list, &list.mutants[*at]));
+    let mut order: Vec<Visit<'a>> = Vec::new();
+    for mut mutants in [touched, others] {
+        let first = order.len();
+        if !mutants.is_empty() {
+            let turn = turn % mutants.len();
+            mutants.rotate_left(turn);
+        }
+        for (list, at) in mutants {
+            match order[first..].iter_mut().find(|(known, _)| known.folder == list.folder) {
+                Some((_, mutants)) => mutants.push(at),
+                None => order.push((list, vec![at])),
+            }
+        }
+    }
+    order
 }
 
-/// Folders of the crates with a list, from the root.
-fn folders(root: &Path, krate: Option<&str>) -> Result<Vec<String>> {
-    if let Some(krate) = krate {
-        if !root.join(krate).join(LIST).is_file() {
-            bail!("{krate} has no {LIST}");
-        }
-        return Ok(vec![krate.to_owned()]);
-    }
-    let mut folders = Vec::new();
+/// The files, from the root, that differ from where this branch left the main one, or from the commit before where it has not. None
+/// without a history: then all mutants take turns.
+fn touched(root: &Path) -> BTreeSet<String> {
+    let git = |words: &[&str]| shell::read(Command::new("git").args(words).current_dir(root)).ok();
+    let head = git(&["rev-parse", "HEAD"]);
+    let left = git(&["merge-base", "HEAD", "origin/HEAD"]).filter(|left| Some(left) != head.as_ref());
+    let base = left.unwrap_or_else(|| "HEAD~1".to_owned());
+    let names = git(&["diff", "--name-only", base.trim()]).unwrap_or_default();
+    names.lines().map(str::to_owned).collect()
+}
+
+/// A number that differs from commit to commit: where the mutants that take turns begin.
+fn turn_of(root: &Path) -> usize {
+    let head = shell::read(Command::new("git").args(["rev-parse", "HEAD"]).current_dir(root));
+    // Without a commit nothing tells one run from the next, and each begins with the first.
+    usize::from_str_radix(head.unwrap_or_default().get(..7).unwrap_or_default(), 16).unwrap_or(0)
+}
+
+/// The lists of all crates that have one.
+fn lists(root: &Path) -> Result<Vec<List>> {
+    let mut lists = Vec::new();
     for entry in std::fs::read_dir(root).with_context(|| format!("cannot list {}", root.display()))? {
-        let entry = entry?;
-        if entry.path().join(LIST).is_file() {
-            folders.push(entry.file_name().to_string_lossy().into_owned());
+        let folder = entry?.file_name().to_string_lossy().into_owned();
+        let file = root.join(&folder).join(LIST);
+        if file.is_file() {
+            let text =
+                std::fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
+            lists.push(List::parse(&folder, &text)?);
         }
     }
-    folders.sort();
-    Ok(folders)
+    lists.sort_by(|a, b| a.folder.cmp(&b.folder));
+    Ok(lists)
 }
 
 /// What `work` makes of every number below `count`, several at a time. The first error ends it.
@@ -303,6 +282,5 @@ fn row(mutant: &Mutant, outcome: &SuiteResult) -> String {
         SuiteResult::Caught { by, time } => {
             format!("caught   {name:<44} {:>5.1} s  {by}", time.as_secs_f64())
         }
-        SuiteResult::Unfinished => format!("left     {name}"),
     }
 }

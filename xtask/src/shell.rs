@@ -59,11 +59,16 @@ pub(crate) fn run_quietly_unless(command: &mut Command, also: &[u8]) -> Result<(
     Ok((Said { out: text(&output.stdout), err: text(&output.stderr) }, code))
 }
 
-/// Where cargo puts what it builds.
-pub(crate) fn target_dir(root: &Path) -> Result<PathBuf> {
+/// What cargo says of the workspace, without its dependencies: that would download all of them.
+pub(crate) fn metadata(root: &Path) -> Result<serde_json::Value> {
     let mut command = Command::new("cargo");
     command.args(["metadata", "--no-deps", "--format-version", "1"]).current_dir(root);
-    let metadata: serde_json::Value = serde_json::from_str(&read(&mut command)?)?;
+    serde_json::from_str(&read(&mut command)?).context("cargo metadata is no JSON")
+}
+
+/// Where cargo puts what it builds.
+pub(crate) fn target_dir(root: &Path) -> Result<PathBuf> {
+    let metadata = metadata(root)?;
     let target = metadata["target_directory"].as_str().context("cargo metadata names no target directory")?;
     Ok(PathBuf::from(target))
 }

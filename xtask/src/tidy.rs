@@ -83,9 +83,7 @@ pub(crate) fn run(root: &Path) -> Result<()> {
 
 impl Tree {
     fn read(root: &Path) -> Result<Self> {
-        let mut metadata = Command::new("cargo");
-        metadata.args(["metadata", "--no-deps", "--format-version", "1"]).current_dir(root);
-        let metadata: Value = serde_json::from_str(&shell::read(&mut metadata)?)?;
+        let metadata = shell::metadata(root)?;
         let packages = metadata["packages"].as_array().context("cargo metadata names no packages")?;
         let packages = packages.iter().map(|package| Package::read(root, package)).collect::<Result<_>>()?;
         let mut files = Vec::new();

@@ -31,8 +31,7 @@ pub(crate) const PURE: [&str; 15] = [
     "antdt-sim",
 ];
 
-/// Runs every check; stops at the first that fails. Writes nothing but build products; with `--deep` also `mutants.pass` of
-/// every crate whose mutants were all caught.
+/// Runs every check; stops at the first that fails. Writes nothing but build products.
 pub(crate) fn verify(root: &Path, flags: &[&str]) -> Result<()> {
     if let Some(flag) = flags.iter().find(|flag| !["--strict", "--deep", "--rdma"].contains(flag)) {
         bail!("`{flag}` is not a flag of verify; use `cargo xtask verify [--strict] [--deep] [--rdma]`");

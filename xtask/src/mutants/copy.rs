@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
@@ -38,9 +37,7 @@ impl Copy {
 /// Copies the crate with this list. Files that are as they must be are left alone, so that cargo builds only what
 /// changed.
 pub(super) fn copy(root: &Path, list: &List) -> Result<Copy> {
-    let mut command = Command::new("cargo");
-    command.args(["metadata", "--no-deps", "--format-version", "1"]).current_dir(root);
-    let metadata: Value = serde_json::from_str(&shell::read(&mut command)?)?;
+    let metadata = shell::metadata(root)?;
     let target =
         PathBuf::from(metadata["target_directory"].as_str().context("there is no target directory")?);
     let copy = target.join("mutants").join(&list.folder);

@@ -1,12 +1,11 @@
 //! The tests of a copy: built once, run once for each mutant.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::fs::{self, File};
 use std::io::{BufReader, Read};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -47,26 +46,10 @@ pub(super) enum SuiteResult {
     Passed(Duration),
     /// The first test that failed, or what else ended the run.
     Caught { by: String, time: Duration },
-    /// There was no time left to tell.
-    Unfinished,
 }
 
-impl fmt::Display for SuiteResult {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Passed(_) => f.write_str("passed"),
-            Self::Caught { by, .. } => f.write_str(by),
-            Self::Unfinished => f.write_str("not done in time"),
-        }
-    }
-}
-
-/// Builds the suites of a list, by their names; `None` if that is not done by `end`.
-pub(super) fn build(
-    copy: &Copy,
-    list: &List,
-    end: Option<Instant>,
-) -> Result<Option<BTreeMap<String, Suite>>> {
+/// Builds the suites of a list, by their names.
+pub(super) fn build(copy: &Copy, list: &List) -> Result<BTreeMap<String, Suite>> {
     let package = copy.packages.first().context("a copy has a crate")?;
     let mut cargo = Command::new("cargo");
     cargo.args(["test", "--no-default-features", "--no-run", "--message-format", "json-render-diagnostics"]);
@@ -88,7 +71,8 @@ pub(super) fn build(
     cargo.env("CARGO_TARGET_DIR", &copy.target).current_dir(&copy.root);
     let log = copy.root.join("build.log");
     cargo.stderr(File::create(&log).with_context(|| format!("cannot create {}", log.display()))?);
-    let Some((status, stdout)) = finish(&mut cargo, end)? else { return Ok(None) };
+    let Output { status, stdout, .. } =
+        cargo.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?.wait_with_output()?;
     if !status.success() {
         let said = fs::read_to_string(&log).unwrap_or_default();
         bail!("the copy with the mutants does not build, in {}:\n{said}", copy.root.display());
@@ -118,87 +102,38 @@ pub(super) fn build(
         };
         suites.insert(name.clone(), suite);
     }
-    Ok(Some(suites))
-}
-
-/// Runs a command to its end and returns what it wrote to its standard output. At `end` it is killed, with all that it
-/// started, and there is `None`.
-fn finish(command: &mut Command, end: Option<Instant>) -> Result<Option<(ExitStatus, Vec<u8>)>> {
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0);
-    let child = command.spawn().with_context(|| format!("cannot start {:?}", command.get_program()))?;
-    let mut group = ProcessTree(child);
-    let mut stdout = group.0.stdout.take().context("a command has no output")?;
-    let (written, read) = mpsc::sync_channel(1);
-    // It ends with the process, which ends with this function.
-    thread::spawn(move || {
-        let mut text = Vec::new();
-        // A reader that nobody waits for any more has nobody to tell.
-        let _ = written.send(stdout.read_to_end(&mut text).map(|_| text));
-    });
-    let text = match end {
-        None => read.recv().context("a reader ended without a word")?,
-        Some(end) => match read.recv_timeout(end.saturating_duration_since(Instant::now())) {
-            Ok(text) => text,
-            Err(mpsc::RecvTimeoutError::Timeout) => return Ok(None),
-            Err(mpsc::RecvTimeoutError::Disconnected) => bail!("a reader ended without a word"),
-        },
-    };
-    let status = group.0.wait().context("a command cannot be awaited")?;
-    Ok(Some((status, text.context("the output of a command cannot be read")?)))
+    Ok(suites)
 }
 
 impl Suite {
-    /// Runs the tests with a mutant until the first that fails, or until `end`. The first run of all is one without a
-    /// mutant; it is an error if that one fails.
-    pub(super) fn run(
-        &self,
-        mutant: u32,
-        end: Option<Instant>,
-        say: &(impl Fn(&str) + Sync),
-    ) -> Result<SuiteResult> {
-        match self.sound(end, say)? {
-            Some(sound) => self.run_all(Some(mutant), limit(sound), end),
-            None => Ok(SuiteResult::Unfinished),
-        }
+    /// Runs the tests with a mutant until the first that fails. The first run of all is one without a mutant; it is an error if that
+    /// one fails.
+    pub(super) fn run(&self, mutant: u32, say: &(impl Fn(&str) + Sync)) -> Result<SuiteResult> {
+        let sound = self.sound(say)?;
+        self.run_all(Some(mutant), limit(sound))
     }
 
-    /// How long the tests take without a mutant; `None` if that is not known by `end`.
-    fn sound(&self, end: Option<Instant>, say: &(impl Fn(&str) + Sync)) -> Result<Option<Duration>> {
+    /// How long the tests take without a mutant.
+    fn sound(&self, say: &(impl Fn(&str) + Sync)) -> Result<Duration> {
         // Whoever else wants to know waits here.
         let mut sound = self.sound.lock().expect("nothing panics while it has the lock");
-        if sound.is_none() {
-            match self.run_all(None, SOUND_MAX, end)? {
-                SuiteResult::Passed(time) => {
-                    say(&format!(
-                        "suite {} passes in {:.1} s without a mutant",
-                        self.name,
-                        time.as_secs_f64()
-                    ));
-                    *sound = Some(time);
-                }
-                SuiteResult::Unfinished => {}
-                SuiteResult::Caught { by, .. } => {
-                    bail!("the suite {} fails without a mutant: {by}", self.name)
-                }
-            }
+        if let Some(time) = *sound {
+            return Ok(time);
         }
-        Ok(*sound)
+        match self.run_all(None, SOUND_MAX)? {
+            SuiteResult::Passed(time) => {
+                say(&format!("suite {} passes in {:.1} s without a mutant", self.name, time.as_secs_f64()));
+                Ok(*sound.insert(time))
+            }
+            SuiteResult::Caught { by, .. } => bail!("the suite {} fails without a mutant: {by}", self.name),
+        }
     }
 
-    fn run_all(&self, mutant: Option<u32>, limit: Duration, end: Option<Instant>) -> Result<SuiteResult> {
+    fn run_all(&self, mutant: Option<u32>, limit: Duration) -> Result<SuiteResult> {
         let began = Instant::now();
-        let is_over = || end.is_some_and(|end| Instant::now() >= end);
-        let limit = began + limit;
-        let deadline = end.map_or(limit, |end| end.min(limit));
         for arguments in &self.runs {
-            if is_over() {
-                return Ok(SuiteResult::Unfinished);
-            }
-            match self.run_once(arguments, mutant, deadline)? {
-                // A run that was cut short caught nothing.
-                Some(_) if is_over() => return Ok(SuiteResult::Unfinished),
-                Some(by) => return Ok(SuiteResult::Caught { by, time: began.elapsed() }),
-                None => {}
+            if let Some(by) = self.run_once(arguments, mutant, began + limit)? {
+                return Ok(SuiteResult::Caught { by, time: began.elapsed() });
             }
         }
         Ok(SuiteResult::Passed(began.elapsed()))
@@ -290,26 +225,6 @@ fn test_of(line: &[u8]) -> Option<(&str, &str)> {
 mod tests {
     use super::*;
 
-    fn shell(script: &str) -> Command {
-        let mut command = Command::new("sh");
-        command.args(["-c", script]);
-        command
-    }
-
-    #[test]
-    fn a_command_that_is_not_done_by_the_end_is_killed_with_all_that_it_started() {
-        // The pipe stays open until the last one that can write to it is gone.
-        let (mut reader, writer) = std::io::pipe().unwrap();
-        let mut command = shell("sleep 1000 & sleep 1000");
-        command.stderr(writer);
-        assert!(finish(&mut command, Some(Instant::now())).unwrap().is_none());
-        drop(command);
-        let mut said = Vec::new();
-        reader.read_to_end(&mut said).unwrap();
-        let (status, said) = finish(&mut shell("echo built; exit 3"), None).unwrap().unwrap();
-        assert_eq!((status.code(), said.as_slice()), (Some(3), &b"built\n"[..]));
-    }
-
     /// A suite whose tests are a script; it is given the mutant in the environment.
     fn scripted(script: &str) -> (tempfile::TempDir, Suite) {
         use std::os::unix::fs::PermissionsExt;
@@ -328,23 +243,21 @@ mod tests {
     }
 
     #[test]
-    fn a_suite_runs_once_without_a_mutant_and_mutants_beyond_the_time_are_not_caught() {
+    fn a_suite_runs_once_without_a_mutant_and_then_with_each() {
         let say = |_: &str| ();
         let fails = "printf 'test a ... '; if [ -n \"$ANTDT_PLANTED\" ]; then echo FAILED; exit 1; fi; echo ok; echo ran >> log";
         let (folder, suite) = scripted(fails);
-        assert!(matches!(suite.run(1, Some(Instant::now()), &say).unwrap(), SuiteResult::Unfinished));
         for _ in 0..2 {
-            match suite.run(1, None, &say).unwrap() {
+            match suite.run(1, &say).unwrap() {
                 SuiteResult::Caught { by, .. } => assert_eq!(by, "a"),
-                other => panic!("{other}"),
+                other => panic!("{other:?}"),
             }
         }
         assert_eq!(fs::read_to_string(folder.path().join("log")).unwrap(), "ran\n");
-        assert!(matches!(suite.run(1, Some(Instant::now()), &say).unwrap(), SuiteResult::Unfinished));
         let (_folder, passes) = scripted("echo 'test a ... ok'");
-        assert!(matches!(passes.run(1, None, &say).unwrap(), SuiteResult::Passed(_)));
+        assert!(matches!(passes.run(1, &say).unwrap(), SuiteResult::Passed(_)));
         let (_folder, unsound) = scripted("echo 'test a ... FAILED'");
-        let error = unsound.run(1, None, &say).unwrap_err().to_string();
+        let error = unsound.run(1, &say).unwrap_err().to_string();
         assert_eq!(error, "the suite unit of a fails without a mutant: a");
     }
 

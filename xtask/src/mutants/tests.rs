@@ -1,9 +1,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use super::copy;
-use super::list::List;
+use super::list::{List, Mutant};
 use super::plant::{Planted, find, plant};
+use super::{copy, order};
 
 fn planted<'a>(text: &str, number: u32, original: &'a str, defect: &'a str) -> Planted<'a> {
     Planted { place: find(text, original).unwrap(), number, name: original, defect }
@@ -117,4 +117,35 @@ fn callers_of_a_function_with_a_mutant_are_not_constant_in_any_crate() {
     assert_eq!(text("b/src/f.rs"), "impl A { pub fn f(self) -> u32 { self.g() }\nconst fn k() {} }");
     assert_eq!(text("b/src/g.rs"), "pub(crate) fn g() -> u32 { let none = 0; a::one() + none }");
     assert_eq!(text("b/build.rs"), "const fn h() { one() }");
+}
+
+fn named(folder: &str, names: &[&str]) -> List {
+    let mut text = "[suites.unit]\ntarget = \"lib\"\n".to_owned();
+    for name in names {
+        text += &format!("[[mutant]]\nname = \"{name}\"\nfile = \"src/{name}.rs\"\n");
+        text += "original = \"1\"\ndefect = \"2\"\nwhy = \"because\"\n";
+    }
+    List::parse(folder, &text).unwrap()
+}
+
+#[test]
+fn touched_mutants_come_first_and_the_others_take_turns() {
+    let lists = [named("a", &["a1", "a2", "a3"]), named("b", &["b1", "b2"]), named("c", &["c1"])];
+    let told = |touched: &[&str], turn: usize| -> Vec<String> {
+        let is_touched = |_: &List, mutant: &Mutant| touched.contains(&mutant.name.as_str());
+        let visits = order(&lists, |_, _| true, is_touched, turn);
+        let names = |(list, mutants): (&List, Vec<usize>)| {
+            mutants.iter().map(|at| list.mutants[*at].name.as_str()).collect::<Vec<_>>().join(" ")
+        };
+        visits.into_iter().map(names).collect()
+    };
+    assert_eq!(told(&["a2", "c1"], 0), ["a2", "c1", "a1 a3", "b1 b2"]);
+    assert_eq!(told(&["a2", "c1"], 1), ["c1", "a2", "a3 a1", "b1 b2"]);
+    let first: BTreeSet<String> = (0..6).map(|turn| told(&[], turn).join(" ")[..2].to_owned()).collect();
+    assert_eq!(first.len(), 6, "each is the first in one of six turns");
+    let chosen = order(&lists, |_, mutant| mutant.name == "c1" || mutant.name == "a3", |_, _| false, 0);
+    assert_eq!(
+        chosen.iter().map(|(list, at)| (list.folder.as_str(), at.len())).collect::<Vec<_>>(),
+        [("a", 1), ("c", 1)]
+    );
 }
