@@ -1,5 +1,5 @@
 //! `antdt` with a launcher of one's own: nodes run by `nice`, so that other programs of the machine come first.
-//! `cargo run -p antdt --features cli --example own_launcher -- run --launcher nice --nproc-per-node 2 --data synthetic:10000`
+//! `cargo run -p antdt --example own_launcher -- run --launcher nice --nproc-per-node 2 --data synthetic:10000`
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -14,6 +14,7 @@ mod bench;
 mod codegen;
 mod features;
 mod mutants;
+mod packages;
 mod rdma_vm;
 mod sanitize;
 mod shell;

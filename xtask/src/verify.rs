@@ -10,7 +10,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 
 use crate::features::{self, Features};
-use crate::{bench, codegen, mutants, rdma_vm, sanitize, shell, sim, skipped, tidy};
+use crate::{bench, codegen, mutants, packages, rdma_vm, sanitize, shell, sim, skipped, tidy};
 
 /// The crates that must compute without a runtime.
 pub(crate) const PURE: [&str; 15] = [
@@ -81,6 +81,9 @@ pub(crate) fn verify(root: &Path, flags: &[&str]) -> Result<()> {
     // has checked with them, would be checked again.
     let docs = [&["doc", "--workspace", "--no-deps", "--lib", "--bins", "--examples"], of_checks].concat();
     cargo(root, "docs", &docs, &[("RUSTDOCFLAGS", "-D warnings")])?;
+    step_says("packages", "cargo package --workspace --no-verify --allow-dirty", || {
+        packages::check(root).map(|count| Done::Ran(format!("{count} crates are ready for a registry")))
+    })?;
     let chaos = "cargo run -p antdt-sim --bin antdt-sim-chaos -- --seeds 5000";
     step_says("chaos", chaos, || Ok(Done::Ran(sim::quietly(root, features, deep)?)))?;
     if rdma {
