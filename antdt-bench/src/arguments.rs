@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use clap::error::ErrorKind;
 use clap::{Parser, ValueEnum};
 
-/// Name of a benchmark. A new one is added here, and in the crate's table of the functions that run them.
+/// Name of a benchmark. A new one is added here, and in the table of the functions that run them (`bench`) of its package.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Name {
     /// whole jobs of four workers, with and without a straggler, compared with their ideal times
@@ -31,6 +31,19 @@ pub enum Name {
     Survive,
     /// parameter servers, all-reduce, AD-PSGD and Ripples beside AntDT's policy: time to a fixed loss, throughput, hypotheses
     Baselines,
+}
+
+impl Name {
+    /// Returns the package whose program runs the benchmark: `antdt-bench` for those that users run, `antdt-lab` for those that measure
+    /// parts of AntDT, which take more to build.
+    pub const fn package(self) -> &'static str {
+        match self {
+            Self::Job | Self::Collective => "antdt-bench",
+            Self::Shard | Self::Sim | Self::Calibrate | Self::Policies | Self::Survive | Self::Baselines => {
+                "antdt-lab"
+            }
+        }
+    }
 }
 
 impl fmt::Display for Name {

@@ -302,7 +302,8 @@ fn case(scale: &Scale, sync: &SyncMode, policy: &'static str, straggler: bool) -
 
 /// Returns the modes whose completion time is known in advance, with a straggler too: those in which a worker waits for all
 /// others or for none.
-pub(crate) fn modes_with_an_oracle() -> Vec<SyncMode> {
+/// Returns the sync modes whose completion time follows from the set-up alone.
+pub fn modes_with_an_oracle() -> Vec<SyncMode> {
     SyncMode::examples().into_iter().filter(has_an_oracle).collect()
 }
 

@@ -7,25 +7,16 @@ use std::time::Duration;
 pub mod arguments;
 pub mod entry;
 pub mod environment;
+pub mod program;
 pub mod rows;
 
-pub mod baselines;
-pub mod calibrate;
 pub mod collective;
 pub mod job;
-pub mod oracle;
-pub mod policies;
-pub mod run;
-pub mod shard;
-pub mod sim;
-pub mod survive;
-pub mod tree;
 
-mod groups;
-mod hosts;
-mod meter;
-mod store;
-mod walk;
+pub mod meter;
+pub mod oracle;
+pub mod run;
+pub mod tree;
 
 use arguments::{Name, Peer};
 pub use entry::Entry;
@@ -80,18 +71,11 @@ impl Settings {
 /// Function that runs a benchmark.
 pub type Bench = fn(&Settings, &mut Rows) -> anyhow::Result<()>;
 
-impl Name {
-    /// Returns the function that runs the benchmark of this name.
-    pub const fn bench(self) -> Bench {
-        match self {
-            Self::Job => job::run,
-            Self::Collective => collective::run,
-            Self::Shard => shard::run,
-            Self::Sim => sim::run,
-            Self::Calibrate => calibrate::run,
-            Self::Policies => policies::run,
-            Self::Survive => survive::run,
-            Self::Baselines => baselines::run,
-        }
+/// Returns the function that runs the benchmark of this name; `None` for those of `antdt-lab`.
+pub const fn bench(name: Name) -> Option<Bench> {
+    match name {
+        Name::Job => Some(job::run),
+        Name::Collective => Some(collective::run),
+        Name::Shard | Name::Sim | Name::Calibrate | Name::Policies | Name::Survive | Name::Baselines => None,
     }
 }

@@ -10,20 +10,20 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// Time that something took, on the wall and on the cores. What else runs on the machine is in the first only.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Took {
+pub struct Took {
     /// On the wall.
-    pub(crate) wall: Duration,
+    pub wall: Duration,
     /// On the cores.
-    pub(crate) cpu: Duration,
+    pub cpu: Duration,
 }
 
 /// Measures what this thread does.
-pub(crate) fn on_this_thread<T>(work: impl FnOnce() -> T) -> (T, Took) {
+pub fn on_this_thread<T>(work: impl FnOnce() -> T) -> (T, Took) {
     measure(ClockId::ThreadCPUTime, work)
 }
 
 /// Measures what all threads of this process do meanwhile.
-pub(crate) fn in_this_process<T>(work: impl FnOnce() -> T) -> (T, Took) {
+pub fn in_this_process<T>(work: impl FnOnce() -> T) -> (T, Took) {
     measure(ClockId::ProcessCPUTime, work)
 }
 
@@ -34,7 +34,7 @@ fn measure<T>(clock: ClockId, work: impl FnOnce() -> T) -> (T, Took) {
 }
 
 /// What a clock of the system shows.
-pub(crate) fn clock_time(clock: ClockId) -> Duration {
+pub fn clock_time(clock: ClockId) -> Duration {
     clock_gettime(clock).try_into().unwrap_or_default()
 }
 
@@ -43,7 +43,7 @@ pub(crate) fn clock_time(clock: ClockId) -> Duration {
 ///
 /// # Errors
 /// If the system does not tell; Linux does.
-pub(crate) fn peak_growth<T>(work: impl FnOnce() -> T) -> Result<(T, u64)> {
+pub fn peak_growth<T>(work: impl FnOnce() -> T) -> Result<(T, u64)> {
     reset_peak()?;
     let before = status_bytes("VmRSS:")?;
     let result = work();
@@ -54,7 +54,7 @@ pub(crate) fn peak_growth<T>(work: impl FnOnce() -> T) -> Result<(T, u64)> {
 ///
 /// # Errors
 /// If the system can't; Linux can.
-pub(crate) fn reset_peak() -> Result<()> {
+pub fn reset_peak() -> Result<()> {
     fs::write("/proc/self/clear_refs", "5").context("cannot reset the peak of memory")
 }
 
@@ -62,7 +62,7 @@ pub(crate) fn reset_peak() -> Result<()> {
 ///
 /// # Errors
 /// If there is none of that name.
-pub(crate) fn status_bytes(field: &str) -> Result<u64> {
+pub fn status_bytes(field: &str) -> Result<u64> {
     status_bytes_of("self", field)
 }
 
@@ -70,7 +70,7 @@ pub(crate) fn status_bytes(field: &str) -> Result<u64> {
 ///
 /// # Errors
 /// If there is none of that name, or no such process.
-pub(crate) fn status_bytes_of(process: &str, field: &str) -> Result<u64> {
+pub fn status_bytes_of(process: &str, field: &str) -> Result<u64> {
     let file = format!("/proc/{process}/status");
     let status = fs::read_to_string(&file).context("the system does not tell of memory")?;
     let line = status.lines().find_map(|line| line.strip_prefix(field));
@@ -79,7 +79,7 @@ pub(crate) fn status_bytes_of(process: &str, field: &str) -> Result<u64> {
 }
 
 /// The value in the middle; the higher one of two. 0 of none.
-pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> f64 {
+pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.into_iter().collect();
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or_default()
@@ -88,7 +88,7 @@ pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> f64 {
 /// The value in the middle of `values`, which are drawn alike, and the 95 % interval of the median that they were drawn from: the
 /// innermost pair of them between which it lies with that probability, whatever their distribution is. Of fewer than six there is no
 /// such pair, and the interval is no number.
-pub(crate) fn median_interval(values: &[f64]) -> (f64, [f64; 2]) {
+pub fn median_interval(values: &[f64]) -> (f64, [f64; 2]) {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     // The median lies below the value at index `cut` with the probability of at most `cut` heads in as many tosses as there are values.
@@ -106,12 +106,12 @@ pub(crate) fn median_interval(values: &[f64]) -> (f64, [f64; 2]) {
 }
 
 /// The least of some values; infinite of none.
-pub(crate) fn least(values: impl IntoIterator<Item = f64>) -> f64 {
+pub fn least(values: impl IntoIterator<Item = f64>) -> f64 {
     values.into_iter().fold(f64::INFINITY, f64::min)
 }
 
 /// The least value that `share` of the values do not exceed; zero of none. Sorts them.
-pub(crate) fn quantile(values: &mut [Duration], share: f64) -> Duration {
+pub fn quantile(values: &mut [Duration], share: f64) -> Duration {
     values.sort_unstable();
     let rank = (values.len() as f64 * share).ceil() as usize;
     values.get(rank.saturating_sub(1)).copied().unwrap_or_default()
@@ -124,7 +124,7 @@ const STUDENT: [f64; 30] = [
 ];
 
 /// Mean and 95 % interval of the mean of values that are drawn alike. Of fewer than two, the interval is no number.
-pub(crate) fn interval(values: &[f64]) -> (f64, [f64; 2]) {
+pub fn interval(values: &[f64]) -> (f64, [f64; 2]) {
     let count = values.len() as f64;
     let mean = values.iter().sum::<f64>() / count;
     let Some(freedom) = values.len().checked_sub(1).filter(|freedom| *freedom > 0) else {
@@ -138,7 +138,7 @@ pub(crate) fn interval(values: &[f64]) -> (f64, [f64; 2]) {
 
 /// What others take of the cores while a process of this one works.
 #[derive(Debug)]
-pub(crate) struct Others {
+pub struct Others {
     began: Instant,
     /// Processes that live meanwhile and are no others.
     live: Vec<i32>,
@@ -148,24 +148,24 @@ pub(crate) struct Others {
 
 impl Others {
     /// From now on.
-    pub(crate) fn watch() -> Self {
+    pub fn watch() -> Self {
         Self::than(Vec::new())
     }
 
     /// From now on; these processes, whose end will not be waited for before, are no others.
-    pub(crate) fn than(live: Vec<i32>) -> Self {
+    pub fn than(live: Vec<i32>) -> Self {
         Self { began: Instant::now(), busy: busy(&live), live }
     }
 
     /// Share of the cores that others have had; `None` if the system does not tell. Processes whose end was not waited for
     /// count as others, unless they were named.
-    pub(crate) fn share(&self) -> Option<f64> {
+    pub fn share(&self) -> Option<f64> {
         let (all, ours) = self.since()?;
         Some(self.of_cores(all.saturating_sub(ours)))
     }
 
     /// Share of the cores that were busy, with whatever; `None` if the system does not tell.
-    pub(crate) fn load(&self) -> Option<f64> {
+    pub fn load(&self) -> Option<f64> {
         self.since().map(|(all, _)| self.of_cores(all))
     }
 

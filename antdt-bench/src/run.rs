@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 use crate::tree::starting;
 
 /// What a job says goes to this file of its report folder.
-pub(crate) const LOG: &str = "log.txt";
+pub const LOG: &str = "log.txt";
 
 /// Runs `antdt run ARGUMENTS --report-dir FOLDER` and returns its report. The output of the job goes to
 /// `FOLDER/log.txt`.
@@ -28,7 +28,7 @@ pub fn run(antdt: &Path, arguments: &[String], folder: &Path, limit: Duration) -
 ///
 /// # Errors
 /// As there.
-pub(crate) fn run_by(
+pub fn run_by(
     command: &str,
     words: &[String],
     arguments: &[String],
@@ -52,7 +52,7 @@ fn finished(child: Child, arguments: &[String], folder: &Path, limit: Duration) 
 ///
 /// # Errors
 /// If the folder cannot be written, or the program cannot be started.
-pub(crate) fn start(program: &Path, arguments: &[String], folder: &Path) -> Result<Child> {
+pub fn start(program: &Path, arguments: &[String], folder: &Path) -> Result<Child> {
     start_by(program, &[], arguments, folder)
 }
 
@@ -68,7 +68,7 @@ fn start_by(program: &Path, words: &[String], arguments: &[String], folder: &Pat
 ///
 /// # Errors
 /// If it cannot be started.
-pub(crate) fn program_with(program: &Path, words: &[String], out: File) -> Result<Child> {
+pub fn program_with(program: &Path, words: &[String], out: File) -> Result<Child> {
     let mut command = Command::new(program);
     // Settings in the environment of whoever runs the benchmark are no part of it.
     for (name, _) in std::env::vars_os() {
@@ -90,14 +90,14 @@ pub(crate) fn program_with(program: &Path, words: &[String], out: File) -> Resul
 ///
 /// # Errors
 /// If there is none that can be read.
-pub(crate) fn report(folder: &Path) -> Result<Report> {
+pub fn report(folder: &Path) -> Result<Report> {
     let file = folder.join("report.json");
     let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
     serde_json::from_str(&text).with_context(|| format!("{} is not a report", file.display()))
 }
 
 /// Waits for a process until `limit` has passed, then kills it.
-pub(crate) fn wait(mut child: Child, limit: Duration) -> Result<ExitStatus> {
+pub fn wait(mut child: Child, limit: Duration) -> Result<ExitStatus> {
     let began = Instant::now();
     loop {
         if let Some(status) = child.try_wait()? {
@@ -113,7 +113,8 @@ pub(crate) fn wait(mut child: Child, limit: Duration) -> Result<ExitStatus> {
     }
 }
 
-pub(crate) fn last_lines(log: &Path) -> String {
+/// Returns the last lines of a log.
+pub fn last_lines(log: &Path) -> String {
     let text = fs::read_to_string(log).unwrap_or_default();
     let lines: Vec<&str> = text.lines().collect();
     lines[lines.len().saturating_sub(10)..].join("\n")

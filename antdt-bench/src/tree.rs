@@ -26,7 +26,7 @@ const LOOK: Duration = Duration::from_millis(10);
 static STARTS: RwLock<()> = RwLock::new(());
 
 /// May be held while a process is started, or this one is about to exit. Once everything is being ended, nobody gets it any more.
-pub(crate) fn starting() -> RwLockReadGuard<'static, ()> {
+pub fn starting() -> RwLockReadGuard<'static, ()> {
     STARTS.read().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -64,7 +64,7 @@ pub fn unless_ending() {
 }
 
 /// Ends all processes below this one: those that it started by a request, and what is left of all of them by force.
-pub(crate) fn end() {
+pub fn end() {
     let (began, mut asked) = (Instant::now(), BTreeSet::new());
     while !below(getpid()).is_empty() && began.elapsed() < GRACE {
         // Masters first; nodes that theirs did not end become children of this process.

@@ -34,7 +34,7 @@
 //! buffer costs O(1). One that forms groups of `k` idle workers costs O(k log n), which is O(log n) for each
 //! of them. The death of a worker costs O(groups it was in × their size).
 //!
-//! Measured on one core, with all that comes of a request (`antdt-bench sim`): 0.2 us with 16 workers and 0.4 us (inter-intra) to
+//! Measured on one core, with all that comes of a request (`antdt-lab sim`): 0.2 us with 16 workers and 0.4 us (inter-intra) to
 //! 0.6 us (division) with 16,384, whose states are no longer in a near cache when a group draws them. That is 1.7 million
 //! requests a second and more, where workers with steps of 100 ms make 164,000.
 //!

@@ -1,6 +1,6 @@
 //! `cargo xtask bench`: builds what is measured and what measures it, then runs the latter.
 //!
-//! The benchmarks themselves live in `antdt-bench`; a new one is added there and needs no change here. What it would refuse
+//! The benchmarks themselves live in `antdt-bench` and `antdt-lab`; a new one is added there and needs no change here. What it would refuse
 //! is refused before the build, by its own code.
 
 use std::fmt::Write as _;
@@ -41,7 +41,7 @@ pub(crate) fn smoke(root: &Path, features: &[&str]) -> Result<Shown> {
     shell::run_quietly(build.current_dir(root))?;
     let target = shell::target_dir(root)?;
     let (debug, report) = (target.join("debug"), target.join("bench/survive-smoke"));
-    let mut bench = Command::new(debug.join("antdt-bench"));
+    let mut bench = Command::new(debug.join("antdt-lab"));
     bench.args(["survive", "--smoke", "--antdt"]).arg(debug.join("antdt")).arg("--report-dir").arg(&report);
     let (_, code) = shell::run_quietly_unless(bench.current_dir(root), &[INCOMPLETE])?;
     let file = report.join("bench.json");
@@ -68,34 +68,45 @@ fn shown(rows: &[serde_json::Value], code: u8) -> Shown {
     Shown { rows: said, incomplete: (code == INCOMPLETE).then(|| open.join("; ")) }
 }
 
+/// What the program of users' benchmarks measures and is built from: what `cargo run --release` builds, and nothing else.
+const BENCH: [&str; 3] = ["build", "--release", "--bins"];
+
+/// What the program of the other benchmarks measures and is built from.
+const LAB: [&str; 13] = [
+    "build",
+    "--release",
+    "-p",
+    "antdt",
+    "-p",
+    "antdt-bench",
+    "-p",
+    "antdt-lab",
+    "-p",
+    "antdt-chaos",
+    "--bins",
+    "--example",
+    "counting",
+];
+
 /// Builds in release mode and hands the arguments over. Ends the process if they are wrong or ask for help, as the program
 /// would.
 pub(crate) fn run(root: &Path, arguments: &[&str]) -> Result<ExitCode> {
     let words = std::iter::once("antdt-bench").chain(arguments.iter().copied());
-    let Arguments { list: lists, no_run, .. } =
+    let Arguments { name, list: lists, no_run, .. } =
         Arguments::checked(words).unwrap_or_else(|error| error.exit());
     if lists {
         print!("{}", list());
         return Ok(ExitCode::SUCCESS);
     }
-    // Masters that etcd elects are measured where that can be built.
-    let can_elect = Command::new("protoc").arg("--version").stdout(Stdio::null()).status().is_ok();
-    let features = if can_elect { "antdt/cli,antdt/etcd" } else { "antdt/cli" };
-    // Both at once: apart, each has features of its own in what they share, and all of that is built twice.
-    let programs = [
-        "build",
-        "--release",
-        "-p",
-        "antdt",
-        "-p",
-        "antdt-bench",
-        "--bins",
-        "--example",
-        "counting",
-        "--features",
-        features,
-    ];
-    let status = Command::new("cargo").args(programs).current_dir(root).status();
+    let is_of_users = name.package() == "antdt-bench";
+    let mut programs = if is_of_users { BENCH.to_vec() } else { LAB.to_vec() };
+    if !is_of_users {
+        // Masters that etcd elects are measured where that can be built.
+        if Command::new("protoc").arg("--version").stdout(Stdio::null()).status().is_ok() {
+            programs.extend(["--features", "antdt/etcd"]);
+        }
+    }
+    let status = Command::new("cargo").args(&programs).current_dir(root).status();
     let status = status.context("cannot start cargo")?;
     if !status.success() {
         bail!("cargo {}: {status}", programs.join(" "));
@@ -104,12 +115,12 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let release = shell::target_dir(root)?.join("release");
-    let status = Command::new(release.join("antdt-bench"))
+    let status = Command::new(release.join(name.package()))
         .arg("--antdt")
         .arg(release.join("antdt"))
         .args(arguments)
         .status()
-        .context("cannot start antdt-bench")?;
+        .with_context(|| format!("cannot start {}", name.package()))?;
     if status.code() == Some(INCOMPLETE.into()) {
         eprintln!("the benchmark is incomplete: the rows above say what could not be measured or compared");
         return Ok(ExitCode::from(INCOMPLETE));

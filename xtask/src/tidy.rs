@@ -387,7 +387,10 @@ fn modes_named_at_home(tree: &Tree) -> Vec<String> {
     let modes: Vec<(String, String)> = tree.sources().filter_map(declared).collect();
     let elsewhere = |path: &str| {
         let source = path.starts_with("antdt") && path.contains("/src/") && !path.contains("/tests");
-        source && !path.starts_with(HOME) && !path.starts_with("antdt-bench/")
+        source
+            && !path.starts_with(HOME)
+            && !path.starts_with("antdt-bench/")
+            && !path.starts_with("antdt-lab/")
     };
     let mut violations = Vec::new();
     for (path, text) in tree.sources().filter(|(path, _)| elsewhere(path)) {

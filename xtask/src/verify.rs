@@ -69,7 +69,7 @@ pub(crate) fn verify(root: &Path, flags: &[&str]) -> Result<()> {
         step_says(name, "cargo xtask verify", || Ok(Done::Skipped(format!("SKIPPED: {why}"))))?;
         skipped.push(skipped::Skipped::step(name, why));
     }
-    let smoke = "target/debug/antdt-bench survive --smoke --antdt target/debug/antdt";
+    let smoke = "target/debug/antdt-lab survive --smoke --antdt target/debug/antdt";
     step_says("survive", smoke, || {
         let bench::Shown { rows, incomplete } = bench::smoke(root, features)?;
         let Some(why) = incomplete else { return Ok(Done::Ran(rows)) };

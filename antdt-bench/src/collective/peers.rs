@@ -109,11 +109,12 @@ impl Installed {
         match self {
             Self::Gloo { python, script, .. } => {
                 // They find each other by a file that must not exist before.
-                let store = tempfile::Builder::new().prefix("gloo-").tempdir()?;
+                let store = folder.join(format!("gloo-store-{port}"));
+                let _ = fs::remove_file(&store);
                 let commands = (0..world).map(|rank| {
                     let mut command = Command::new(python);
                     command.arg(script).args([&host, &port, &rank.to_string(), &world.to_string()]);
-                    command.arg(store.path().join("store"));
+                    command.arg(&store);
                     command
                 });
                 Crew::start(format!("gloo {world}"), commands, &control, (world, limit), folder)

@@ -32,7 +32,7 @@ fn a_signal_ends_the_jobs_too_and_nodes_whose_master_is_gone() {
         fs::write(&program, master).unwrap();
         fs::set_permissions(&program, fs::Permissions::from_mode(0o700)).unwrap();
 
-        let mut bench = Command::new(env!("CARGO_BIN_EXE_antdt-bench"))
+        let mut bench = Command::new(env!("CARGO_BIN_EXE_antdt-lab"))
             .args(["survive", "--full", "--continue", "--report-dir"])
             .arg(&report)
             .arg("--antdt")

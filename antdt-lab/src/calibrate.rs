@@ -23,9 +23,9 @@ use antdt_sim::recording::{BatchFact, Facts, RecordedStarts};
 use antdt_sim::{Calibration, Recording, Setup, SimulatedJob, World};
 use anyhow::{Context, Result, bail};
 
-use crate::job::modes_with_an_oracle;
 use crate::run::run as run_antdt;
 use crate::{Entry, Rows, Settings};
+use antdt_bench::job::modes_with_an_oracle;
 
 /// Samples per second of a worker, and of its batch in an even plan: a step of 100 ms. On two cores what is not emulated
 /// must be small against it.

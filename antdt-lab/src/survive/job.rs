@@ -7,11 +7,11 @@ use std::process::Child;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use antdt_chaos::count::{counted, inexact};
 use antdt::checkpoint::{Checkpoint, Folder};
 use antdt::remote::RemoteJob;
 use antdt::report::Report;
 use antdt::run_dir::{MASTER, MasterFile};
+use antdt_chaos::count::{counted, inexact};
 use antdt_proto::v1::DescribeReply;
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
@@ -91,7 +91,7 @@ impl Job {
         let job = ["--sync", sync.as_str(), "--epochs", &epochs_text];
         let own = counting.iter().chain(&job).map(|word| (*word).to_owned());
         let child = start(program, &own.chain(arguments.iter().cloned()).collect::<Vec<_>>(), folder)
-            .context("the program is built by `cargo build -p antdt --features cli --example counting`")?;
+            .context("the program is built by `cargo build -p antdt --example counting`")?;
         Ok(Self { child, folder: folder.clone(), epochs: *epochs, averages: *averages })
     }
 

@@ -266,7 +266,7 @@ mod tests {
     fn all_members_get_a_new_group_in_every_round() {
         // Nobody trains, but a job names a workload, and without the command line `antdt` is built with none.
         if JobSpec::default().workload.is_empty() {
-            println!("skipped: antdt is built without workloads; add --features antdt/cli");
+            println!("skipped: antdt is built without workloads; leave out --no-default-features");
             return;
         }
         let folder = tempfile::tempdir().unwrap();
