@@ -133,10 +133,6 @@ fn a_command_that_is_no_job_is_refused_in_one_line() {
     assert!(run(&["--", own]).contains("antdt run"));
     assert!(run(&["--", own, "status"]).contains("run"));
     assert!(run(&["--", own, "run", "--nproc", "3"]).contains("--nproc"));
-    assert!(
-        run(&["--", own, "run", "--workload", "counting", "--resume", "x"]).contains("--resume")
-    );
-    assert!(
-        run(&["--", "no-such-program", "run", "--workload", "counting"]).contains("no-such-program")
-    );
+    assert!(run(&["--", own, "run", "--workload", "counting", "--resume", "x"]).contains("--resume"));
+    assert!(run(&["--", "no-such-program", "run", "--workload", "counting"]).contains("no-such-program"));
 }

@@ -49,8 +49,8 @@ pub use tables::initial_rows;
 
 #[cfg(feature = "runtime")]
 pub use runtime::{
-    Dense, DenseSums, HotError, HotReplica, LoadedRows, PsClient, PsClientConfig, PsError, PsServer, PsServerConfig,
-    PsServerStats, all_reduce_counted, all_reduce_sparse,
+    Dense, DenseSums, HotError, HotReplica, LoadedRows, PsClient, PsClientConfig, PsError, PsServer,
+    PsServerConfig, PsServerStats, all_reduce_counted, all_reduce_sparse,
 };
 #[cfg(feature = "runtime")]
 pub use sparse::{Overlap, TableShape};

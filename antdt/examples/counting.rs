@@ -1,6 +1,6 @@
 //! A job whose trained model is the count of what was trained: parameter `n` grows by one for each time that sample `n` is in
 //! the model. The tests run it to count apart from the ledger:
-//! `cargo run -p antdt --features cli --example counting -- run --workload counting --optimizer sums --report-dir report`
+//! `cargo run -p antdt --example counting -- run --workload counting --optimizer sums --report-dir report`
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 

@@ -1,6 +1,6 @@
 //! The command with a GPU that is none: the dense parameters of workers, and their gradients, lie in the memory of a process that runs
 //! the kernels of GPUs on the processor of this machine, and groups reduce them there. Needs `g++`. The tests run it:
-//! `cargo run -p antdt --features cli --example emulated_gpu -- run --workload gpu-mlp --data synthetic:2000 --report-dir report`
+//! `cargo run -p antdt --example emulated_gpu -- run --workload gpu-mlp --data synthetic:2000 --report-dir report`
 //!
 //! With `EMULATED_GPU_STRICT` in the environment every copy of a gradient to the host fails, and with it the job. With
 //! `EMULATED_GPU_ALONE` no group reduces in the memory of these GPUs.

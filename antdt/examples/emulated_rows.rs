@@ -1,6 +1,6 @@
 //! The command with a device that is none: workers keep hot rows in the memory of a process that runs the kernels of GPUs on the
 //! processor of this machine. Needs `g++`. The tests run it:
-//! `cargo run -p antdt --features cli --example emulated_rows -- run --data synthetic:2000 --hot-rows 300 --report-dir report`
+//! `cargo run -p antdt --example emulated_rows -- run --data synthetic:2000 --hot-rows 300 --report-dir report`
 //!
 //! With `EMULATED_ROWS_FAIL_FROM=N` in the environment the device of each worker fails after `N` operations.
 

@@ -1,7 +1,7 @@
 //! A trainer of one's own: linear regression on numbers made up on the spot.
 //!
 //! ```sh
-//! cargo build --release -p antdt --features cli --bin antdt --example linear
+//! cargo build --release -p antdt --bin antdt --example linear
 //! target/release/antdt run --nproc-per-node 4 --data synthetic:20000 --global-batch-size 100 \
 //!     --straggler worker=1,slow=4 --emulate-speed 2000 -- target/release/examples/linear
 //! ```

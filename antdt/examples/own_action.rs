@@ -1,5 +1,5 @@
 //! `antdt` with an action of one's own, the policy that decides on it, and the trainer that carries it out; the nodes of a job are processes
-//! of this program too: `cargo run -p antdt --features cli --example own_action -- run --workload line --policy halfway`
+//! of this program too: `cargo run -p antdt --example own_action -- run --workload line --policy halfway`
 //!
 //! The trainer fits the slope 3 of a line. Once half of the samples are trained, the policy `halfway` asks for the action `SLOPE` with the value 5.
 //! All workers switch at one iteration, and the model ends at 5. The policy `chief-halfway` asks for it for the chief alone: of three workers

@@ -1,5 +1,5 @@
 //! `antdt` with a policy, a pace rule and a trainer of one's own; the nodes of a job are processes of this program too:
-//! `cargo run -p antdt --features cli --example own_parts -- run --workload line --policy chief --pace-rule everyone`
+//! `cargo run -p antdt --example own_parts -- run --workload line --policy chief --pace-rule everyone`
 use antdt::controller::{Decision, budget::RestartBudget, policy};
 use antdt::core::{ClusterView, JobTime, Reason};
 use antdt::workload::{Entry, Workload};

@@ -1,5 +1,5 @@
 //! Two policies that are wrong on purpose beside the ones that ship, as a page with charts:
-//! `cargo run --release -p antdt --features cli --example wrong_policies [TRACE] > wrong.html`.
+//! `cargo run --release -p antdt --example wrong_policies [TRACE] > wrong.html`.
 //!
 //! TRACE is a recording, a CSV of slowdowns or a scenario; without it, `straggler.toml` of those that ship.
 

@@ -703,11 +703,11 @@ fn a_foreign_program_is_started_once_for_each_worker_with_torchruns_variables() 
     }
 }
 
-/// A program of the examples. Built along with the tests of the package: `cargo test -p antdt --features cli`, without `--test`.
+/// A program of the examples. Built along with the tests of the package: `cargo test -p antdt`, without `--test`.
 fn example(name: &str) -> PathBuf {
     let tests = std::env::current_exe().expect("this test");
     let program = tests.ancestors().nth(2).expect("target/PROFILE").join("examples").join(name);
-    assert!(program.is_file(), "build it first: cargo build -p antdt --features cli --example {name}");
+    assert!(program.is_file(), "build it first: cargo build -p antdt --example {name}");
     program
 }
 

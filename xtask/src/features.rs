@@ -5,9 +5,9 @@ use std::process::Command;
 
 use crate::rdma_vm;
 
-/// The command line, and what is optional and needs neither hardware nor a package to build. Groups between GPUs are built
-/// and tested without one; the command line is without them, and tested to refuse them.
-const ALWAYS: &str = "antdt/cli,antdt-shard/object-store,antdt-checkpoint/object-store,antdt-data/remote,\
+/// What is optional and needs neither hardware nor a package to build. Groups between GPUs are built and tested without one; the
+/// command line is without them, and tested to refuse them.
+const ALWAYS: &str = "antdt-shard/object-store,antdt-checkpoint/object-store,antdt-data/remote,\
                       antdt-gpu/nccl,antdt-gpu/testing,antdt-agent/nvml";
 
 /// The clients of object stores, crate by crate; each brings TLS. What reads URLs is tested over a store in memory; that the

@@ -2,6 +2,7 @@
 //!
 //! Each rule is a function of a [`Tree`], so that its test can plant a violation.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -21,6 +22,9 @@ const TESTS: &str = "antdt-tests";
 
 /// What must not be in the tree of a crate that computes.
 const RUNTIME: [&str; 3] = ["tokio", "tonic", "hyper"];
+
+/// The package of the command that users install.
+const COMMAND: &str = "antdt";
 
 /// What the rules look at.
 #[derive(Default)]
@@ -75,6 +79,19 @@ pub(crate) fn run(root: &Path) -> Result<()> {
             .current_dir(root);
         violations.extend(no_runtime(name, &shell::read(&mut list)?));
     }
+    let built = |packages: &[&str]| {
+        let mut list = Command::new("cargo");
+        list.arg("tree").args(packages).args([
+            "-e",
+            "normal,build",
+            "--prefix",
+            "none",
+            "--format",
+            "{p} [{f}]",
+        ]);
+        shell::read(list.current_dir(root))
+    };
+    violations.extend(built_twice(&built(&["-p", COMMAND])?, &built(&[])?));
     if !violations.is_empty() {
         bail!("{}", violations.join("\n"));
     }
@@ -213,6 +230,21 @@ fn arrow_rows(text: &str) -> Vec<(Vec<&str>, Vec<&str>, Vec<&str>)> {
 /// The rows of the table with this header, without the line that separates them from it.
 fn rows_below<'a>(text: &'a str, header: &str) -> impl Iterator<Item = &'a str> {
     text.lines().skip_while(move |line| *line != header).skip(2).take_while(|line| line.starts_with('|'))
+}
+
+/// A package has the same features in the command alone, which `cargo install` builds, as beside its benchmark, which the first command
+/// of the README builds: otherwise it, and all that is built from it, is built twice. Both are trees as `cargo tree` prints them.
+fn built_twice(alone: &str, beside: &str) -> Vec<String> {
+    let packages = |tree: &str| -> BTreeSet<String> {
+        tree.lines().map(|line| line.trim_end_matches(" (*)").to_owned()).collect()
+    };
+    let beside = packages(beside);
+    packages(alone)
+        .difference(&beside)
+        .map(|package| {
+            format!("{package} has other features beside antdt-bench: make both ask for the same, or it is built twice")
+        })
+        .collect()
 }
 
 /// Every source file says first what it is. The tests of a noun (`noun/tests.rs`) need not: their name says it.

@@ -307,3 +307,15 @@ fn a_readme_that_shows_something_else_or_too_much_is_caught() {
     let many = "    line();\n".repeat(SHOWN_MAX + 1);
     assert_eq!(found(&many, &"line();\n".repeat(SHOWN_MAX + 1)).len(), 1);
 }
+
+#[test]
+fn a_package_that_two_commands_build_with_other_features_is_caught() {
+    let alone = "antdt v0.1.0 [cli]\nrustix v1.1.6 [fs,std]\nlibc v0.2.0 [] (*)\n";
+    assert!(built_twice(alone, &format!("{alone}antdt-bench v0.1.0 []\n")).is_empty());
+    let found = built_twice(alone, &alone.replace("[fs,std]", "[default,fs,std]"));
+    assert_eq!(found.len(), 1);
+    assert!(
+        found[0].starts_with("rustix v1.1.6 [fs,std] has other features beside antdt-bench"),
+        "{found:?}"
+    );
+}

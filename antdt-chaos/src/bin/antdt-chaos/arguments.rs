@@ -149,7 +149,10 @@ mod tests {
     #[test]
     fn a_flag_of_the_job_before_the_dashes_is_refused_with_its_place() {
         let error = refused("--report-dir x -- antdt run --data synthetic:9");
-        assert!(error.contains("--report-dir is not a flag of antdt-chaos; a flag of the job belongs after `--`"), "{error}");
+        assert!(
+            error.contains("--report-dir is not a flag of antdt-chaos; a flag of the job belongs after `--`"),
+            "{error}"
+        );
         assert!(refused("--seed 7").contains("-- antdt run --data FILE"));
         assert!(refused("--seed -1 -- antdt run").contains("--seed = -1"));
         assert!(refused("--mtbf 0s -- antdt run").contains("--mtbf = 0s"));

@@ -177,7 +177,7 @@ fn the_list_of_settings_in_the_documents_is_up_to_date() {
     assert_eq!(
         written,
         printed("config reference", &[]),
-        "write it anew: cargo run -p antdt --features cli -- config reference > docs/settings.md"
+        "write it anew: cargo run -p antdt -- config reference > docs/settings.md"
     );
 }
 
