@@ -47,13 +47,12 @@ impl Account {
         }
     }
 
-    /// The same account where there are more epochs.
+    /// The same account where there are another number of epochs, of which none that has begun is left out.
     pub(crate) fn for_epochs(&self, spec: &DatasetSpec) -> Self {
         let mut account = Self { limit: spec.epoch_limit(), ..self.clone() };
         if let Epochs::Finite(epochs) = spec.epochs {
-            let more = self.num_samples * u64::from(epochs) - self.job.total;
-            account.job.total += more;
-            account.job.todo += more;
+            account.job.total = self.num_samples * u64::from(epochs);
+            account.job.todo = account.job.total - (self.job.total - self.job.todo);
         }
         account
     }

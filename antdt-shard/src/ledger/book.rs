@@ -157,10 +157,10 @@ impl Book {
         }
     }
 
-    /// Opens the next epoch of a share if nothing of it waits, epochs remain, and few enough are unclosed.
-    pub(crate) fn open_if_due(&mut self, share: u32) -> Option<Epoch> {
+    /// Opens the next epoch of a share if nothing of it waits, epochs remain, of which there are `most`, and few enough are unclosed.
+    pub(crate) fn open_if_due(&mut self, share: u32, most: u32) -> Option<Epoch> {
         let state = &self.shares[share as usize];
-        let due = state.opened < self.spec.epoch_limit()
+        let due = state.opened < self.spec.epoch_limit().min(most)
             && state.open.len() <= self.spec.epoch_overlap as usize
             && !state.open.iter().any(Pass::has_todo);
         due.then(|| self.open(share))

@@ -67,6 +67,11 @@ pub enum Event {
     },
     /// Resumes granting shards: [`ShardLedger::thaw`].
     Thaw,
+    /// Ends the data after this many epochs for now: [`ShardLedger::end_after`].
+    EndAfter {
+        /// Number of epochs that are handed out.
+        epochs: u32,
+    },
     /// Asks for the ledger's progress: [`ShardLedger::status`].
     Status,
     /// Asks for the sample counts of one epoch: [`ShardLedger::epoch_counts`].
@@ -113,7 +118,7 @@ pub enum Answer {
     Fail(Result<AckOutcome, AckError>),
     /// Answer to [`Event::WorkerLost`].
     WorkerLost,
-    /// Answer to [`Event::Freeze`] and [`Event::Thaw`].
+    /// Answer to [`Event::Freeze`], [`Event::Thaw`] and [`Event::EndAfter`].
     Frozen,
     /// Answer to [`Event::Status`].
     Status(LedgerStatus),
@@ -183,6 +188,10 @@ impl Machine for ShardLedger {
             }
             Event::Thaw => {
                 self.thaw();
+                Answer::Frozen
+            }
+            Event::EndAfter { epochs } => {
+                self.end_after(epochs);
                 Answer::Frozen
             }
             Event::Status => Answer::Status(self.status()),

@@ -195,6 +195,8 @@ pub struct ShardLedger {
     standing: GenerationState,
     records: VecDeque<Record>,
     wake: bool,
+    /// Epochs that are handed out for now. Not durable: whoever sets it sets it again.
+    end_after: u32,
 }
 
 /// Effect of a call that the driver of the ledger must carry out.
@@ -218,7 +220,7 @@ impl ShardLedger {
     }
 
     fn standing(book: Book, standing: GenerationState, first: Record) -> Self {
-        Self { book, standing, records: VecDeque::from([first]), wake: false }
+        Self { book, standing, records: VecDeque::from([first]), wake: false, end_after: u32::MAX }
     }
 
     /// Registers an incarnation of a worker, which fences all its earlier ones, and returns the current
@@ -403,7 +405,7 @@ impl ShardLedger {
         if self.standing.frozen_until.is_some() {
             return Ok((FetchOutcome::Wait { retry_after: RETRY_AFTER }, Vec::new()));
         }
-        if let Some(epoch) = self.book.open_if_due(share) {
+        if let Some(epoch) = self.book.open_if_due(share, self.end_after) {
             // No worker needs to be woken for it: the end of an older epoch, which made it possible, woke all.
             self.records.push_back(Record::EpochOpened { share, epoch });
         }
@@ -476,6 +478,14 @@ impl ShardLedger {
         if self.standing.frozen_until.take().is_some() {
             self.wake = true;
         }
+    }
+
+    /// Ends the data after this many epochs, for now: once they are done, requests are answered with the end of the data, until
+    /// a larger number is set. It lets a job come to its end between two epochs, for an evaluation of its model. Survives a
+    /// [restore](Self::restore), but not the ledger's process.
+    pub fn end_after(&mut self, epochs: u32) {
+        self.end_after = epochs;
+        self.wake = true;
     }
 
     /// Acknowledges the samples of a lease below an offset. Repeating the ack that finished a shard is
@@ -585,9 +595,12 @@ impl ShardLedger {
         self.book.account().epoch(epoch)
     }
 
-    /// Returns whether every sample of every epoch is acknowledged or quarantined.
+    /// Returns whether every sample of every epoch is acknowledged or quarantined, or of as many epochs as are handed out
+    /// [for now](Self::end_after).
     pub const fn is_finished(&self) -> bool {
-        self.book.is_finished()
+        let Counts { acked, quarantined, .. } = self.counts();
+        let handed_out = self.book.spec.num_samples.saturating_mul(self.end_after as u64);
+        self.book.is_finished() || acked + quarantined >= handed_out
     }
 
     /// Returns the settings of the data set.

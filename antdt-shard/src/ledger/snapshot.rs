@@ -26,11 +26,11 @@ impl LedgerSnapshot {
     }
 
     /// Returns this state for a new job that continues with settings of its own: it may have more epochs, or
-    /// other rules for unreadable samples. Quarantined samples stay so. The fences of the old job are
+    /// fewer if none of those that it leaves out has begun, or other rules for unreadable samples. Quarantined samples stay so. The fences of the old job are
     /// dropped, so that the incarnations of the new job's nodes may begin with the first.
     ///
     /// # Errors
-    /// If a setting that decides the order of the samples differs, or `spec` has fewer epochs than before.
+    /// If a setting that decides the order of the samples differs, or `spec` has fewer epochs than have begun.
     pub fn continued(&self, spec: DatasetSpec) -> Result<Self, InvalidValue> {
         spec.validate()?;
         let ours = &self.book.spec;
@@ -41,12 +41,13 @@ impl LedgerSnapshot {
         kept("seed of the order", &spec.seed.0, &ours.seed.0)?;
         kept("epoch overlap", &spec.epoch_overlap, &ours.epoch_overlap)?;
         kept("assignment of shards", &spec.assignment, &ours.assignment)?;
-        let (Epochs::Finite(before), Epochs::Finite(after)) = (ours.epochs, spec.epochs) else {
+        let (Epochs::Finite(_), Epochs::Finite(after)) = (ours.epochs, spec.epochs) else {
             kept("epochs", &spec.epochs, &ours.epochs)?;
             return Ok(Self { book: self.book.for_new_job(spec) });
         };
-        if after < before {
-            return Err(InvalidValue::new("epochs", after, format!("at least {before}, as before")));
+        let begun = self.book.account().opened;
+        if after < begun {
+            return Err(InvalidValue::new("epochs", after, format!("at least {begun}: as many have begun")));
         }
         Ok(Self { book: self.book.for_new_job(spec) })
     }

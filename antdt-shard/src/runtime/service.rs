@@ -397,6 +397,14 @@ impl ShardHandle {
         ask!(self, Event::Thaw, Answer::Frozen => Ok(()))
     }
 
+    /// Ends the data after this many epochs for now: [`ShardLedger::end_after`].
+    ///
+    /// # Errors
+    /// If the service has ended.
+    pub async fn end_after(&self, epochs: u32) -> Result<(), SourceError> {
+        ask!(self, Event::EndAfter { epochs }, Answer::Frozen => Ok(()))
+    }
+
     /// Cuts the ledger for a checkpoint: [`ShardLedger::cut`]. The task of the service is busy only as long
     /// as a copy takes; the caller's task makes the bytes.
     ///

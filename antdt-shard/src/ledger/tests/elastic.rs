@@ -365,7 +365,9 @@ fn another_job_goes_on_with_its_own_lives_and_more_epochs_and_every_sample_is_tr
 #[test]
 fn a_job_that_would_hand_out_other_data_does_not_go_on_from_a_checkpoint() {
     let spec = DatasetSpec { epochs: Epochs::Finite(3), ..small(40, 10) };
-    let snapshot = ledger(spec.clone()).snapshot();
+    let mut begun = ledger(spec.clone());
+    train(&mut begun, worker(0, 0), &mut BTreeMap::new(), 9);
+    let snapshot = begun.snapshot();
     for (other, why) in [
         (
             DatasetSpec { name: "other".to_owned(), ..spec.clone() },
@@ -394,7 +396,7 @@ fn a_job_that_would_hand_out_other_data_does_not_go_on_from_a_checkpoint() {
         ),
         (
             DatasetSpec { epochs: Epochs::Finite(2), ..spec.clone() },
-            "epochs = 2: must be at least 3, as before".to_owned(),
+            "epochs = 2: must be at least 3: as many have begun".to_owned(),
         ),
         (
             DatasetSpec { epochs: Epochs::Infinite, ..spec.clone() },
