@@ -84,6 +84,8 @@ impl Job {
             policy: policy::REGISTRY.by_name(policy).expect("a known policy"),
             monitor: MonitorConfig::default(),
             checkpoints: None,
+            evaluations: None,
+            choice: None,
             can_roll_back: false,
             hosts: Arc::default(),
         })
@@ -189,12 +191,12 @@ impl Job {
                 communicate: Duration::from_millis(1),
                 barrier_wait: STEP - compute,
             };
-            self.tell(HeadEvent::Heartbeat {
-                holder: self.holder(index),
-                reports: vec![(report, 1.0)],
-                plan_ready: self.plan,
-                plan_applied: (self.plan, self.step),
-            });
+            self.tell(HeadEvent::heartbeat(
+                self.holder(index),
+                vec![(report, 1.0)],
+                self.plan,
+                (self.plan, self.step),
+            ));
         }
         self.now = self.now + STEP;
     }

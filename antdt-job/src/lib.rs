@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod choice;
+pub mod evaluation;
 pub mod head;
 pub mod limits;
 pub mod mode;

@@ -113,6 +113,11 @@ pub fn case(seed: u64) -> Case {
         faults.sort_by_key(|(at, _)| *at);
     }
     hand_over(&mut setup, &rough, &mut faults);
+    // Drawn apart, so that all other seeds keep their histories.
+    let evaluates = setup.seed.derive("evaluations").rng().below(EVALUATIONS_EVERY) == 0;
+    if evaluates && setup.goes_back && setup.checkpoint_every.is_some() && setup.epochs > 1 {
+        setup.eval_every = Some(1);
+    }
     let policy = ["none", "nd", Restless::NAME][index(rng, 3)];
     let calm = faults.last().map_or(JobTime::ZERO, |(at, _)| *at);
     Case { setup, policy, rough: Rough { calm_from: calm, ..rough }, faults }
@@ -129,6 +134,9 @@ const LATER_FAULTS_EVERY: u64 = 5;
 
 /// In one case in so many the master ends, and another one goes on with the job.
 const MASTERS_EVERY: u64 = 8;
+
+/// In one case in so many, of those with several epochs that take checkpoints and go back, the model is evaluated after each epoch.
+const EVALUATIONS_EVERY: u64 = 4;
 
 /// In one case in so many, of those that have servers and keep their master, the number of servers changes while the job trains.
 const HAND_OVERS_EVERY: u64 = 20;
@@ -164,6 +172,8 @@ fn setup(seed: u64, rng: &mut DetRng) -> Setup {
         max_restarts: [0, 1, 3, 50, 50, 50][index(rng, 6)],
         goes_back: false,
         checkpoint_every: None,
+        eval_every: None,
+        choice: None,
         control_tick: Duration::from_millis(50 + rng.below(450)),
         heartbeat,
         silence_limit: heartbeat * 3 + up_to(rng, Duration::from_secs(8)),

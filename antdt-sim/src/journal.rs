@@ -203,7 +203,14 @@ impl Journal {
                 self.completed.get_or_insert(at);
             }
             Note::Batches(reports) => self.batches(at, &reports),
-            Note::Launched(_) | Note::Published(_) | Note::Averaged(..) | Note::Evaluated { .. } => {}
+            Note::Launched(_)
+            | Note::Published(_)
+            | Note::Averaged(..)
+            | Note::Evaluated { .. }
+            | Note::EpochEvaluated(_)
+            | Note::NextEpochs(_)
+            | Note::StoppedEarly(_)
+            | Note::ModeChosen { .. } => {}
         }
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use antdt_core::port::ACKS_MAX;
 use antdt_core::text::format_duration;
 use antdt_core::{InvalidValue, Seed};
-use antdt_job::head::CheckpointEvery;
+use antdt_job::head::{CheckpointEvery, ModeChoice};
 use antdt_job::mode::{self, SyncMode};
 use antdt_monitor::Rule;
 
@@ -55,6 +55,11 @@ pub struct Setup {
     pub goes_back: bool,
     /// When the job takes a checkpoint, besides the one at its end; `None` if it takes none.
     pub checkpoint_every: Option<CheckpointEvery>,
+    /// Number of epochs from one evaluation of the model to the next, for a job that takes checkpoints and goes back; `None` if the
+    /// model is evaluated at the end only.
+    pub eval_every: Option<u32>,
+    /// How the job chooses its sync mode by its first steps; `None` if it stays in [`sync`](Self::sync).
+    pub choice: Option<ModeChoice>,
     /// Time between two control ticks, at which the policy is asked.
     pub control_tick: Duration,
     /// Time between two heartbeats of a node.
@@ -86,6 +91,8 @@ impl Default for Setup {
             max_restarts: 3,
             goes_back: false,
             checkpoint_every: None,
+            eval_every: None,
+            choice: None,
             control_tick: Duration::from_millis(200),
             heartbeat: Duration::from_millis(500),
             silence_limit: Duration::from_secs(10),

@@ -298,6 +298,9 @@ impl<O: Observer> World<O> {
         if let Some((schedule, from)) = config.checkpoints.as_mut().zip(from) {
             schedule.first = from.next_checkpoint();
         }
+        if let Some((schedule, from)) = config.evaluations.as_mut().zip(from) {
+            schedule.done = from.counts().acked + from.counts().quarantined;
+        }
         let mut head = Head::new(config)?;
         if setup.goes_back {
             head = head.journaled();
@@ -576,12 +579,22 @@ impl<O: Observer> World<O> {
                 }
             }
             HeadEffect::RollBack(rollback) => self.roll_back(rollback),
+            HeadEffect::Epochs(epochs) => {
+                self.ask_ledger(LedgerEvent::EndAfter { epochs });
+            }
             HeadEffect::Servers(servers) => self.setup.servers = servers,
             HeadEffect::Weights(weights) => self.weights = weights,
             HeadEffect::Record(record) => {
                 if let Some(successor) = self.successor.as_deref_mut() {
                     successor.record = *record;
                 }
+            }
+            HeadEffect::GoOn(mode) => {
+                let result = Err(format!("goes on with --sync {mode}"));
+                if self.observer.watches() {
+                    self.saw(&Happening::Ended(&result));
+                }
+                self.ended = Some(result);
             }
             HeadEffect::End(result) => {
                 if self.observer.watches() {

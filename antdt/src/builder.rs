@@ -1,6 +1,7 @@
 //! [`JobBuilder`]: builds a program that is `antdt` with other or additional parts.
 
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use antdt_collective::runtime::process_group::Entry as Library;
 use antdt_collective::runtime::transport::Entry as Transport;
@@ -10,9 +11,12 @@ use antdt_job::mode;
 use antdt_launch::runtime as launcher;
 use antdt_model::optimizer;
 use antdt_monitor::rule;
+use antdt_rt::{Packing, TraceSink};
+use antdt_shard::{BoxStore, DatasetSpec};
 
 use crate::cli::CliError;
-use crate::master::{RecorderFactory, Seams, StoreFactory};
+use crate::job::JobSpec;
+use crate::master::{PartError, Seams};
 use crate::worker::plane::{ModeParts, PlaneFactory, Planes};
 use crate::workload::format::{self, Format};
 use crate::{command, transport, workload};
@@ -107,18 +111,26 @@ impl JobBuilder {
     }
 
     /// Replaces the store of the ledger's log. By default the log is in the run directory while the job runs,
-    /// if another master may succeed this one; otherwise no log is kept.
-    pub fn ledger_store(mut self, store: StoreFactory) -> Self {
-        self.seams.store = Some(store);
-        self.seams.again = None;
+    /// if another master may succeed this one; otherwise no log is kept. `store` gives an empty store, and is
+    /// asked for another one when the job goes on after an evaluation or in another sync mode.
+    pub fn ledger_store(
+        mut self,
+        store: impl Fn(&JobSpec, &DatasetSpec) -> Result<BoxStore, PartError> + Send + Sync + 'static,
+    ) -> Self {
+        self.seams.store = Some(Arc::new(store));
         self
     }
 
     /// Replaces the destination of a job's recording, which is the file that `--record` names by default.
     /// `recorder` opens it.
-    pub fn recorder(mut self, recorder: RecorderFactory) -> Self {
-        self.seams.recorder = recorder;
-        self.seams.again = None;
+    pub fn recorder(
+        mut self,
+        recorder: impl Fn(&JobSpec) -> Result<Option<(Box<dyn TraceSink>, Packing)>, PartError>
+        + Send
+        + Sync
+        + 'static,
+    ) -> Self {
+        self.seams.recorder = Arc::new(recorder);
         self
     }
 

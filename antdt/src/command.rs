@@ -1,32 +1,28 @@
 //! Runs each subcommand of the `antdt` command.
 
+mod node;
+mod operate;
+mod synth;
+
 use std::ffi::OsString;
-use std::fs::File;
-use std::io::{BufWriter, Write};
-use std::os::unix::process::CommandExt;
+use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command as Process, ExitCode};
+use std::process::ExitCode;
 
 use antdt_agent::Trainer;
 use antdt_checkpoint::unfinished_export;
-use antdt_core::{Exit, InvalidValue, Seed};
-use antdt_launch::runtime::process;
+use antdt_core::InvalidValue;
 use antdt_rt::{CancellationToken, cancel_on_signal};
 
-use crate::cli::{CliError, Command, DataSynth, ScaleTo, Show, Status};
+use crate::cli::{CliError, Command};
 use crate::job::processor::{Place, Processor};
 use crate::job::{JobSpec, LogFormat};
-use crate::master::{
-    self, Fleet, JobError, Orphaned, PartsAgain, Programs, RecorderFactory, Seams, StoreFactory, TrainingData,
-};
-use crate::node::{NodeEnv, bind_to_launcher};
-use crate::remote::{self, RemoteError, RemoteJob};
+use crate::master::{self, Fleet, JobError, Orphaned, Programs, Seams, TrainingData};
 use crate::report::{self, Outcome, Report};
 use crate::run_dir::MasterFile;
 use crate::simulate::{self, CommandOutput};
-use crate::worker::WorkerError;
 use crate::worker::plane::Planes;
-use crate::{checkpoints, diagnosis, doctor, gpu, server, worker, workload};
+use crate::{checkpoints, doctor, gpu, workload};
 
 /// Exit code of a job that ended with samples missing.
 const EXIT_INCOMPLETE: u8 = 3;
@@ -47,9 +43,9 @@ pub(crate) fn main(seams: Seams, planes: Planes) -> ExitCode {
     let done = match command {
         Command::Print(text) => print(&text),
         Command::DataSynth(synth) => {
-            let part = part_of(&synth);
+            let part = synth::part_of(&synth);
             return compute(
-                move || data_synth(&synth),
+                move || synth::data_synth(&synth),
                 || {
                     let _ = std::fs::remove_file(part);
                     incomplete(Vec::new())
@@ -82,34 +78,13 @@ pub(crate) fn main(seams: Seams, planes: Planes) -> ExitCode {
             return compute(move || simulate::scenario::run(&asked), move || incomplete(files));
         }
         Command::Diff(asked) => return compute(move || simulate::diff(&asked), || incomplete(Vec::new())),
-        Command::Status(Status { dir, show }) => remote(dir.as_deref(), async |job| {
-            Ok(match show {
-                Show::Progress => remote::render(&job.describe().await?),
-                Show::Diagnosis => diagnosis::render(&job.diagnose().await?),
-                Show::DiagnosisJson => format!("{:#}\n", diagnosis::to_json(&job.diagnose().await?)),
-            })
-        }),
-        Command::Stop(dir) => remote(dir.as_deref(), async |job| {
-            job.stop().await?;
-            Ok(format!("job {} is stopped\n", job.job()))
-        }),
-        Command::Checkpoint(dir) => remote(dir.as_deref(), async |job| {
-            let (checkpoint, place) = job.checkpoint().await?;
-            Ok(format!("job {}: checkpoint {checkpoint} is complete: {place}\n", job.job()))
-        }),
-        Command::Scale { to, dir } => remote(dir.as_deref(), async |job| {
-            let (before, now, what) = match to {
-                ScaleTo::Workers(workers) => (job.scale(workers).await?, workers, "workers"),
-                ScaleTo::Servers(servers) => (job.scale_servers(servers).await?, servers, "servers"),
-            };
-            Ok(match before == now {
-                true => format!("job {} has {now} {what} already\n", job.job()),
-                false => format!("job {} changes from {before} to {now} {what}\n", job.job()),
-            })
-        }),
-        Command::Worker => return node(|env| run_worker(env, &planes)),
-        Command::Server => return node(run_server),
-        Command::Exec(program) => return exec(&program),
+        Command::Status(asked) => operate::status(&asked),
+        Command::Stop(dir) => operate::stop(dir.as_deref()),
+        Command::Checkpoint(dir) => operate::checkpoint(dir.as_deref()),
+        Command::Scale { to, dir } => operate::scale(&to, dir.as_deref()),
+        Command::Worker => return node::work(&planes),
+        Command::Server => return node::serve(),
+        Command::Exec(program) => return node::exec(&program),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -199,60 +174,6 @@ fn print(text: &str) -> anyhow::Result<()> {
     match std::io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.into()),
         _ => Ok(()),
-    }
-}
-
-/// Asks a running job, and prints what it says.
-fn remote(
-    dir: Option<&Path>,
-    ask: impl AsyncFnOnce(&RemoteJob) -> Result<String, RemoteError>,
-) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let text = runtime.block_on(async { ask(&RemoteJob::find(dir)?).await })?;
-    print(&text)
-}
-
-fn data_synth(synth: &DataSynth) -> Result<CommandOutput, CliError> {
-    let refused = |error: &dyn std::fmt::Display| {
-        CliError::new(format!("--out = {}: {error}; name another file", synth.out.display()))
-    };
-    // The file is replaced in the end, whatever it is: a device must not be.
-    match synth.out.metadata() {
-        Ok(found) if !found.is_file() => return Err(refused(&"it is not a regular file")),
-        Ok(_) if !synth.force => {
-            let out = synth.out.display();
-            let text = format!("--out = {out}: it exists; name another file, or replace it with --force");
-            return Err(CliError::new(text));
-        }
-        _ => {}
-    }
-    // Whoever reads the file sees all of it or nothing.
-    let part = part_of(synth);
-    let file = File::create(&part).map_err(|error| refused(&error))?;
-    let written = write_rows(synth, file).and_then(|()| std::fs::rename(&part, &synth.out));
-    if let Err(error) = written {
-        let _ = std::fs::remove_file(&part);
-        return Err(refused(&error));
-    }
-    Ok(CommandOutput { text: format!("{} rows in {}\n", synth.rows, synth.out.display()), good: true })
-}
-
-/// Where rows are until all are there: beside the file that they become.
-fn part_of(synth: &DataSynth) -> PathBuf {
-    let mut part = synth.out.clone().into_os_string();
-    part.push(".part");
-    part.into()
-}
-
-fn write_rows(synth: &DataSynth, file: File) -> std::io::Result<()> {
-    let mut out = BufWriter::new(file);
-    if synth.out.extension().is_some_and(|extension| extension == "gz") {
-        let mut packed = flate2::write::GzEncoder::new(out, flate2::Compression::fast());
-        antdt_burn::write_tsv(synth.rows, Seed(synth.seed), &mut packed)?;
-        packed.finish()?.flush()
-    } else {
-        antdt_burn::write_tsv(synth.rows, Seed(synth.seed), &mut out)?;
-        out.flush()
     }
 }
 
@@ -370,7 +291,7 @@ fn refused(error: &anyhow::Error) -> ExitCode {
 struct Host {
     runtime: tokio::runtime::Runtime,
     fleet: Fleet,
-    parts: (Option<StoreFactory>, RecorderFactory, Option<PartsAgain>),
+    seams: Seams,
     /// Cancelled by a signal.
     stop: CancellationToken,
 }
@@ -379,13 +300,12 @@ impl Host {
     /// Prepares the master of a job with these settings.
     fn new(seams: Seams, spec: &JobSpec, quiet: bool) -> anyhow::Result<Self> {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-        let Seams { launcher, store, recorder, again } = seams;
-        let launcher = launcher.map_or_else(|| spec.built_launcher(), Ok)?;
+        let launcher = seams.launcher.clone().map_or_else(|| spec.built_launcher(), Ok)?;
         let fleet = {
             let _entered = runtime.enter();
-            Fleet::new(launcher, quiet)
+            Fleet::new(&launcher, quiet)
         };
-        Ok(Self { runtime, fleet, parts: (store, recorder, again), stop: CancellationToken::new() })
+        Ok(Self { runtime, fleet, seams, stop: CancellationToken::new() })
     }
 }
 
@@ -440,7 +360,7 @@ fn run_job(host: Host, spec: &JobSpec, orphaned: Option<Orphaned>) -> anyhow::Re
         }
         None => Programs { worker: own("worker"), server: own("server"), env, layout, foreign: false },
     };
-    let Host { runtime, fleet, parts, stop } = host;
+    let Host { runtime, fleet, seams, stop } = host;
     let data = match samples {
         Some(samples) => Some(TrainingData {
             samples,
@@ -450,7 +370,7 @@ fn run_job(host: Host, spec: &JobSpec, orphaned: Option<Orphaned>) -> anyhow::Re
     };
     let report = runtime.block_on(async {
         let signals = tokio::spawn(cancel_on_signal(stop.clone()));
-        let report = master::run_or_take_over(spec, data, &programs, parts, fleet, stop, orphaned).await;
+        let report = master::run_or_take_over(spec, data, &programs, &seams, fleet, stop, orphaned).await;
         signals.abort();
         report
     })?;
@@ -507,57 +427,4 @@ fn finish(spec: &JobSpec, report: &Report) -> ExitCode {
             ExitCode::FAILURE
         }
     }
-}
-
-/// Runs a node of a job. It ends with the process that launched it, or when its master no longer answers.
-fn node(run: impl FnOnce(&NodeEnv) -> Result<(), WorkerError>) -> ExitCode {
-    let result = NodeEnv::from_process().and_then(|env| {
-        bind_to_launcher()?;
-        init_logging(&env.spec).map_err(WorkerError::Environment)?;
-        run(&env)
-    });
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            complain(&error);
-            ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(1))
-        }
-    }
-}
-
-/// Becomes `program`, bound to the process that launched it. Returns only if it cannot.
-fn exec(program: &[String]) -> ExitCode {
-    let Some((name, args)) = program.split_first() else { return ExitCode::from(CliError::EXIT_CODE) };
-    let error = match bind_to_launcher() {
-        // The variable is for this process; the program's children have another parent.
-        Ok(()) => Process::new(name).args(args).env_remove(process::LAUNCHER_PID).exec().to_string(),
-        Err(error) => error.to_string(),
-    };
-    complain(&format_args!("`{name}` cannot be started: {error}"));
-    ExitCode::from(u8::try_from(Exit::CODE_NEVER).unwrap_or(1))
-}
-
-fn run_worker(env: &NodeEnv, planes: &Planes) -> Result<(), WorkerError> {
-    let input = |error: &dyn std::fmt::Display| WorkerError::Input(error.to_string());
-    let workload = workload::of(&env.spec).map_err(|error| input(&error))?;
-    let (place, _) =
-        gpu::place(env.spec.processor(), env.holder.node.index).map_err(|error| input(&error))?;
-    let spec = env.spec.clone().on(Processor::from(&place));
-    // The master has said what takes its time.
-    let trainer = workload.open(&spec, &mut |_| {}).map_err(|error| input(&error))?;
-    let rule = env.update_rule(workload.optimizer, workload.learning_rate, workload.weight_decay)?;
-    worker::run_with(env, trainer, &rule, planes)
-}
-
-fn run_server(env: &NodeEnv) -> Result<(), WorkerError> {
-    let layout = env.layout.as_ref().ok_or_else(|| {
-        let expected = "the shape of the model, which the master of a job with servers tells its nodes";
-        WorkerError::Environment(InvalidValue::new("layout", "(nothing)", expected))
-    })?;
-    let workload = workload::of(&env.spec).map_err(|error| WorkerError::Input(error.to_string()))?;
-    server::run(
-        env,
-        layout,
-        &env.update_rule(workload.optimizer, workload.learning_rate, workload.weight_decay)?,
-    )
 }

@@ -8,7 +8,7 @@ use antdt_checkpoint::{
 use antdt_core::{InvalidValue, ParamLayout, Seed};
 use antdt_job::SyncMode;
 use antdt_model::{Portion, Trained};
-use antdt_shard::{Assignment, DatasetSpec, Epochs, LedgerSnapshot};
+use antdt_shard::{Assignment, DatasetSpec, LedgerSnapshot};
 
 use crate::job::JobSpec;
 use crate::master::{self, TrainingData};
@@ -186,22 +186,11 @@ pub(crate) fn prepare(
     let cut = checkpoint.ledger_cut(&before)?;
     let found = cut.snapshot().counts();
     let done = u32::try_from((found.acked + found.quarantined) / data.samples.max(1)).unwrap_or(u32::MAX);
-    let mut epochs = spec.eval_every.next(done, spec.epochs);
-    if let Epochs::Finite(before) = before.epochs
-        && before <= spec.epochs
-    {
-        // Shards of all of them may be out of their order already.
-        epochs = epochs.max(before);
-    }
     // The job ended between the checkpoint of an epoch and its evaluation, which comes first then.
-    let evaluates = found.acked + found.quarantined == found.total
-        && before.epochs == Epochs::Finite(done)
+    let evaluates = found.acked + found.quarantined == data.samples * u64::from(done)
         && spec.eval_every.is_after(done, spec.epochs)
         && master::lacks_evaluation(folder.path(), done);
-    if evaluates {
-        epochs = done;
-    }
-    let dataset = DatasetSpec { cut: before.cut, epochs: Epochs::Finite(epochs), ..dataset.clone() };
+    let dataset = DatasetSpec { cut: before.cut, ..dataset.clone() };
     let snapshot = cut.snapshot().continued(dataset.clone()).map_err(|error| {
         // As the flags are called.
         unfit(match &*error.field {
@@ -219,15 +208,13 @@ pub(crate) fn prepare(
         return Err(ResumeError::Done { path, samples: counts.acked, epochs: spec.epochs });
     }
     let mut text = passed_over.into_iter().map(|line| line + "\n").collect::<String>();
-    // The ledger has those up to the next evaluation.
-    let later = data.samples * u64::from(spec.epochs.saturating_sub(epochs));
     text += &format!(
         "resumed from checkpoint {} in {}: {} of {} samples are done, {} remain",
         manifest.checkpoint,
         folder.path().display(),
         counts.acked,
-        counts.total + later,
-        counts.todo + later
+        counts.total,
+        counts.todo
     );
     if evaluates {
         text += &format!("; the evaluation after epoch {done} comes first");

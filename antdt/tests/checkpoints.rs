@@ -943,7 +943,7 @@ fn what_a_job_cannot_go_on_from_is_refused_in_one_line_and_stays_as_it_is() {
     let intact: Vec<u8> = std::fs::read(place.join("replica.safetensors")).unwrap();
     for (args, why) in [
         (&["--seed", "8"][..], "the seed is 0 in the checkpoint and 8 in this job; choose the same --seed"),
-        (&["--epochs", "1"], "--epochs = 1: must be at least 2, as before"),
+        (&["--epochs", "1"], "--epochs = 1: must be at least 2: as many have begun"),
         (
             &["--sharding", "static", "--epochs", "3"],
             "--sharding = static with --nproc-per-node 1: must be as before: dynamic",

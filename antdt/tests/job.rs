@@ -10,7 +10,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use antdt::job::JobSpec;
+use antdt::job::{EvalEvery, JobSpec};
 use antdt::master::{self, Programs, Seams, TrainingData};
 use antdt::report::{Outcome, Report};
 use antdt_agent::runtime::{Agent, AgentConfig, AgentError};
@@ -24,6 +24,7 @@ use antdt_core::{
     DeviceClass, FetchOutcome, Generation, Holder, Incarnation, Metric, Metrics, NodeId, NodeInfo, RequestId,
     SampleRange, Seed,
 };
+use antdt_launch::runtime::process::ProcessLauncher;
 use antdt_model::{Replica, SparseGradient, UpdateRule};
 use antdt_proto::{Bearer, Token, v1};
 use antdt_rt::{CancellationToken, Packing, TraceSink};
@@ -972,11 +973,11 @@ fn a_ledger_and_a_recording_are_kept_where_the_program_says() {
     let (log, tape, kept) = (MemStore::default(), Tape::default(), Arc::new(Mutex::new(None)));
     let (to_log, to_tape, data) = (log.clone(), tape.clone(), Arc::clone(&kept));
     let seams = Seams {
-        store: Some(Box::new(move |_, dataset| {
+        store: Some(Arc::new(move |_, dataset| {
             *data.lock().unwrap() = Some(dataset.clone());
-            Ok(BoxStore::new(to_log))
+            Ok(BoxStore::new(to_log.clone()))
         })),
-        recorder: Box::new(move |_| Ok(Some((Box::new(to_tape), Packing::Plain)))),
+        recorder: Arc::new(move |_| Ok(Some((Box::new(to_tape.clone()), Packing::Plain)))),
         ..Seams::default()
     };
     let spec = JobSpec {
@@ -1011,9 +1012,51 @@ fn a_ledger_and_a_recording_are_kept_where_the_program_says() {
 }
 
 #[test]
+fn a_program_with_its_own_launcher_store_and_recorder_gets_evaluations_and_chooses_its_mode() {
+    let folder = tempfile::tempdir().unwrap();
+    let launched = Arc::new(Mutex::new(0));
+    let count = Arc::clone(&launched);
+    let seams = Seams {
+        launcher: Some(Arc::new(move |outlets| {
+            *count.lock().unwrap() += 1;
+            Box::new(ProcessLauncher::new(outlets))
+        })),
+        store: Some(Arc::new(|_, _| Ok(BoxStore::new(MemStore::default())))),
+        recorder: Arc::new(|_| Ok(Some((Box::new(Tape::default()), Packing::Plain)))),
+    };
+    let spec = JobSpec {
+        workers: 2,
+        sync: "auto".parse().unwrap(),
+        data: Some(antdt::job::DataSpec::Synthetic { rows: 1000 }),
+        eval_fraction: 0.5,
+        eval_every: EvalEvery::Epochs(1),
+        epochs: 2,
+        run_dir: Some(folder.path().join("run")),
+        quiet: true,
+        ..JobSpec::default()
+    };
+    let node = |name: &str| (PathBuf::from(env!("CARGO_BIN_EXE_antdt")), vec![name.into()]);
+    let programs = Programs {
+        worker: node("worker"),
+        server: node("server"),
+        env: Vec::new(),
+        layout: None,
+        foreign: false,
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let run = master::run(&spec, Some(TrainingData::of(500)), &programs, seams, CancellationToken::new());
+    let report = runtime.block_on(run).unwrap();
+    assert_exact(&report, 1000);
+    let epochs: Vec<u32> = report.evaluations.iter().map(|evaluation| evaluation.epoch).collect();
+    assert_eq!(epochs, [1, 2]);
+    assert!(report.chosen.is_some_and(|chosen| chosen.starts_with("--sync auto: allreduce")));
+    assert!(*launched.lock().unwrap() > 0, "it is that launcher");
+}
+
+#[test]
 fn a_part_that_cannot_be_had_refuses_the_job() {
     let spec = JobSpec { data: Some(antdt::job::DataSpec::Synthetic { rows: 10 }), ..JobSpec::default() };
-    let seams = Seams { store: Some(Box::new(|_, _| Err("no disk".into()))), ..Seams::default() };
+    let seams = Seams { store: Some(Arc::new(|_, _| Err("no disk".into()))), ..Seams::default() };
     let nothing = || (PathBuf::from("/bin/false"), Vec::new());
     let programs =
         Programs { worker: nothing(), server: nothing(), env: Vec::new(), layout: None, foreign: false };

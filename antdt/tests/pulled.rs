@@ -113,7 +113,13 @@ async fn run(sync: &str, servers: u32, slope: f32) -> (Report, Found) {
     };
     // The nodes are threads: no program is started.
     let none = || (PathBuf::from("none"), Vec::new());
-    let programs = Programs { worker: none(), server: none(), env: Vec::new(), foreign: false };
+    let programs = Programs {
+        worker: none(),
+        server: none(),
+        env: Vec::new(),
+        layout: Some(ParamLayout::dense(1)),
+        foreign: false,
+    };
     let data = Some(TrainingData::of(SAMPLES));
     (master::run(&spec, data, &programs, seams, CancellationToken::new()).await.unwrap(), found)
 }

@@ -114,6 +114,8 @@ pub struct Farewell {
     pub checkpoint: Option<CheckpointId>,
     /// Whether the node must evaluate the model.
     pub evaluate: bool,
+    /// Whether the node must join again after that, because epochs may follow; otherwise it exits.
+    pub goes_on: bool,
 }
 
 /// A file with a part of a checkpoint, as the node that wrote it reports it to the master.
@@ -536,6 +538,7 @@ impl Agent {
             pushes: push_marks(reply.pushes).map_err(refused)?,
             checkpoint: (reply.checkpoint != 0).then_some(CheckpointId(reply.checkpoint)),
             evaluate: reply.evaluate,
+            goes_on: reply.goes_on,
         })
     }
 

@@ -420,6 +420,11 @@ impl Checkpoints {
         id
     }
 
+    /// The newest complete checkpoint.
+    pub(super) const fn newest(&self) -> Option<CheckpointId> {
+        self.newest
+    }
+
     /// A complete checkpoint that is newer than this one, whose parts may have been removed for that reason.
     pub(super) fn overtaken(&self, id: CheckpointId) -> Option<CheckpointId> {
         self.newest.filter(|newest| *newest > id)

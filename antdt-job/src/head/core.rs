@@ -5,16 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use antdt_controller::action::ActionValues;
-use antdt_controller::{
-    Decided, DecisionRecord, DispatchEffect, Dispatcher, DispatcherConfig, Membership, Seat,
-};
+use antdt_controller::{Dispatcher, DispatcherConfig, Membership};
 use antdt_core::{
-    Ack, Capabilities, ClusterView, Contribution, Counts, Holder, Incarnation, InvalidValue, JobTime, Joined,
-    Machine, MembershipVersion, NodeAction, NodeId, NodeInfo, NodeMap, NodeStatus, NodeView, Pace,
-    PaceEstimate, Plan, PlanVersion, Progress, PushMark, Role, RollbackId, SchedulerView, ServerWeights,
-    Stall, StepCommit,
+    Ack, Capabilities, Contribution, Counts, Holder, Incarnation, InvalidValue, JobTime, Joined,
+    MembershipVersion, NodeAction, NodeId, NodeInfo, NodeMap, NodeStatus, PaceEstimate, Plan, PlanVersion,
+    PushMark, Role, RollbackId, ServerWeights, StepCommit,
 };
-use antdt_monitor::{LinkChange, LinkVerdict, MonitorEffect, StragglerDetector};
+use antdt_monitor::StragglerDetector;
 
 use super::checkpoints::Rested;
 use super::diagnosis::{Done, DoneLog};
@@ -24,15 +21,9 @@ use super::rollback::Rollbacks;
 use super::{HeadConfig, HeadEffect, Note};
 use crate::mode::SyncMode;
 
-/// What a restart is expected to take before the job has seen one.
-const START_DELAY_PRIOR: Duration = Duration::from_secs(180);
-
 /// How long a process of ours may take from its launch to its registration: it reads its data in between, and there
 /// may be a lot. One that is stuck must not be waited for for ever.
 pub(super) const REGISTER_LIMIT: Duration = Duration::from_secs(1800);
-
-/// Expected start delay above which nodes count as hard to get.
-const BUSY_ABOVE: Duration = Duration::from_secs(300);
 
 #[derive(Debug, Clone)]
 pub(super) struct Node {
@@ -123,7 +114,7 @@ pub struct HeadCore {
     pub(super) plan_membership: MembershipVersion,
     pub(super) membership_changed: bool,
     /// Values of actions that the cluster was told last.
-    ordered: ActionValues,
+    pub(super) ordered: ActionValues,
     /// Workers that a step need not wait for, if the sync mode has said how many.
     backups: Option<u32>,
     pub(super) memory: MemoryBounds,
@@ -215,7 +206,7 @@ impl HeadCore {
     }
 
     /// What the sync mode asks of others at present.
-    fn capabilities_now(&self) -> Capabilities {
+    pub(super) fn capabilities_now(&self) -> Capabilities {
         let mode = self.capabilities();
         let planned = || self.dispatcher.in_force().and_then(|plan| plan.backups);
         self.backups.or_else(planned).map_or(mode, |backups| mode.with_backups(backups))
@@ -358,10 +349,13 @@ impl HeadCore {
         self.note(at, Note::Event { node, kind, text });
     }
 
-    pub(super) fn complete(&mut self, now: JobTime) {
+    /// Every sample is committed, up to an evaluation after which the job may go on (`for_now`) or for good.
+    pub(super) fn complete(&mut self, now: JobTime, for_now: bool) {
         if self.completed.is_none() {
             self.completed = Some(now);
-            self.note(now, Note::Completed);
+            if !for_now {
+                self.note(now, Note::Completed);
+            }
         }
     }
 
@@ -455,23 +449,6 @@ impl HeadCore {
         next
     }
 
-    /// Learns from the launcher on which host a life runs, before or after it registers.
-    pub(super) fn place(&mut self, holder: Holder, host: String) {
-        let Some(node) = self.nodes.get_mut(holder.node) else { return };
-        if node.incarnation != holder.incarnation {
-            return;
-        }
-        let host: Arc<str> = host.into();
-        if let Some(registered) = &mut node.registered
-            && registered.host != host
-        {
-            registered.info.host = host.to_string();
-            registered.host = Arc::clone(&host);
-            self.changes += 1;
-        }
-        node.placed = Some(host);
-    }
-
     /// Returns the workers that must join before training begins: those that have not finished. After a
     /// rollback only the live ones count, because the others are being restarted.
     pub fn awaited_workers(&self) -> impl Iterator<Item = Holder> {
@@ -513,33 +490,6 @@ impl HeadCore {
         self.is_current(holder) && self.nodes[holder.node].status != NodeStatus::Finished
     }
 
-    /// The published plan, if it is newer and names the node.
-    pub(super) fn plan_newer_than(&self, known: PlanVersion, node: NodeId) -> Option<Plan> {
-        let newer = self.published.as_ref().filter(|plan| plan.version > known);
-        newer.filter(|plan| plan.batch_sizes.contains_key(&node)).cloned()
-    }
-
-    /// Notes the newest plan that is in force everywhere: the one on its way, or one that was withdrawn too late.
-    pub(super) fn note_applied(&mut self, now: JobTime) {
-        let applied = self.joined.applied_by_all();
-        let before = self.dispatcher.in_force().map(|plan| plan.version);
-        if applied <= before {
-            return;
-        }
-        // All workers have gone on from the one before, so they have computed its batches.
-        self.note_computed();
-        self.dispatcher.plan_applied(now, applied.unwrap_or_default());
-        if let Some(plan) = self.dispatcher.in_force().filter(|plan| Some(plan.version) != before) {
-            let text = format!("all workers switched to plan {}", plan.version);
-            let values = Arc::clone(&plan.actions);
-            self.event(now, None, "plan", text);
-            if *values != self.ordered {
-                self.ordered = (*values).clone();
-                self.effects.push_back(HeadEffect::Order(self.ordered.clone()));
-            }
-        }
-    }
-
     /// Answers a worker that asks to join that the job is over.
     pub fn send_home(&mut self, holder: Holder) {
         let joined = self.joined_reply(self.membership.version(), Arc::default());
@@ -568,31 +518,6 @@ impl HeadCore {
         }
     }
 
-    /// Remembers how fast a life was that is about to be forgotten. Its successor is taken to be as fast until it has
-    /// shown otherwise: that costs little if a restart cured it, and a too large batch costs everybody if not.
-    pub(super) fn remember_pace(&mut self, now: JobTime, id: NodeId) {
-        if let Some(estimate) = self.seat_of(now, id).estimate {
-            self.nodes[id].estimate_before = Some(estimate);
-        }
-    }
-
-    pub(super) fn seat_of(&self, now: JobTime, id: NodeId) -> Seat {
-        let node = &self.nodes[id];
-        let (batch_size_min, batch_size_max) = self.bounds_of(node);
-        let observed = self.detector.observe(now, id);
-        let estimate = observed.and_then(|o| o.estimate).or(node.estimate_before);
-        Seat { id, batch_size_min, batch_size_max, estimate }
-    }
-
-    /// The smallest and the largest batch that a node accepts.
-    pub(super) fn bounds_of(&self, node: &Node) -> (u32, u32) {
-        let info = node.registered.as_ref().map(|registered| &registered.info);
-        info.map_or((1, self.config.global_batch_size), |info| {
-            let most = self.memory.most(&info.device).unwrap_or(u32::MAX).min(info.batch_size_max);
-            (info.batch_size_min, most.max(info.batch_size_min))
-        })
-    }
-
     /// A worker has ended out of memory: no other one of its class is given as much again.
     pub(super) fn ran_out_of_memory(&mut self, now: JobTime, holder: Holder) {
         let node = &self.nodes[holder.node];
@@ -610,30 +535,6 @@ impl HeadCore {
         self.event(now, Some(holder.node), "memory", text);
     }
 
-    /// What workers compute at once under the plan that was in force fits their devices.
-    fn note_computed(&mut self) {
-        let Some(plan) = self.dispatcher.in_force() else { return };
-        for (id, size) in plan.batch_sizes.iter() {
-            let registered = self.nodes.get(*id).and_then(|node| node.registered.as_ref());
-            if let Some(registered) = registered {
-                self.memory.computed(&registered.info.device, size.div_ceil(plan.micro_batches(*id)));
-            }
-        }
-    }
-
-    /// Publishes a plan for the members of this membership, which are the workers that take part from now on.
-    pub fn replan(&mut self, now: JobTime, membership: MembershipVersion) {
-        let seats: Vec<Seat> = self.joined.iter().map(|holder| self.seat_of(now, holder.node)).collect();
-        if seats.is_empty() {
-            return;
-        }
-        self.plan_membership = membership;
-        if let Err(error) = self.dispatcher.replan(now, membership, &seats) {
-            self.fail(format!("no batch sizes fit {} workers: {error}", seats.len()));
-        }
-        self.dispatch_effects(now);
-    }
-
     pub(super) fn end_what_never_registers(&mut self, now: JobTime) {
         let stuck = |node: &Node| {
             node.status == NodeStatus::Pending && !node.exited && now.since(node.launched) >= REGISTER_LIMIT
@@ -643,221 +544,6 @@ impl HeadCore {
                 // Its exit, which the launcher tells, does the rest. Killing it twice does no harm.
                 self.effects.push_back(HeadEffect::Kill(Holder::new(id, node.incarnation)));
             }
-        }
-    }
-
-    pub(super) fn detector_effects(&mut self, now: JobTime) {
-        while let Some(effect) = self.detector.poll_effect() {
-            match effect {
-                MonitorEffect::PaceChanged { holder, from, to, slowness_ratio } => {
-                    self.pace_changed(now, holder, from, to, slowness_ratio);
-                }
-                MonitorEffect::GlobalSlowdown(slowdown) => {
-                    let text = slowdown.map_or_else(
-                        || "the workers are as fast as they were".to_owned(),
-                        |ratio| format!("all workers take {ratio:.2}x their own time per sample of before: no single one is the cause"),
-                    );
-                    let kind = if slowdown.is_some() { "global-slowdown" } else { "recovered" };
-                    self.event(now, None, kind, text);
-                }
-                MonitorEffect::Late(holder) => {
-                    self.event(now, Some(holder.node), "late", format!("{holder} missed heartbeats"));
-                }
-                MonitorEffect::Stalled(holder, Stall { work, lasts }) => {
-                    let text =
-                        format!("{holder} is {work} and has not got on for {:.1} s", lasts.as_secs_f64());
-                    self.event(now, Some(holder.node), "stalled", text);
-                }
-                MonitorEffect::Hung(holder, Stall { work, lasts }) => {
-                    let text = format!(
-                        "{holder} hangs while {work}: it has not got on for {:.1} s; it is killed and started again",
-                        lasts.as_secs_f64()
-                    );
-                    self.event(now, Some(holder.node), "lost", text);
-                    // Its exit, which the launcher tells, does the rest.
-                    self.effects.push_back(HeadEffect::Kill(holder));
-                }
-                MonitorEffect::Silent(holder) => {
-                    let text = format!("{holder} fell silent; it is killed and started again");
-                    self.event(now, Some(holder.node), "lost", text);
-                    // Its exit, which the launcher tells, does the rest.
-                    self.effects.push_back(HeadEffect::Kill(holder));
-                }
-                MonitorEffect::Link(LinkChange::Slow(link)) => {
-                    let LinkVerdict { from, to, ratio, share, .. } = link;
-                    let text = format!(
-                        "the network takes {ratio:.2}x the usual time per byte from {from} to {to}, {:.0} % of the time of {from} more",
-                        share * 100.0
-                    );
-                    self.event(now, Some(from), "slow-link", text);
-                }
-                MonitorEffect::Link(LinkChange::Recovered { from, to }) => {
-                    let text = format!("the network is no slower than usual any more from {from} to {to}");
-                    self.event(now, Some(from), "recovered", text);
-                }
-                _ => {}
-            }
-        }
-    }
-
-    pub(super) fn pace_changed(
-        &mut self,
-        now: JobTime,
-        holder: Holder,
-        from: Pace,
-        to: Pace,
-        ratio: Option<f64>,
-    ) {
-        let ratio =
-            ratio.map(|ratio| format!(", {ratio:.2}x the time per sample of its peers")).unwrap_or_default();
-        match (from.is_straggler(), to) {
-            (_, Pace::Straggler(kind)) => {
-                let text = format!("{holder} is a {kind:?} straggler{ratio}").to_lowercase();
-                self.event(now, Some(holder.node), "straggler", text);
-            }
-            (true, _) => {
-                self.event(
-                    now,
-                    Some(holder.node),
-                    "recovered",
-                    format!("{holder} is no straggler any more{ratio}"),
-                );
-            }
-            (false, _) => {}
-        }
-    }
-
-    pub(super) fn dispatch_effects(&mut self, now: JobTime) {
-        while let Some(effect) = self.dispatcher.poll_effect() {
-            match effect {
-                DispatchEffect::Publish(plan) => {
-                    self.newest_plan = plan.version;
-                    self.note(now, Note::Published(plan.clone()));
-                    self.published = Some(plan);
-                }
-                DispatchEffect::Withdraw(version) => {
-                    let withdrawn = self.published.take_if(|plan| plan.version == version);
-                    self.published = self
-                        .published
-                        .take()
-                        .or_else(|| withdrawn.and_then(|_| self.dispatcher.in_force().cloned()));
-                }
-                DispatchEffect::Start(action) => self.actions.push_back(action),
-                DispatchEffect::Record(record) => self.decided(&record),
-                DispatchEffect::Measured { version, forecast, step } => {
-                    let percent = |cut: f64| format!("{:.0} %", cut * 100.0);
-                    let text = format!(
-                        "plan {version} was expected to cut the step time by {}, to {:.1} ms, and cut it by {}, to {:.1} ms",
-                        percent(forecast.promised()),
-                        forecast.with.as_secs_f64() * 1e3,
-                        percent(forecast.cut(step)),
-                        step.as_secs_f64() * 1e3,
-                    );
-                    self.event(now, None, "forecast", text);
-                }
-                _ => {}
-            }
-        }
-    }
-
-    pub(super) fn decided(&mut self, record: &DecisionRecord) {
-        let target = record.target().map_or_else(|| "all".to_owned(), |holder| holder.node.to_string());
-        match record.decided {
-            Decided::Plan(..)
-            | Decided::Node(..)
-            | Decided::Refused
-            | Decided::WouldPlan(_)
-            | Decided::WouldNode(..) => {
-                self.action(record.at, record.kind(), target, record.reason());
-            }
-            // Why nothing was done is worth knowing, but is no action.
-            Decided::Nothing => self.event(record.at, None, "none", record.reason()),
-            _ => {}
-        }
-    }
-
-    pub(super) fn view(&self, now: JobTime, samples_per_second: f64) -> ClusterView {
-        let start_delay = self.start_delay.unwrap_or(START_DELAY_PRIOR);
-        let in_force = self.dispatcher.in_force().or_else(|| self.dispatcher.newest());
-        // Nodes and batch sizes have one order, and the views of all nodes take one piece of memory.
-        let mut sizes = in_force.map(|plan| plan.batch_sizes.iter()).into_iter().flatten().peekable();
-        let mut of_role = |role, count| {
-            let mut views = Vec::with_capacity(count);
-            for (id, node) in self.nodes.of_role(role) {
-                if role == Role::Server && node.retired {
-                    continue;
-                }
-                while sizes.next_if(|(known, _)| **known < id).is_some() {}
-                let size = sizes.next_if(|(known, _)| **known == id).map_or(0, |(_, size)| *size);
-                views.push(self.view_of(now, id, node, in_force, size));
-            }
-            views
-        };
-        let mode = self.capabilities_now();
-        ClusterView {
-            tick: self.tick,
-            mode,
-            elastic: true,
-            membership: self.plan_membership,
-            membership_changed: self.membership_changed
-                || self.joined.len() != self.membership.live_count()
-                || self.nodes.iter().any(|(_, node)| node.status == NodeStatus::Draining),
-            plan: self.dispatcher.in_force().map_or(PlanVersion(0), |plan| plan.version),
-            plan_pending: self.dispatcher.pending().is_some(),
-            actions: self.dispatcher.in_force().map_or_else(Arc::default, |plan| Arc::clone(&plan.actions)),
-            hosts: Arc::clone(&self.config.hosts),
-            global_batch_size: self.config.global_batch_size,
-            workers: of_role(Role::Worker, self.workers),
-            servers: of_role(Role::Server, self.config.servers as usize),
-            checkpoint_time: self.checkpoint_time,
-            server_weights: self.weights.clone(),
-            hands_over: mode.needs_servers()
-                && self.config.checkpoints.is_some()
-                && self.config.can_roll_back,
-            step: mode.steps_together().then(|| self.detector.steps()).flatten(),
-            progress: Progress {
-                committed: self.counts.acked,
-                expected: self.counts.total,
-                samples_per_second,
-            },
-            scheduler: SchedulerView { start_delay, busy: start_delay > BUSY_ABOVE },
-        }
-    }
-
-    fn view_of(
-        &self,
-        now: JobTime,
-        id: NodeId,
-        node: &Node,
-        in_force: Option<&Plan>,
-        batch_size: u32,
-    ) -> NodeView {
-        let observed = self.detector.observe(now, id);
-        let (batch_size_min, batch_size_max) = self.bounds_of(node);
-        let device = node.registered.as_ref().map(|registered| registered.info.device.clone());
-        NodeView {
-            id,
-            incarnation: node.incarnation,
-            device: device.unwrap_or_default(),
-            host: node
-                .registered
-                .as_ref()
-                .map_or_else(Arc::default, |registered| Arc::clone(&registered.host)),
-            status: node.status,
-            batch_size,
-            micro_batches: in_force.map_or(1, |plan| plan.micro_batches(id)),
-            batch_size_min,
-            batch_size_max,
-            pace: observed.map_or(Pace::Unknown, |o| o.pace),
-            sample_time_short: observed.and_then(|o| o.sample_time_short),
-            sample_time_long: observed.and_then(|o| o.sample_time_long),
-            estimate: observed.and_then(|o| o.estimate),
-            batch: observed.and_then(|o| o.batch),
-            slowness_ratio: observed.and_then(|o| o.slowness_ratio),
-            slow_fraction_long: observed.map_or(0.0, |o| o.slow_fraction_long),
-            last_report_age: observed.and_then(|o| o.last_report_age),
-            restarts: node.incarnation.0,
-            chief: id == NodeId::worker(0),
         }
     }
 
@@ -876,12 +562,23 @@ impl HeadCore {
         self.evaluator.is_some() && !self.evaluated
     }
 
-    pub(super) fn end_if_done(&mut self, now: JobTime) {
-        let all_done = self.unfinished() == 0;
-        if self.phase == Phase::Running && all_done && !self.is_evaluating() {
+    /// Whether all workers have left at the end of the data, and no evaluation is awaited.
+    pub(super) fn is_done(&self) -> bool {
+        self.phase == Phase::Running && self.unfinished() == 0 && !self.is_evaluating()
+    }
+
+    /// Ends the job: it is done.
+    pub(super) fn end(&mut self, now: JobTime) {
+        self.phase = Phase::Over;
+        self.complete(now, false);
+        self.effects.push_back(HeadEffect::End(Ok(())));
+    }
+
+    /// Ends the job, which goes on in another mode, unless it is over.
+    pub(super) fn go_on(&mut self, mode: SyncMode) {
+        if self.phase == Phase::Running {
             self.phase = Phase::Over;
-            self.complete(now);
-            self.effects.push_back(HeadEffect::End(Ok(())));
+            self.effects.push_back(HeadEffect::GoOn(mode));
         }
     }
 

@@ -13,21 +13,16 @@ use std::time::Duration;
 
 use antdt_core::{Holder, JobTime, NodeStatus, Role};
 
-use super::{Head, HeadAnswer, HeadEffect};
-
-/// How long a worker that has left may take to end, before it is killed.
-const LEAVING_LIMIT: Duration = Duration::from_secs(30);
+use super::{Head, HeadEffect};
 
 impl Head {
-    pub(super) fn preempted(&mut self, now: JobTime, holder: Holder) -> HeadAnswer {
-        if !self.core.is_current(holder) {
-            return HeadAnswer::Fenced;
-        }
+    /// The platform of a node that is not fenced has told it to leave.
+    pub(super) fn preempted(&mut self, now: JobTime, holder: Holder) {
         // Whoever leaves already is told again with every heartbeat; a server stays for as long as it may.
         let is_news = self.core.nodes.get(holder.node).is_some_and(|node| node.status == NodeStatus::Running)
-            && self.preempted.insert(holder);
+            && self.restarts.preempt(holder);
         if !is_news {
-            return HeadAnswer::Noted;
+            return;
         }
         let text = format!("{holder} is told to leave by its platform");
         self.core.event(now, Some(holder.node), "preempted", text);
@@ -42,48 +37,24 @@ impl Head {
             self.core.draining.insert(holder);
             self.core.set_status(holder.node, NodeStatus::Draining);
         }
-        HeadAnswer::Noted
     }
 
     /// A checkpoint is complete: those that stayed for it, with the only copy of something, may go. The job goes back to it. Servers
     /// that are about to hand over stay.
     pub(super) fn end_preempted(&mut self) {
         let hands_over = self.handover.is_some();
-        let (stayed, others) =
-            std::mem::take(&mut self.preempted).into_iter().partition(|holder| match holder.node.role {
-                Role::Server => !hands_over,
-                Role::Worker => self.core.alone_has_model(*holder),
-            });
-        self.preempted = others;
-        for holder in stayed {
-            self.core.effects.push_back(HeadEffect::Kill(holder));
-        }
-    }
-
-    /// A worker has left in order. If it did so because its platform said so, its process is watched until it has ended.
-    pub(super) fn left_preempted(&mut self, now: JobTime, holder: Holder) {
-        if self.sagas.contains_key(&holder.node) {
-            // A restart that was ordered is under way.
-            self.preempted.remove(&holder);
-        } else if self.preempted.contains(&holder) {
-            self.leaving_due.set(holder.node, now + LEAVING_LIMIT, holder);
-        }
-    }
-
-    /// Kills those that left because their platform said so, and did not end.
-    pub(super) fn end_what_does_not_leave(&mut self, now: JobTime) {
-        for (_, holder) in self.leaving_due.take_due(now) {
-            // Its exit, which the launcher tells, does the rest.
-            self.core.effects.push_back(HeadEffect::Kill(holder));
-        }
+        let stayed = self.restarts.take_staying(|holder| match holder.node.role {
+            Role::Server => !hands_over,
+            Role::Worker => self.core.alone_has_model(*holder),
+        });
+        self.core.effects.extend(stayed.into_iter().map(HeadEffect::Kill));
     }
 
     /// The process of a worker that had left has ended. Returns whether another life follows because the platform took it back.
     pub(super) fn follows_preempted(&mut self, now: JobTime, holder: Holder) -> bool {
-        if !self.preempted.remove(&holder) {
+        if !self.restarts.follows(holder) {
             return false;
         }
-        self.leaving_due.clear(holder.node);
         let next = self.core.succeed(now, holder);
         if self.core.rollbacks.is_restoring() {
             self.core.rollbacks.launch_later(next, Duration::ZERO);

@@ -20,6 +20,7 @@ use antdt_core::{
 };
 
 use super::core::{Node, Registered};
+use super::evaluations::Evaluations;
 use super::{Head, HeadConfig, HeadEffect, Registration};
 
 /// State of one node that a master passes on to its successor.
@@ -68,6 +69,9 @@ pub struct HeadRecord {
     /// Number of restarts for slowness that count towards the limit per hour.
     #[cfg_attr(feature = "serde", serde(default))]
     pub slow_restarts: u32,
+    /// Epoch up to whose end the ledger hands out samples; 0 if it hands out all.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub until: u32,
 }
 
 /// What an earlier master has spent on slow nodes: restarts of each and how long it is left alone after the last, and the restarts of
@@ -122,6 +126,9 @@ impl Head {
         if let Some(checkpoints) = &mut head.checkpoints {
             checkpoints.continue_at(record.checkpoint);
         }
+        if let Some(evaluations) = &mut head.evaluations {
+            evaluations.continue_until(record.until);
+        }
         Ok(head)
     }
 
@@ -156,9 +163,9 @@ impl Head {
         } else if status == NodeStatus::Draining {
             // Whoever ordered that is gone. Another life follows, as after a notice of the platform.
             self.core.draining.insert(holder);
-            self.preempted.insert(holder);
+            self.restarts.preempt(holder);
         }
-        self.relaunch.resume(holder, restarts);
+        self.restarts.resume(holder, restarts);
     }
 
     /// Takes over the lives that a master before has started, and sets the job back.
@@ -204,14 +211,16 @@ impl Head {
                 data_address: registered.data_address.clone(),
                 process_id: registered.process_id,
             }),
-            restarts: self.relaunch.restarts(id),
+            restarts: self.restarts.count(id),
             retiring: self.retiring.is_to_leave(id),
             retired: node.retired,
         });
         let (membership, plan, rollback, checkpoint) = self.numbers();
         let memory = self.core.memory.bounds();
         let slow_restarts = budget.recent();
-        HeadRecord { nodes: nodes.collect(), membership, plan, rollback, checkpoint, memory, slow_restarts }
+        let until = self.evaluations.as_ref().map_or(0, Evaluations::until);
+        let nodes = nodes.collect();
+        HeadRecord { nodes, membership, plan, rollback, checkpoint, memory, slow_restarts, until }
     }
 
     /// Says what a successor must know, before anything else that the last event brought, if it has changed.

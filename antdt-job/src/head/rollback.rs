@@ -12,7 +12,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use antdt_core::{Counts, Holder, JobTime, RollbackId};
+use antdt_controller::Relaunch;
+use antdt_core::{Counts, Exit, Holder, JobTime, NodeStatus, RollbackId};
+
+use super::core::Phase;
+use super::timers::Timers;
+use super::{Head, HeadEffect, lives};
 
 /// How long it may take to find the newest checkpoint, to verify it, and to set the ledger back: as long as to write one.
 const RESTORE_LIMIT: Duration = Duration::from_secs(1800);
@@ -144,6 +149,143 @@ impl Rollbacks {
         match self.stage {
             Stage::Restoring { until } => Some(until),
             Stage::Starting | Stage::Over => None,
+        }
+    }
+}
+
+impl Head {
+    /// Begins the rollback that is wanted, if one is: from now on nothing counts that was trained since the checkpoint.
+    pub(super) fn begin_rollback(&mut self, now: JobTime) {
+        let Some(why) = self.core.rollbacks.take_wanted() else { return };
+        if self.core.phase == Phase::Over {
+            return;
+        }
+        let rollback = self.core.rollbacks.begin(now);
+        let handover = self.handover.take();
+        if let Some(evaluations) = &mut self.evaluations {
+            evaluations.forget();
+        }
+        let text = match &handover {
+            Some(handover) if handover.is_taken() => {
+                format!("{why}; all servers start again from the checkpoint that was taken for it")
+            }
+            _ => format!("{why}; the job goes back to its newest checkpoint"),
+        };
+        self.core.event(now, None, "rollback", text);
+        let told = self.checkpoints.as_mut().map_or_else(Vec::new, |checkpoints| checkpoints.roll_back(now));
+        self.doubts = Timers::new();
+        self.mode.set_back(now, &mut self.core);
+        for (old, next) in self.core.set_back(now) {
+            // Its end, however late the news of it, is that of an older life.
+            self.core.effects.push_back(HeadEffect::Kill(old));
+            self.restarts.give_up(old.node);
+            self.core.rollbacks.launch_later(next, Duration::ZERO);
+            self.restarts.forget(old);
+        }
+        if let Some(handover) = handover {
+            for next in self.core.resize_servers(handover.servers()) {
+                self.core.rollbacks.launch_later(next, Duration::ZERO);
+            }
+            self.core.reweigh_servers(handover.weights());
+        }
+        // Whoever stands still goes on when no server is left that would take a push.
+        for told in told {
+            self.core.tell_rested(told);
+        }
+        self.core.effects.push_back(HeadEffect::RollBack(rollback));
+        self.stop_if_kept(now);
+    }
+
+    /// The ledger was set back: starts what is missing.
+    pub(super) fn rolled_back(
+        &mut self,
+        now: JobTime,
+        rollback: RollbackId,
+        outcome: Result<RolledBack, String>,
+    ) {
+        let is_asked = rollback == self.core.rollbacks.newest() && self.core.rollbacks.is_restoring();
+        if !is_asked || self.core.phase == Phase::Over {
+            return;
+        }
+        let RolledBack { checkpoint, counts, text } = match outcome {
+            Ok(to) => to,
+            Err(why) => {
+                self.core.fail(format!("the model was lost, and the job cannot go back: {why}"));
+                return;
+            }
+        };
+        self.core.counts = counts;
+        self.core.event(now, None, "rollback", text);
+        self.set_evaluations_back();
+        let Some((launches, after)) = self.core.rollbacks.restored(rollback, checkpoint) else { return };
+        for holder in launches {
+            // What the job did meanwhile stands: a worker that it wants no more, and a newer life of one it wants again.
+            let node = &self.core.nodes[holder.node];
+            let is_newer = node.incarnation > holder.incarnation
+                || (node.incarnation == holder.incarnation && node.status != NodeStatus::Lost);
+            if node.retired || is_newer {
+                continue;
+            }
+            self.restarts.launch_at(now + after, holder);
+        }
+        self.launch_what_is_due(now);
+        if self.core.knows_servers() {
+            self.go_on(now);
+        }
+    }
+
+    /// The servers are known, if the job has any: workers may begin, or begin again.
+    pub(super) fn go_on(&mut self, now: JobTime) {
+        self.core.rollbacks.started();
+        if self.core.rollbacks.is_busy() {
+            return;
+        }
+        self.servers_began(now);
+        let started = self.core.started;
+        self.mode.go_on(now, &mut self.core);
+        self.note_start(now, started);
+        self.let_held_join(now);
+    }
+
+    pub(super) fn rollback_deadline(&mut self, now: JobTime) {
+        if self.core.rollbacks.deadline().is_some_and(|at| at <= now) {
+            self.core.fail("the model was lost, and it took too long to set the ledger back".to_owned());
+        }
+        for (node, holder) in self.doubts.take_due(now) {
+            self.held_joins.retain(|(other, _)| *other != holder);
+            let text = format!("{holder} cannot reach a server that others can; it is started again");
+            self.core.event(now, Some(node), "lost", text);
+            // Its exit, which the launcher tells, does the rest.
+            self.core.effects.push_back(HeadEffect::Kill(holder));
+        }
+    }
+
+    /// The end of a server, or of the worker with the only copy of the model: it is started again within its budget, and the job
+    /// goes back.
+    pub(super) fn model_ended(&mut self, now: JobTime, holder: Holder, exit: Exit, tail: &[String]) {
+        let lost = format!(
+            "{} ended ({exit}), and the parameters it held with it{}",
+            holder.node,
+            lives::last_words(tail)
+        );
+        if !self.core.config.can_roll_back {
+            self.core.fail(lost);
+            return;
+        }
+        match self.restarts.exited(holder, exit) {
+            Relaunch::Repeated => {}
+            Relaunch::Again { after, reason, holder: next } => {
+                self.core.action(now, "RESTART", holder.node.to_string(), reason.to_string());
+                self.core.rollbacks.want(lost);
+                self.begin_rollback(now);
+                self.core.rollbacks.launch_later(next, after);
+            }
+            Relaunch::Finished | Relaunch::Hopeless(_) => self.core.fail(lost),
+            Relaunch::Exhausted(_) => {
+                let limit = self.core.config.max_restarts;
+                let text = format!("{lost}; it was restarted {limit} times already (--max-restarts)");
+                self.core.fail(text);
+            }
         }
     }
 }

@@ -135,7 +135,7 @@ impl Head {
                     let next = Holder::new(node, state.incarnation.next());
                     self.forget_restarts(node);
                     // Whatever ended it before, the user wants it again.
-                    self.relaunch.committed(node);
+                    self.restarts.committed(node);
                     self.retiring.nodes.remove(&node);
                     self.retiring.untold.remove(&node);
                     self.retiring.due.clear(node);
@@ -183,9 +183,7 @@ impl Head {
 
     /// Whatever was planned for a node is pointless now.
     fn forget_restarts(&mut self, node: NodeId) {
-        self.sagas.remove(&node);
-        self.saga_due.clear(node);
-        self.relaunch_due.clear(node);
+        self.restarts.give_up(node);
     }
 
     /// Kills the workers that were told to leave and did not, or did not end afterwards.

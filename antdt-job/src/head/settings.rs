@@ -9,7 +9,7 @@ use antdt_core::BatchReport;
 use antdt_monitor::MonitorConfig;
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::{CheckpointSchedule, HeadConfig};
+use super::{CheckpointSchedule, EvaluationSchedule, HeadConfig, ModeChoice};
 use crate::mode::SyncMode;
 
 /// The settings of a [`HeadConfig`] in a form that can be stored: policy and pace rule by their names and settings.
@@ -47,6 +47,12 @@ pub struct HeadSettings {
     /// Settings of the checkpoints; `None` if the job takes no checkpoints.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoints: Option<CheckpointSchedule>,
+    /// Settings of the evaluations between epochs; `None` if the model is evaluated at the end only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub evaluations: Option<EvaluationSchedule>,
+    /// Settings of a job that chooses its sync mode; `None` if the mode is given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub choice: Option<ModeChoice>,
     /// Whether a job whose model is lost goes back to its newest checkpoint; otherwise it ends.
     #[serde(default)]
     pub can_roll_back: bool,
@@ -71,6 +77,8 @@ impl From<&HeadConfig> for HeadSettings {
             dry_run: config.dry_run,
             monitor: config.monitor.clone(),
             checkpoints: config.checkpoints.clone(),
+            evaluations: config.evaluations.clone(),
+            choice: config.choice.clone(),
             can_roll_back: config.can_roll_back,
             hosts: (*config.hosts).clone(),
         }
@@ -93,6 +101,8 @@ impl HeadSettings {
             dry_run: self.dry_run,
             monitor: self.monitor.clone(),
             checkpoints: self.checkpoints.clone(),
+            evaluations: self.evaluations.clone(),
+            choice: self.choice.clone(),
             can_roll_back: self.can_roll_back,
             hosts: Arc::new(self.hosts.clone()),
         }

@@ -1,13 +1,23 @@
+//! One story of a job after another, in one file: they share the world that they happen in.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use antdt_controller::Policy;
 use antdt_controller::budget::RestartBudget;
 use antdt_controller::policy::{Decision, FromFn, ProposedAction, Unmanaged};
-
 use antdt_core::{
-    Ack, ActionId, ClusterView, DeviceClass, Generation, LeaseId, MembershipVersion, Metric, NodeAction,
-    NodeActionKind, Reason, Stall, StepResult, Work,
+    Ack, ActionId, BatchReport, ClusterView, Contribution, DeviceClass, Exit, Generation, Joined, LeaseId,
+    MembershipVersion, Metric, Metrics, ModelDistance, NodeAction, NodeActionKind, NodeInfo, NodeLoad,
+    PushMark, Readiness, Reason, Role, RollbackId, ServerWeights, Stall, StepResult, Work,
 };
+use antdt_monitor::MonitorConfig;
 
 use super::core::REGISTER_LIMIT;
+use super::keeping::STOP_LIMIT;
 use super::*;
+
+mod evaluations;
 
 /// A head, its clock, and everything it ordered so far.
 struct World {
@@ -60,6 +70,8 @@ impl World {
             policy,
             monitor: MonitorConfig::default(),
             checkpoints,
+            evaluations: None,
+            choice: None,
             can_roll_back: false,
             hosts: Arc::default(),
         })
@@ -118,12 +130,14 @@ impl World {
             HeadEffect::Committed(holder, commit) => format!("committed {holder} {}", commit.step),
             HeadEffect::Undone(holder) => format!("undone {holder}"),
             HeadEffect::RollBack(rollback) => format!("roll back {rollback}"),
+            HeadEffect::Epochs(epochs) => format!("until epoch {epochs}"),
             HeadEffect::Servers(servers) => format!("{servers} servers"),
             HeadEffect::Weights(weights) => format!("weights {weights}"),
             HeadEffect::Rested { holder, checkpoint, keep, .. } => {
                 format!("{holder} {} {checkpoint}", if keep { "keeps" } else { "goes on after" })
             }
             HeadEffect::Record(_) => "record".to_owned(),
+            HeadEffect::GoOn(mode) => format!("goes on with {mode}"),
             HeadEffect::End(Ok(())) => "end".to_owned(),
             HeadEffect::End(Err(why)) => format!("fail: {why}"),
             HeadEffect::Note { .. } => unreachable!("kept apart"),
@@ -158,18 +172,13 @@ impl World {
     }
 
     fn beat(&mut self, holder: Holder) -> HeadAnswer {
-        self.tell(HeadEvent::Heartbeat {
-            holder,
-            reports: Vec::new(),
-            plan_ready: PlanVersion(0),
-            plan_applied: (PlanVersion(0), 0),
-        })
+        self.tell(HeadEvent::heartbeat(holder, Vec::new(), PlanVersion(0), (PlanVersion(0), 0)))
     }
 
     /// A heartbeat that reports one batch.
     fn steps(&mut self, holder: Holder, sequence: u64) {
         let (reports, plan) = (reports(holder, sequence, 1, Duration::from_millis(100)), PlanVersion(1));
-        self.tell(HeadEvent::Heartbeat { holder, reports, plan_ready: plan, plan_applied: (plan, 0) });
+        self.tell(HeadEvent::heartbeat(holder, reports, plan, (plan, 0)));
     }
 
     /// All workers (and servers) registered and joined; earlier orders forgotten.
@@ -500,6 +509,25 @@ fn host_that_the_launcher_names_late_counts_until_the_next_life() {
 }
 
 #[test]
+fn heartbeat_says_all_that_a_node_has_to_say_and_is_fenced_once() {
+    let mut world = World::new("allreduce", 3, 0).running();
+    let distance = ModelDistance { average: 7, relative: 0.5 };
+    let beat = |index| HeadEvent::Heartbeat {
+        holder: worker(index, 0),
+        reports: Vec::new(),
+        plan_ready: PlanVersion(0),
+        plan_applied: (PlanVersion(0), 0),
+        news: vec![NodeNews::Averaged(distance), NodeNews::Preempted],
+    };
+    let HeadAnswer::Beat(reply) = world.tell(beat(1)) else { panic!("refused") };
+    assert!(reply.drain, "the order follows from what the same heartbeat says");
+    assert!(world.notes.contains(&Note::Averaged(NodeId::worker(1), distance)));
+    world.exits(worker(2, 0), KILLED);
+    assert!(matches!(world.tell(beat(2)), HeadAnswer::Fenced));
+    assert!(!world.notes.contains(&Note::Averaged(NodeId::worker(2), distance)));
+}
+
+#[test]
 fn a_member_that_was_not_told_of_its_group_is_told_again_the_same() {
     let mut world = World::new("allreduce", 2, 0).running();
     let told = world.formed.clone().expect("a group was formed");
@@ -630,12 +658,7 @@ fn a_replacement_gets_its_plan_however_long_the_master_was_away() {
     let mut world = World::new("ps-bsp", 2, 1).running();
     let first = world.head.core.published.as_ref().unwrap().version;
     for index in 0..2 {
-        world.tell(HeadEvent::Heartbeat {
-            holder: worker(index, 0),
-            reports: Vec::new(),
-            plan_ready: first,
-            plan_applied: (first, 1),
-        });
+        world.tell(HeadEvent::heartbeat(worker(index, 0), Vec::new(), first, (first, 1)));
     }
     world.exits(worker(1, 0), KILLED);
     world.register(worker(1, 1));
@@ -1175,7 +1198,7 @@ fn a_restart_drains_the_node_fences_it_and_starts_its_next_life() {
     for index in 0..20 {
         let plan_applied = (PlanVersion(1), 0);
         let (holder, reports, plan_ready) = (worker(index, 0), Vec::new(), PlanVersion(1));
-        world.tell(HeadEvent::Heartbeat { holder, reports, plan_ready, plan_applied });
+        world.tell(HeadEvent::heartbeat(holder, reports, plan_ready, plan_applied));
     }
     let counts = Counts { total: 100, todo: 100, ..Counts::default() };
     for _ in 0..5 {
@@ -1191,7 +1214,7 @@ fn a_restart_drains_the_node_fences_it_and_starts_its_next_life() {
     world.register(worker(1, 1));
     world.join(worker(1, 1), None);
     assert_eq!(world.orders(), ["joined worker-1#1 at 0"]);
-    assert!(world.head.sagas.is_empty());
+    assert!(!world.head.restarts.is_restarting(NodeId::worker(1)));
     let restarts = |note: &Note| matches!(note, Note::Action { kind: "KILL_RESTART", target, .. } if target == "worker-1");
     assert!(world.notes.iter().any(restarts), "{:?}", world.notes);
 }
@@ -1201,7 +1224,7 @@ fn a_worker_whose_restart_was_ordered_is_kept_while_it_alone_has_the_model() {
     let mut world = World::with_policy("allreduce", 2, 0, Box::new(RestartOne::default())).running();
     let trains = |world: &mut World, holder: Holder, plan: u64| {
         let (plan, reports) = (PlanVersion(plan), reports(holder, 0, 1, Duration::from_millis(100)));
-        world.tell(HeadEvent::Heartbeat { holder, reports, plan_ready: plan, plan_applied: (plan, 0) })
+        world.tell(HeadEvent::heartbeat(holder, reports, plan, (plan, 0)))
     };
     trains(&mut world, worker(0, 0), 1);
     trains(&mut world, worker(1, 0), 1);
@@ -1263,7 +1286,7 @@ fn a_replacement_is_taken_to_be_as_slow_as_its_earlier_life_until_it_shows_other
         let compute = Duration::from_millis(if index == 2 { 400 } else { 100 });
         let (holder, plan) = (worker(index, 0), PlanVersion(1));
         let reports = reports(holder, 0, 40, compute);
-        world.tell(HeadEvent::Heartbeat { holder, reports, plan_ready: plan, plan_applied: (plan, 0) });
+        world.tell(HeadEvent::heartbeat(holder, reports, plan, (plan, 0)));
     }
     world.exits(worker(2, 0), KILLED);
     world.register(worker(2, 1));
@@ -1285,12 +1308,7 @@ fn a_process_that_never_registers_is_ended_and_started_again() {
     world.tell(HeadEvent::Tick(None));
     assert_eq!(world.orders(), [""; 0]);
     world.now = world.now + REGISTER_LIMIT;
-    world.tell(HeadEvent::Heartbeat {
-        holder: worker(0, 0),
-        reports: Vec::new(),
-        plan_ready: PlanVersion(0),
-        plan_applied: (PlanVersion(0), 0),
-    });
+    world.tell(HeadEvent::heartbeat(worker(0, 0), Vec::new(), PlanVersion(0), (PlanVersion(0), 0)));
     world.tell(HeadEvent::Tick(None));
     assert_eq!(world.orders(), ["kill worker-1#0"]);
     world.exits(worker(1, 0), KILLED);
@@ -1531,8 +1549,7 @@ fn a_plan_says_how_many_workers_a_step_need_not_wait_for_once_all_have_it() {
     let has = |world: &mut World, plan: u64| {
         for index in 0..3 {
             let (holder, plan) = (worker(index, 0), PlanVersion(plan));
-            let beat =
-                HeadEvent::Heartbeat { holder, reports: vec![], plan_ready: plan, plan_applied: (plan, 0) };
+            let beat = HeadEvent::heartbeat(holder, vec![], plan, (plan, 0));
             world.tell(beat);
         }
         let counts = Counts { total: 1000, ..Counts::default() };
@@ -2164,7 +2181,7 @@ fn a_diagnosis_names_the_straggler_the_evidence_and_what_was_done() {
     for index in 0..4 {
         let time = Duration::from_millis(if index == 2 { 400 } else { 100 });
         let (holder, reports) = (worker(index, 0), reports(worker(index, 0), 0, 40, time));
-        world.tell(HeadEvent::Heartbeat { holder, reports, plan_ready: plan, plan_applied: (plan, 0) });
+        world.tell(HeadEvent::heartbeat(holder, reports, plan, (plan, 0)));
     }
     for _ in 0..2 {
         // The first tick after a change of the membership is not one to decide at.
@@ -2240,7 +2257,7 @@ fn a_host_all_of_whose_workers_are_slow_is_named() {
         let compute = Duration::from_millis(if index >= 2 { 400 } else { 100 });
         let (holder, plan) = (worker(index, 0), PlanVersion(1));
         let reports = reports(holder, 0, 40, compute);
-        world.tell(HeadEvent::Heartbeat { holder, reports, plan_ready: plan, plan_applied: (plan, 0) });
+        world.tell(HeadEvent::heartbeat(holder, reports, plan, (plan, 0)));
     }
     let HeadAnswer::Diagnosed(found) = world.tell(HeadEvent::Diagnose) else { panic!("no diagnosis") };
     let [host] = &found.hosts[..] else { panic!("{found:?}") };
@@ -2259,7 +2276,7 @@ fn a_slow_host_whose_cpus_are_busy_with_others_is_named_as_such() {
         let compute = Duration::from_millis(if index >= 2 { 400 } else { 100 });
         let (holder, plan) = (worker(index, 0), PlanVersion(1));
         let reports = reports(holder, 0, 40, compute);
-        world.tell(HeadEvent::Heartbeat { holder, reports, plan_ready: plan, plan_applied: (plan, 0) });
+        world.tell(HeadEvent::heartbeat(holder, reports, plan, (plan, 0)));
     }
     let load_of = |world: &mut World, [busy, steal, own]: [f64; 3], workers: &[u32]| {
         for index in workers {

@@ -150,6 +150,8 @@ fn config(mode: &SyncMode, job: &Job, wish: &Arc<Mutex<Option<Wish>>>) -> HeadCo
             first: CheckpointId(1),
             epochs: 1,
         }),
+        evaluations: None,
+        choice: None,
         can_roll_back: true,
         hosts: Arc::default(),
     }

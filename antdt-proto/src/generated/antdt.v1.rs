@@ -1573,6 +1573,9 @@ pub struct LeaveReply {
     /// Pushes that count and that the servers may still have to apply before the model is evaluated.
     #[prost(message, repeated, tag = "3")]
     pub pushes: ::prost::alloc::vec::Vec<PushMark>,
+    /// Whether the worker must join again after that; otherwise it exits.
+    #[prost(bool, tag = "4")]
+    pub goes_on: bool,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct EvaluatedRequest {

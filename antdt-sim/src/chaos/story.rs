@@ -270,6 +270,7 @@ fn effect(effect: &HeadEffect) -> Option<String> {
         HeadEffect::Note { note: Note::Published(plan), .. } => format!("! plan {plan:?}"),
         HeadEffect::Undone(holder) => format!("master: the step of {holder} is undone"),
         HeadEffect::RollBack(rollback) => format!("master: the job goes back, rollback {rollback}"),
+        HeadEffect::Epochs(epochs) => format!("master: the data end after epoch {epochs} for now"),
         HeadEffect::Servers(servers) => format!("master: the job has {servers} servers from now on"),
         HeadEffect::Weights(weights) => {
             format!("master: the weights of the servers are {weights} from now on")
@@ -280,6 +281,7 @@ fn effect(effect: &HeadEffect) -> Option<String> {
         HeadEffect::Rested { holder, checkpoint, keep: false, .. } => {
             format!("master: {holder} goes on after checkpoint {checkpoint}")
         }
+        HeadEffect::GoOn(mode) => format!("master: the job goes on with --sync {mode}"),
         HeadEffect::Record(_) | HeadEffect::End(_) | HeadEffect::Note { .. } => return None,
     })
 }

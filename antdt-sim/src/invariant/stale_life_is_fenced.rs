@@ -132,12 +132,7 @@ mod tests {
     #[test]
     fn the_master_fences_whom_it_gave_up() {
         let join = HeadEvent::Join { holder: holder(0), standing: Standing::default() };
-        let beat = HeadEvent::Heartbeat {
-            holder: holder(0),
-            reports: vec![],
-            plan_ready: PlanVersion(0),
-            plan_applied: (PlanVersion(0), 0),
-        };
+        let beat = HeadEvent::heartbeat(holder(0), vec![], PlanVersion(0), (PlanVersion(0), 0));
         let mut history = History::new(StaleLifeIsFenced::default());
         history.head(&join, &HeadAnswer::Parked);
         history.effect(&HeadEffect::LedgerLost(holder(0)));

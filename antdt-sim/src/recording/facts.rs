@@ -160,6 +160,8 @@ enum Effect {
     Committed(IgnoredAny, IgnoredAny),
     Undone(IgnoredAny),
     RollBack(IgnoredAny),
+    Epochs(IgnoredAny),
+    GoOn(IgnoredAny),
     Servers(IgnoredAny),
     Weights(IgnoredAny),
     Rested(IgnoredAny),
@@ -179,6 +181,10 @@ enum Note {
     Completed,
     Averaged(IgnoredAny, IgnoredAny),
     Evaluated(IgnoredAny),
+    EpochEvaluated(IgnoredAny),
+    NextEpochs(IgnoredAny),
+    StoppedEarly(IgnoredAny),
+    ModeChosen(IgnoredAny),
 }
 
 /// An [`Event`](antdt_shard::Event) of the ledger by which a worker begins.
@@ -417,7 +423,11 @@ impl Gathering {
                 | Note::Applied(..)
                 | Note::Batches(_)
                 | Note::Averaged(..)
-                | Note::Evaluated(_) => {}
+                | Note::Evaluated(_)
+                | Note::EpochEvaluated(_)
+                | Note::NextEpochs(_)
+                | Note::StoppedEarly(_)
+                | Note::ModeChosen(_) => {}
             },
             Effect::Joined(holder, _) => {
                 if self.facts.formed.is_none() && self.facts.head.sync.capabilities().forms_groups() {
@@ -430,6 +440,8 @@ impl Gathering {
             | Effect::Committed(..)
             | Effect::Undone(_)
             | Effect::RollBack(_)
+            | Effect::Epochs(_)
+            | Effect::GoOn(_)
             | Effect::Servers(_)
             | Effect::Weights(_)
             | Effect::Rested(_) => {}

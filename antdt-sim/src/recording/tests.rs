@@ -73,12 +73,12 @@ fn heartbeat(holder: Holder, first: u64, compute: &[Duration]) -> HeadEvent {
         barrier_wait: Duration::ZERO,
     };
     let loss = |sequence| if sequence == 2 { f64::NAN } else { 1.0 / 3.0 };
-    HeadEvent::Heartbeat {
+    HeadEvent::heartbeat(
         holder,
-        reports: (first..).zip(compute).map(|batch| (report(batch), loss(batch.0))).collect(),
-        plan_ready: PlanVersion(1),
-        plan_applied: (PlanVersion(1), 0),
-    }
+        (first..).zip(compute).map(|batch| (report(batch), loss(batch.0))).collect(),
+        PlanVersion(1),
+        (PlanVersion(1), 0),
+    )
 }
 
 /// Two workers begin; one is killed and registers again.
@@ -96,6 +96,8 @@ fn trace() -> Vec<u8> {
         policy: policy::REGISTRY.by_name("nd").unwrap(),
         monitor: MonitorConfig::default(),
         checkpoints: None,
+        evaluations: None,
+        choice: None,
         can_roll_back: false,
         hosts: Arc::default(),
     };

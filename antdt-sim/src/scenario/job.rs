@@ -99,6 +99,8 @@ impl JobFile {
             max_restarts: self.max_restarts,
             goes_back: self.goes_back,
             checkpoint_every,
+            eval_every: Setup::default().eval_every,
+            choice: Setup::default().choice,
             control_tick: self.control_tick.0,
             heartbeat: self.heartbeat.0,
             silence_limit: self.silence_limit.0,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use antdt_controller::Policy;
 use antdt_core::CheckpointId;
 use antdt_job::HeadConfig;
-use antdt_job::head::CheckpointSchedule;
+use antdt_job::head::{CheckpointSchedule, EvaluationSchedule};
 use antdt_monitor::{LivenessConfig, MonitorConfig};
 use antdt_shard::{Assignment, DatasetSpec, Epochs};
 
@@ -36,9 +36,18 @@ pub(crate) fn head_config(setup: &Setup, policy: Box<dyn Policy>) -> HeadConfig 
             first: CheckpointId(1),
             epochs: setup.epochs,
         }),
+        evaluations: evaluations(setup),
+        choice: setup.choice.clone(),
         can_roll_back: setup.goes_back,
         hosts: Arc::new(Places::new(setup.workers, setup.workers_per_host).names()),
     }
+}
+
+/// When the model is evaluated between epochs, if the job goes on from the checkpoint of it.
+fn evaluations(setup: &Setup) -> Option<EvaluationSchedule> {
+    let every = setup.eval_every.filter(|_| setup.goes_back && setup.checkpoint_every.is_some())?;
+    let (epochs, samples) = (setup.epochs, setup.samples);
+    Some(EvaluationSchedule { every, epochs, samples, done: 0, stopping: None, earlier: Vec::new() })
 }
 
 /// The data set, as `antdt run` makes it.

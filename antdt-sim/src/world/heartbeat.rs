@@ -52,12 +52,7 @@ impl<O: Observer> World<O> {
             self.send_head(id, 0, HeadEvent::Transferred { holder, links });
         }
         let reports = beat.reports.into_iter().map(|r| (r.report, r.loss_sum)).collect();
-        let event = HeadEvent::Heartbeat {
-            holder,
-            reports,
-            plan_ready: beat.plan_ready,
-            plan_applied: beat.plan_applied,
-        };
+        let event = HeadEvent::heartbeat(holder, reports, beat.plan_ready, beat.plan_applied);
         self.send_head(id, 0, event);
     }
 

@@ -71,6 +71,8 @@ pub(super) struct Life {
     /// The checkpoint that it takes before it exits, and whether it evaluates the model then.
     pub(super) last: Option<CheckpointId>,
     pub(super) evaluates: bool,
+    /// Whether it joins again after that, instead of exiting.
+    pub(super) goes_on: bool,
     /// Whether something will look after what is parked.
     pub(super) reask_armed: bool,
     /// `None` for a server.
@@ -144,6 +146,7 @@ impl Life {
             agreed: 0,
             last: None,
             evaluates: false,
+            goes_on: false,
             attempts: 0,
             born: now,
             died: JobTime::NEVER,

@@ -8,7 +8,7 @@ use antdt_job::limits::{CALL_TIMEOUT, MASTER_TIMEOUT};
 use antdt_job::{HeadAnswer, HeadEvent, Reply, WorkerLoop};
 use antdt_shard::Event as LedgerEvent;
 
-use super::life::LifeId;
+use super::life::{LifeId, Stage};
 use super::{COPY_DELAY, Due, Lost, MESSAGE_BYTES, Message, Question, REPORT_BYTES, Work, World};
 use crate::happening::{Happening, Observer};
 use crate::model::Site;
@@ -183,17 +183,17 @@ impl<O: Observer> World<O> {
         self.lives[id.0 as usize].attempts = 0;
         match *answer {
             HeadAnswer::Registered { plan, .. } => self.registered(id, plan),
-            HeadAnswer::Left { evaluate, checkpoint, .. } => {
+            HeadAnswer::Left { evaluate, checkpoint, goes_on, .. } => {
                 let life = &mut self.lives[id.0 as usize];
                 life.call += 1;
-                (life.last, life.evaluates) = (checkpoint, evaluate);
+                (life.last, life.evaluates, life.goes_on) = (checkpoint, evaluate, goes_on);
                 match checkpoint {
                     Some(checkpoint) => self.copy_model(id, self.now, checkpoint),
                     None => self.leave(id),
                 }
             }
             // To an evaluation.
-            HeadAnswer::Noted => self.exit(id, 0),
+            HeadAnswer::Noted => self.left(id),
             HeadAnswer::Fenced => self.exit(id, Exit::CODE_RETRY),
             HeadAnswer::Refused(_) => self.exit(id, Exit::CODE_NEVER),
             HeadAnswer::Undone => {
@@ -209,7 +209,7 @@ impl<O: Observer> World<O> {
         }
     }
 
-    /// What is left to do for a worker that has left: it evaluates the model, or exits.
+    /// What is left to do for a worker that has left: it evaluates the model, or that is all.
     pub(super) fn leave(&mut self, id: LifeId) {
         let life = &self.lives[id.0 as usize];
         if life.evaluates {
@@ -217,8 +217,22 @@ impl<O: Observer> World<O> {
             let found = HeadEvent::Evaluated { holder, samples: 0, metrics: Metrics::default() };
             self.send_head(id, call, found);
         } else {
-            self.exit(id, 0);
+            self.left(id);
         }
+    }
+
+    /// A worker that has left has done all that it was to do: it exits, or joins again for the epochs that follow.
+    fn left(&mut self, id: LifeId) {
+        let life = &mut self.lives[id.0 as usize];
+        if !std::mem::take(&mut life.goes_on) {
+            return self.exit(id, 0);
+        }
+        (life.stage, life.evaluates, life.last) = (Stage::Running, false, None);
+        (life.trained, life.home, life.place) = (false, None, None);
+        life.call += 1;
+        life.worker = Some(WorkerLoop::new(life.holder, &self.setup.sync, self.now));
+        let call = life.call;
+        self.queue.push(self.now, Due::Over(id, call, Work::Begin));
     }
 
     pub(super) fn registered(&mut self, id: LifeId, plan: Option<antdt_core::Plan>) {

@@ -3,9 +3,9 @@ use std::sync::{Arc, Mutex};
 use antdt_controller::RestartBudget;
 use antdt_controller::policy::{Decision, ProposedAction, REGISTRY};
 use antdt_core::{ClusterView, Exit, Holder, NodeActionKind, Reason, Role, Seed};
-use antdt_job::Call;
-use antdt_job::head::CheckpointEvery;
+use antdt_job::head::{CheckpointEvery, ModeChoice};
 use antdt_job::limits::CALL_TIMEOUT;
+use antdt_job::{Call, SyncMode};
 
 use super::*;
 use crate::invariant::{self, Checkers};
@@ -130,7 +130,7 @@ fn a_slow_worker_holds_up_all_of_a_synchronous_step_and_a_policy_helps() {
 /// A job that names no policy may be in any mode.
 #[test]
 fn in_every_mode_the_default_policy_takes_no_longer_than_nd_and_nothing_that_it_decides_is_refused() {
-    for sync in antdt_job::SyncMode::examples().iter().map(ToString::to_string) {
+    for sync in SyncMode::examples().iter().map(ToString::to_string) {
         for slowdown in [1.0, 4.0] {
             let [nd, default] = ["nd", antdt_controller::policy::DEFAULT].map(|policy| {
                 let outcome = job(&sync, policy, slowdown, Vec::new());
@@ -193,7 +193,7 @@ fn another_master_goes_on_with_the_job_and_workers_whose_model_is_on_servers_kee
         assert_eq!((&outcome.result, outcome.counts.acked), (&Ok(()), 10_240), "{:#?}", outcome.events);
         outcome
     };
-    for sync in antdt_job::SyncMode::examples().iter().map(ToString::to_string) {
+    for sync in SyncMode::examples().iter().map(ToString::to_string) {
         let calm = ended(&sync, Vec::new(), true);
         // Before anybody has registered, while the first do, in the middle, in the midst of an event, and one after the other.
         for (times, within) in
@@ -234,6 +234,53 @@ fn a_server_that_ends_takes_a_job_back_that_can_go_back() {
             assert_eq!((&outcome.result, outcome.counts.acked), (&Ok(()), 10_240), "{:#?}", outcome.events);
             assert_eq!(lives(&outcome), (4, 4), "{sync}: all servers, and no worker");
         }
+    }
+}
+
+#[test]
+fn workers_keep_their_processes_over_evaluations_and_every_sample_counts_once_in_each_epoch() {
+    let at = |seconds: u64| JobTime::from_duration(Duration::from_secs(seconds));
+    for sync in MODES {
+        let ended = |faults: Vec<(JobTime, Fault)>| {
+            let servers = if sync.starts_with("ps-") { 2 } else { 0 };
+            let setup = Setup {
+                sync: sync.parse().unwrap(),
+                servers,
+                samples: 4_096,
+                epochs: 3,
+                goes_back: true,
+                checkpoint_every: Some(CheckpointEvery::End),
+                eval_every: Some(1),
+                ..Setup::default()
+            };
+            let checkers = Checkers::new(invariant::all(&setup).unwrap());
+            let policy = REGISTRY.by_name("none").unwrap();
+            let world = World::watched(setup, policy, models(1.0, faults), checkers).unwrap();
+            let ended = world.run(at(1_000_000));
+            let (outcome, mut checkers) =
+                ended.unwrap_or_else(|(violation, _)| panic!("{sync}: {violation}"));
+            checkers.finish().unwrap();
+            assert_eq!(
+                (&outcome.result, outcome.counts.acked),
+                (&Ok(()), 3 * 4_096),
+                "{:#?}",
+                outcome.events
+            );
+            let told = outcome.events.iter().filter(|event| event.text.contains(" is evaluated; "));
+            assert_eq!(told.count(), 2, "{sync}: {:#?}", outcome.events);
+            (servers, outcome)
+        };
+        let (servers, calm) = ended(Vec::new());
+        assert_eq!(lives(&calm), (4, 3 * servers as usize), "{sync}: {:#?}", calm.events);
+        let undone = calm.events.iter().filter(|event| event.text.starts_with("went back to checkpoint "));
+        assert!(
+            undone.into_iter().all(|event| event.text.ends_with(": 0 samples are trained again")),
+            "{sync}"
+        );
+        // The next master goes on where the last one was.
+        let (crash, away) =
+            (Fault::Crash(NodeId::worker(2)), Fault::RestartMaster(Duration::from_secs(2), None));
+        ended(vec![(at(9), crash), (at(13), away)]);
     }
 }
 
@@ -630,7 +677,7 @@ fn checkpointed(sync: &str, faults: Vec<(JobTime, Fault)>) -> SimulatedJob {
 #[test]
 fn a_checkpoint_is_of_one_moment_whenever_the_master_ends() {
     let at = |millis: u64| JobTime::from_duration(Duration::from_millis(millis));
-    for sync in antdt_job::SyncMode::examples().iter().map(ToString::to_string) {
+    for sync in SyncMode::examples().iter().map(ToString::to_string) {
         let mut back = 0;
         for shift in 0..50 {
             let fault = Fault::RestartMaster(Duration::from_millis(500), None);
@@ -759,6 +806,47 @@ fn a_job_is_resumed_with_other_workers_where_its_checkpoint_is_and_goes_back_the
         assert!(outcome.events.iter().any(|event| event.text.starts_with(&back)), "{:#?}", outcome.events);
         assert!(outcome.kept.unwrap().checkpoint().unwrap() > first, "numbers are given once");
     }
+}
+
+/// As [`Quick`], but a collective takes two seconds.
+#[derive(Debug)]
+struct SlowCollectives;
+
+impl Network for SlowCollectives {
+    fn message(&mut self, at: JobTime, _: Site, _: Site, _: u64, _: &mut DetRng) -> Option<JobTime> {
+        Some(at + Duration::from_micros(100))
+    }
+    fn collective(&mut self, _: JobTime, _: Collective, _: u32, _: &mut DetRng) -> Duration {
+        Duration::from_secs(2)
+    }
+}
+
+#[test]
+fn a_job_stops_for_the_mode_that_suits_its_network_and_goes_on_in_it_from_its_checkpoint() {
+    let run = |setup: Setup, network: Box<dyn Network>, from: Option<&Moment>| {
+        let policy = REGISTRY.by_name("none").unwrap();
+        let models = Models { network, ..models(1.0, Vec::new()) };
+        let world = match from {
+            None => World::watched(setup, policy, models, Blind),
+            Some(from) => World::resumed(setup, policy, models, Blind, from),
+        };
+        world.unwrap().run(JobTime::from_duration(Duration::from_secs(10_000))).unwrap().0
+    };
+    let modes: Vec<SyncMode> = ["allreduce", "local-sgd=8"].map(|mode| mode.parse().unwrap()).to_vec();
+    let choice = ModeChoice { modes: modes.clone(), servers: 0, latency: 0.0, whole: 1.0, fixed: None };
+    let chooses = Setup { choice: Some(choice.clone()), ..kept(4, "allreduce") };
+    let stays = run(chooses.clone(), Box::new(Quick), None);
+    assert_eq!((&stays.result, stays.counts.acked), (&Ok(()), 10_240), "no other mode is faster");
+    let cannot = ModeChoice { fixed: Some("it keeps none".to_owned()), ..choice };
+    let stays = run(Setup { choice: Some(cannot), ..chooses.clone() }, Box::new(SlowCollectives), None);
+    assert_eq!((&stays.result, stays.counts.acked), (&Ok(()), 10_240));
+    let stopped = run(chooses, Box::new(SlowCollectives), None);
+    assert_eq!(stopped.result, Err("goes on with --sync local-sgd=8".to_owned()), "{:#?}", stopped.events);
+    let kept_before = stopped.kept.unwrap();
+    assert!(kept_before.counts().acked >= 10 * 256, "{:?}", kept_before.counts());
+    let setup = Setup { sync: modes[1].clone(), ..kept_before.settings(kept(4, "allreduce")) };
+    let ended = run(setup, Box::new(SlowCollectives), Some(&kept_before));
+    assert_eq!((&ended.result, ended.counts.acked), (&Ok(()), 10_240), "{:#?}", ended.events);
 }
 
 #[test]

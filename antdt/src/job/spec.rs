@@ -17,6 +17,7 @@ use antdt_core::port::ACKS_MAX;
 use antdt_core::registry::BuildError;
 use antdt_core::text::{format_duration, nearest};
 use antdt_core::{Barrier, InvalidValue, NodeId, Stall};
+use antdt_job::evaluation::{EarlyStopping, EvalEvery};
 use antdt_job::head::CheckpointEvery;
 use antdt_job::mode::{self, SyncMode};
 use antdt_launch::{LauncherFactory, runtime as launcher};
@@ -31,7 +32,6 @@ use super::choice::{LogFormat, Sharding};
 use super::data_spec::DataSpec;
 use super::device::{DeviceSetting, DeviceSpec};
 use super::elect::EtcdSpec;
-use super::evaluation::{EarlyStopping, EvalEvery};
 use super::hot_rows::HotRowsSpec;
 use super::network::NetworkSpec;
 use super::processor::Processor;
@@ -85,8 +85,8 @@ settings! {
     format: Option<String> = None, "format", "NAME", unset "detected", among workload::formats();
     /// Share of the rows held out for evaluation, chosen by the seed; at least 0 and below 1.
     eval_fraction: f64 = 0.0, "eval-fraction", "SHARE";
-    /// When the model is evaluated, besides the end of the job: epoch, after each one, or a number of epochs. Its processes are
-    /// started again after each evaluation, from the checkpoint that was evaluated.
+    /// When the model is evaluated, besides the end of the job: epoch, after each one, or a number of epochs. Workers go on after
+    /// that from the checkpoint that was evaluated, and servers are started again from it.
     eval_every: EvalEvery = EvalEvery::End, "eval-every", "INTERVAL";
     /// Ends the job after so many evaluations in a row without an improvement of a metric, such as 3:auc, or 3 for the loss; only
     /// with --eval-every and --eval-fraction.

@@ -27,7 +27,7 @@ enum Said {
 }
 
 /// Where lines and progress go. Cheap to clone.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub(super) struct Console {
     /// `None` once the console is closed.
     sender: Arc<Mutex<Option<SyncSender<Said>>>>,

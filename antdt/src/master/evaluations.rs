@@ -15,10 +15,11 @@ fn file(checkpoints: &Path) -> Option<PathBuf> {
     (!checkpoints.to_string_lossy().contains("://")).then(|| checkpoints.join(FILE))
 }
 
-/// Reads the evaluations after fewer epochs than `before`; none if there are none that can be read.
-pub(super) fn read(checkpoints: &Path, before: u32) -> Vec<EvaluationEntry> {
+/// Reads the evaluations after at most `epochs` epochs; none if there are none that can be read. One without samples says that there
+/// was nothing to evaluate.
+pub(super) fn read(checkpoints: &Path, epochs: u32) -> Vec<EvaluationEntry> {
     let mut entries = all(checkpoints);
-    entries.retain(|entry| entry.epoch < before && entry.samples > 0);
+    entries.retain(|entry| entry.epoch <= epochs);
     entries
 }
 
@@ -58,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn evaluations_before_an_epoch_are_read_again_and_damage_is_none() {
+    fn evaluations_up_to_an_epoch_are_read_again_and_damage_is_none() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path();
         assert_eq!(read(path, 9), []);
@@ -66,10 +67,10 @@ mod tests {
             .map(|epoch| EvaluationEntry { epoch, samples: 10, ..EvaluationEntry::default() })
             .collect();
         write(path, &entries, None);
-        assert_eq!(read(path, 3), entries[..2]);
-        assert_eq!(read(path, 4), entries);
+        assert_eq!(read(path, 2), entries[..2]);
+        assert_eq!(read(path, 3), entries);
         std::fs::write(path.join(FILE), "[{").unwrap();
-        assert_eq!(read(path, 4), []);
+        assert_eq!(read(path, 3), []);
         assert_eq!(read(Path::new("s3://bucket/job"), 4), []);
     }
 
@@ -83,7 +84,7 @@ mod tests {
         write(path, std::slice::from_ref(&first), None);
         assert_eq!(lacking(), [false, true, true]);
         write(path, std::slice::from_ref(&first), Some(2));
-        assert_eq!((lacking(), read(path, 9)), ([false, false, true], vec![first]));
+        assert_eq!((lacking(), read(path, 1)), ([false, false, true], vec![first]));
         assert!(!lacks(Path::new("s3://bucket/job"), 1), "nothing is written down there");
     }
 }

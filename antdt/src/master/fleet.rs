@@ -20,7 +20,7 @@ pub(crate) struct Fleet {
 
 impl Fleet {
     /// Builds the launcher, with a console that shows progress unless it is to be `quiet`. In a tokio runtime.
-    pub(crate) fn new(factory: LauncherFactory, quiet: bool) -> Self {
+    pub(crate) fn new(factory: &LauncherFactory, quiet: bool) -> Self {
         let console = Console::start(quiet);
         let (told, events) = mpsc::unbounded_channel();
         let lines = console.clone();
@@ -29,7 +29,7 @@ impl Fleet {
             events: Arc::new(move |event| drop(told.send(event))),
             lines: Arc::new(move |output| lines.line(output.stream, output.to_string())),
         });
-        Self { factory, launcher, events, console }
+        Self { factory: Arc::clone(factory), launcher, events, console }
     }
 
     /// Returns the factory of the launcher.

@@ -8,7 +8,6 @@ use antdt_core::{
 };
 use antdt_job::Note;
 
-use super::probe::Probe;
 use super::waits::Waits;
 use crate::report::{
     ActionEntry, CheckpointEntry, EvaluationEntry, EventEntry, FinalQuality, LossSeries, ModelSpread,
@@ -41,8 +40,6 @@ pub(super) struct Recorder {
     pub(super) resumed: Option<String>,
     /// Why the job is in this sync mode, if it was chosen, in words.
     pub(super) chosen: Option<String>,
-    /// What its first steps cost.
-    pub(super) probe: Probe,
     /// What the job has behind it, before its processes were started again; times are told since its start there.
     earlier: Duration,
     /// The newest complete checkpoint.
@@ -73,7 +70,6 @@ impl Recorder {
             completed: None,
             resumed: None,
             chosen: None,
-            probe: Probe::default(),
             earlier: Duration::ZERO,
             checkpoint: None,
             not_kept: None,
@@ -86,7 +82,8 @@ impl Recorder {
     }
 
     /// Of a job that has these evaluations behind it.
-    pub(super) fn after(self, evaluations: Vec<EvaluationEntry>) -> Self {
+    pub(super) fn after(self, mut evaluations: Vec<EvaluationEntry>) -> Self {
+        evaluations.retain(|entry| entry.samples > 0);
         Self { evaluations, ..self }
     }
 
@@ -106,18 +103,6 @@ impl Recorder {
         }
     }
 
-    /// Writes down what the evaluation after so many epochs found. Returns whether the model was evaluated.
-    pub(super) fn evaluated(&mut self, epoch: u32) -> bool {
-        let FinalQuality { metrics, better, samples, .. } = self.quality.clone();
-        if samples == 0 {
-            return false;
-        }
-        let checkpoint = self.checkpoint.as_ref().map(|checkpoint| checkpoint.id);
-        self.evaluations.retain(|earlier| earlier.epoch < epoch);
-        self.evaluations.push(EvaluationEntry { epoch, checkpoint, samples, metrics, better });
-        true
-    }
-
     /// A checkpoint is complete; it may have been overtaken by a newer one.
     pub(super) fn kept(&mut self, checkpoint: CheckpointEntry) {
         if self.checkpoint.as_ref().is_none_or(|newest| newest.id < checkpoint.id) {
@@ -125,9 +110,9 @@ impl Recorder {
         }
     }
 
-    /// Whether the newest checkpoint has the model with all of these samples.
-    pub(super) fn keeps(&self, acked: u64) -> bool {
-        self.checkpoint.as_ref().is_some_and(|checkpoint| checkpoint.samples == acked)
+    /// Returns the epoch after which the job ended, if it was not to be the last one.
+    pub(super) fn ended_early_after(&self) -> Option<u32> {
+        self.stopped_early.as_ref().and_then(|_| self.evaluations.last()).map(|last| last.epoch)
     }
 
     /// Returns how a job ended, given how its training did: training that is complete is no success if the model is in no
@@ -192,6 +177,17 @@ impl Recorder {
                 self.completed.get_or_insert(at);
             }
             Note::Evaluated { samples, metrics } => self.quality = FinalQuality::of(samples, &metrics),
+            Note::EpochEvaluated(entry) => {
+                self.evaluations.retain(|earlier| earlier.epoch < entry.epoch);
+                self.evaluations.extend((entry.samples > 0).then_some(entry));
+            }
+            Note::NextEpochs(_) => {
+                // The model is another one from now on.
+                self.quality = FinalQuality::default();
+                self.distances.clear();
+            }
+            Note::StoppedEarly(why) => self.stopped_early = Some(why),
+            Note::ModeChosen { text, .. } => self.chosen = Some(text),
         }
     }
 
@@ -251,7 +247,6 @@ impl Recorder {
         if node.role != Role::Worker || report.samples == 0 {
             return;
         }
-        self.probe.note(end.as_secs_f64(), report);
         self.waits.push(report, self.mode.steps_in_common());
         if self.mode.steps_in_common() {
             self.steps += u64::from(self.recent_steps.insert(report.iteration.0));
@@ -339,7 +334,7 @@ mod tests {
         let of = |id, samples| CheckpointEntry { id, samples, folder: "/c".into() };
         recorder.kept(of(3, 90));
         recorder.kept(of(2, 60));
-        assert!(recorder.keeps(90));
+        assert_eq!(recorder.checkpoint.map(|newest| newest.id), Some(3));
     }
 
     #[test]

@@ -8,18 +8,19 @@ use std::time::Duration;
 
 use antdt_collective::runtime::transport::paced::Lines;
 use antdt_controller::action::{self, Cluster};
-use antdt_core::{AckOutcome, Holder, JobTime, NodeId, Role};
-use antdt_job::{Head, HeadEffect, HeadEvent, Note};
-use antdt_launch::{LaunchStatus, Launcher, NodeSpec, Placement};
+use antdt_core::{AckOutcome, Contribution, Holder, JobTime, NodeId, Role};
+use antdt_job::{Head, HeadEffect, HeadEvent, Note, SyncMode};
+use antdt_launch::{LaunchStatus, Launcher, NodeSpec, OutputStream, Placement};
 use antdt_rt::{Mailbox, Runner};
 use antdt_shard::runtime::ShardHandle;
 use tokio::sync::oneshot;
 
-use super::Programs;
+use super::console::Console;
 use super::journal::HeadJournal;
 use super::recorder::Recorder;
 use super::restorer::Restorer;
 use super::service::Parked;
+use super::{Programs, evaluations};
 use crate::lead::{self, Lead};
 use crate::net;
 use crate::node::NodeEnv;
@@ -185,6 +186,15 @@ impl NodeTemplate {
     }
 }
 
+/// How the head of a job came to its end.
+#[derive(Debug)]
+pub(super) enum Ended {
+    /// The job is over: it went well, or failed for this reason.
+    Over(Result<(), String>),
+    /// The job goes on in this mode.
+    GoesOn(SyncMode),
+}
+
 /// The hands of the head.
 #[derive(Debug)]
 pub(super) struct HeadRunner {
@@ -203,7 +213,8 @@ pub(super) struct HeadRunner {
     /// Without it this master may do nothing.
     pub(super) lead: Option<Arc<dyn Lead>>,
     pub(super) head: Mailbox<Head>,
-    pub(super) ended: Option<oneshot::Sender<Result<(), String>>>,
+    pub(super) console: Console,
+    pub(super) ended: Option<oneshot::Sender<Ended>>,
 }
 
 impl HeadRunner {
@@ -253,6 +264,52 @@ impl HeadRunner {
     }
 }
 
+impl HeadRunner {
+    /// Does something with the nodes, unless the job is over.
+    fn with_nodes(&self, act: impl FnOnce(&mut Nodes)) {
+        if let Some(nodes) = self.nodes.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
+            act(nodes);
+        }
+    }
+
+    fn end(&mut self, how: Ended) {
+        if let Some(ended) = self.ended.take() {
+            // A master that was given up waits for no end.
+            let _ = ended.send(how);
+        }
+    }
+
+    async fn settle(&self, contribution: Contribution) {
+        let Contribution { holder, acks } = contribution;
+        let Some(ledger) = self.ledger.as_ref().filter(|_| !acks.is_empty()) else { return };
+        match ledger.settle(holder, acks.into_vec()).await {
+            Ok(outcomes) if outcomes.contains(&AckOutcome::StaleLease) => {
+                tracing::debug!(%holder, "settled after its lease had ended");
+            }
+            Ok(_) => {}
+            Err(error) => tracing::error!(%error, "samples could not be settled"),
+        }
+    }
+
+    fn note(&self, at: JobTime, note: Note) {
+        match &note {
+            Note::Action { kind, target, reason } => tracing::info!(kind, target, reason, "action"),
+            Note::Event { kind: Note::NO_CHECKPOINT, text, .. } => tracing::warn!("{text}"),
+            Note::ModeChosen { text, measured: true } => self.console.line(OutputStream::Err, text.clone()),
+            _ => {}
+        }
+        let evaluated = match &note {
+            Note::EpochEvaluated(entry) => Some((entry.epoch, entry.samples)),
+            _ => None,
+        };
+        let mut recorder = self.recorder.lock().unwrap_or_else(PoisonError::into_inner);
+        recorder.note(at, note);
+        if let (Some((epoch, samples)), Some(place)) = (evaluated, &self.template.node.spec.checkpoint_dir) {
+            evaluations::write(place, &recorder.evaluations, (samples == 0).then_some(epoch));
+        }
+    }
+}
+
 impl Runner<Head> for HeadRunner {
     async fn carry_out(&mut self, _now: JobTime, effects: &mut Vec<HeadEffect>) {
         self.must_lead();
@@ -261,34 +318,15 @@ impl Runner<Head> for HeadRunner {
             self.must_lead();
             match effect {
                 HeadEffect::Launch(holder) => self.launch(holder),
-                HeadEffect::Kill(holder) => {
-                    let mut nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
-                    if let Some(nodes) = nodes.as_mut() {
-                        nodes.launcher.end(holder, Duration::ZERO);
-                    }
-                }
-                HeadEffect::Order(values) => {
-                    let mut nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
-                    if let Some(nodes) = nodes.as_mut()
-                        && let Err(error) = action::order(&values, nodes)
-                    {
+                HeadEffect::Kill(holder) => self.with_nodes(|nodes| {
+                    nodes.launcher.end(holder, Duration::ZERO);
+                }),
+                HeadEffect::Order(values) => self.with_nodes(|nodes| {
+                    if let Err(error) = action::order(&values, nodes) {
                         tracing::error!(%error, "the cluster cannot carry out an action of the plan");
                     }
-                }
-                HeadEffect::Settle(contribution) => {
-                    let Some(ledger) = &self.ledger else { continue };
-                    if contribution.acks.is_empty() {
-                        continue;
-                    }
-                    match ledger.settle(contribution.holder, contribution.acks.into_vec()).await {
-                        Ok(outcomes) => {
-                            if outcomes.contains(&AckOutcome::StaleLease) {
-                                tracing::debug!(holder = %contribution.holder, "settled after its lease had ended");
-                            }
-                        }
-                        Err(error) => tracing::error!(%error, "samples could not be settled"),
-                    }
-                }
+                }),
+                HeadEffect::Settle(contribution) => self.settle(contribution).await,
                 HeadEffect::LedgerLost(holder) => {
                     let Some(ledger) = &self.ledger else { continue };
                     if let Err(error) = ledger.worker_lost(holder).await {
@@ -304,6 +342,12 @@ impl Runner<Head> for HeadRunner {
                     // Not awaited here: files are read, and the head is waiting for this very effect.
                     tokio::spawn(async move { restorer.roll_back(rollback).await });
                 }
+                HeadEffect::Epochs(epochs) => {
+                    let Some(ledger) = &self.ledger else { continue };
+                    if let Err(error) = ledger.end_after(epochs).await {
+                        tracing::error!(%error, "the data do not end for the next evaluation");
+                    }
+                }
                 HeadEffect::Servers(servers) => {
                     self.template.node.spec.servers = servers;
                     self.servers.store(servers, Ordering::Relaxed);
@@ -312,22 +356,11 @@ impl Runner<Head> for HeadRunner {
                 HeadEffect::Rested { holder, checkpoint, keep, pushes } => {
                     self.parked.rested(holder, checkpoint, keep, &pushes);
                 }
-                HeadEffect::Note { at, note } => {
-                    if let Note::Action { kind, target, reason } = &note {
-                        tracing::info!(kind, target, reason, "action");
-                    }
-                    if let Note::Event { kind: Note::NO_CHECKPOINT, text, .. } = &note {
-                        tracing::warn!("{text}");
-                    }
-                    self.recorder.lock().unwrap_or_else(PoisonError::into_inner).note(at, note);
-                }
+                HeadEffect::Note { at, note } => self.note(at, note),
                 // It is written down already.
                 HeadEffect::Record(_) => {}
-                HeadEffect::End(outcome) => {
-                    if let Some(ended) = self.ended.take() {
-                        let _ = ended.send(outcome);
-                    }
-                }
+                HeadEffect::End(outcome) => self.end(Ended::Over(outcome)),
+                HeadEffect::GoOn(mode) => self.end(Ended::GoesOn(mode)),
             }
         }
     }

@@ -1,6 +1,7 @@
 //! The parts of a job's master that a program may replace.
 
 use std::error::Error;
+use std::sync::Arc;
 
 use antdt_launch::LauncherFactory;
 use antdt_rt::{Packing, TraceSink};
@@ -12,17 +13,16 @@ use crate::job::JobSpec;
 /// Error of a factory for a replaced part.
 pub type PartError = Box<dyn Error + Send + Sync>;
 
-/// Callback that builds the store of the ledger's log.
-pub type StoreFactory = Box<dyn FnOnce(&JobSpec, &DatasetSpec) -> Result<BoxStore, PartError> + Send>;
+/// Callback that builds an empty store for the ledger's log, once for each start of the job's processes.
+pub type StoreFactory = Arc<dyn Fn(&JobSpec, &DatasetSpec) -> Result<BoxStore, PartError> + Send + Sync>;
 
-/// Callback that opens the recording of a job and chooses its compression; `None` if the job is not recorded.
+/// Callback that opens a recording and chooses its compression; `None` if the job is not recorded. It is asked once for each start
+/// of the job's processes.
 pub type RecorderFactory =
-    Box<dyn FnOnce(&JobSpec) -> Result<Option<(Box<dyn TraceSink>, Packing)>, PartError> + Send>;
-
-/// Callback that builds the replaced parts once more, for a job that continues in another sync mode.
-pub type PartsAgain = Box<dyn FnOnce() -> Seams + Send>;
+    Arc<dyn Fn(&JobSpec) -> Result<Option<(Box<dyn TraceSink>, Packing)>, PartError> + Send + Sync>;
 
 /// The parts of a job's master that a program may replace.
+#[derive(Clone)]
 pub struct Seams {
     /// Builds the launcher, which starts and ends the nodes. Default: `None`, the launcher that the job's settings name.
     pub launcher: Option<LauncherFactory>,
@@ -31,9 +31,6 @@ pub struct Seams {
     pub store: Option<StoreFactory>,
     /// Opens the recording of the job. Default: the file that `--record` names.
     pub recorder: RecorderFactory,
-    /// Builds the same parts once more for a job that continues in another sync mode (`--sync auto`). With
-    /// `None` such a job stays in its first mode. Default: builds the default parts.
-    pub again: Option<PartsAgain>,
 }
 
 impl Default for Seams {
@@ -41,11 +38,10 @@ impl Default for Seams {
         Self {
             launcher: None,
             store: None,
-            recorder: Box::new(|spec| {
+            recorder: Arc::new(|spec| {
                 let Some(path) = &spec.record else { return Ok(None) };
                 Ok(Some((Box::new(record::open(path)?), Packing::of(path))))
             }),
-            again: Some(Box::new(Self::default)),
         }
     }
 }

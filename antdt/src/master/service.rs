@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use antdt_core::{
     CheckpointId, DeviceClass, Holder, Joined, LinkReport, NodeInfo, PlanVersion, PushMark, StepCommit,
 };
+use antdt_job::head::NodeNews;
 use antdt_job::limits::PARK_MAX;
 use antdt_job::{Head, HeadAnswer, HeadEvent, Registration};
 use antdt_proto::convert::{metric, required, to_ns};
@@ -180,29 +181,22 @@ impl v1::control_server::Control for ControlService {
     ) -> Result<Response<v1::HeartbeatReply>, Status> {
         let request = request.into_inner();
         let holder = holder_of(request.holder)?;
-        if request.preempted {
-            let _fenced = self.ask(HeadEvent::Preempted(holder)).await;
-        }
-        if let Some(stall) = request.stall {
-            // One that is fenced is told so below.
-            let _fenced = self.ask(HeadEvent::Stalled { holder, stall: stall.into() }).await;
-        }
-        if let Some(load) = request.load {
-            let _fenced = self.ask(HeadEvent::Loaded { holder, load: load.into() }).await;
-        }
+        let mut news = Vec::new();
+        news.extend(request.preempted.then_some(NodeNews::Preempted));
+        news.extend(request.stall.map(|stall| NodeNews::Stalled(stall.into())));
+        news.extend(request.load.map(|load| NodeNews::Loaded(load.into())));
         if !request.links.is_empty() {
             let links = request.links.into_iter().map(LinkReport::try_from).collect::<Result<_, _>>()?;
-            let _fenced = self.ask(HeadEvent::Transferred { holder, links }).await;
+            news.push(NodeNews::Transferred(links));
         }
-        if let Some(distance) = request.model_distance {
-            let _fenced = self.ask(HeadEvent::Averaged { holder, distance: distance.into() }).await;
-        }
+        news.extend(request.model_distance.map(|distance| NodeNews::Averaged(distance.into())));
         let reports = request.reports.iter().map(|r| (r.to_core(holder), r.loss_sum)).collect();
         let event = HeadEvent::Heartbeat {
             holder,
             reports,
             plan_ready: PlanVersion(request.plan_ready),
             plan_applied: (PlanVersion(request.plan_applied), request.plan_applied_at),
+            news,
         };
         match self.ask(event).await {
             Ok(HeadAnswer::Beat(reply)) => Ok(Response::new(v1::HeartbeatReply {
@@ -252,9 +246,10 @@ impl v1::control_server::Control for ControlService {
             can_evaluate: request.can_evaluate,
         };
         match self.ask(event).await? {
-            HeadAnswer::Left { evaluate, checkpoint, pushes } => {
+            HeadAnswer::Left { evaluate, checkpoint, pushes, goes_on } => {
                 let checkpoint = checkpoint.map_or(0, |checkpoint| checkpoint.0);
-                Ok(Response::new(v1::LeaveReply { evaluate, checkpoint, pushes: marks(&pushes) }))
+                let pushes = marks(&pushes);
+                Ok(Response::new(v1::LeaveReply { evaluate, checkpoint, pushes, goes_on }))
             }
             _ => Err(unexpected()),
         }

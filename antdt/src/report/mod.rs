@@ -26,6 +26,7 @@ pub mod write;
 #[cfg(test)]
 mod tests;
 
+pub use antdt_job::evaluation::EvaluationEntry;
 pub use progress::{LiveProgress, ProgressLine};
 pub use series::{BatchPoint, BatchSeries, LossPoint, LossSeries};
 pub use write::{WriteError, write};
@@ -132,22 +133,6 @@ impl ModelSpread {
         let furthest = self.workers.iter().max_by(|a, b| a.1.total_cmp(b.1))?;
         Some((furthest.0, *furthest.1))
     }
-}
-
-/// An evaluation of the model at the end of an epoch.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct EvaluationEntry {
-    /// Number of epochs that the model was trained for.
-    pub epoch: u32,
-    /// Number of the checkpoint with the evaluated model, which may have been deleted since; `None` if there
-    /// is none.
-    pub checkpoint: Option<u64>,
-    /// Number of samples that the model was evaluated on.
-    pub samples: u64,
-    /// All metrics by name.
-    pub metrics: BTreeMap<String, f64>,
-    /// Whether larger or smaller values are better, for each metric that judges the model.
-    pub better: BTreeMap<String, Better>,
 }
 
 /// The newest checkpoint of a job, in its report.

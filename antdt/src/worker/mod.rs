@@ -106,13 +106,19 @@ pub fn run_with(
         devices,
     };
     let forms_groups = sync.capabilities().forms_groups();
-    let backend = forms_groups.then(|| backend(env, devices.dense.as_ref())).transpose()?;
-    let peers = PeerGroup::new(&agent, &listener, &interrupt, backend, (&env.spec, sync));
-    let plane = factory.plane(&ground.site(&mut compute))?;
-    let mut training = Training::new(&ground, &mut compute, peers, plane)?;
-    let finished = drive::drive(&agent, sync, &source, &mut training)?;
-    let plane = training.into_plane();
-    finish(&agent, &keep, &mut compute, finished, plane)
+    let mut resume = env.spec.resume.as_deref();
+    loop {
+        let backend = forms_groups.then(|| backend(env, devices.dense.as_ref())).transpose()?;
+        let peers = PeerGroup::new(&agent, &listener, &interrupt, backend, (&env.spec, sync));
+        let plane = factory.plane(&ground.site(&mut compute))?;
+        // After an evaluation, the worker goes on from the checkpoint that the master names then: the one before may be gone.
+        let mut training = Training::new(&ground, &mut compute, peers, plane, resume.take())?;
+        let finished = drive::drive(&agent, sync, &source, &mut training)?;
+        let plane = training.into_plane();
+        if !finish(&agent, &keep, &mut compute, finished, plane)? {
+            return Ok(());
+        }
+    }
 }
 
 /// What forms the groups of this worker: over a library between GPUs, if the job wants one, or over the program's own device.
@@ -147,17 +153,20 @@ pub(crate) fn fabric(env: &NodeEnv) -> Result<Box<dyn Fabric>, WorkerError> {
     Ok(Box::new(paced.map_err(|error| refused(&error))?))
 }
 
+/// Leaves the job, after the last checkpoint and the evaluation if the master wants this worker to do them. Returns whether the worker
+/// must join again.
 fn finish(
     agent: &Agent,
     keep: &Keep<'_>,
     compute: &mut Compute,
     finished: Finished,
     plane: Plane,
-) -> Result<(), WorkerError> {
+) -> Result<bool, WorkerError> {
     let Finished { end_of_data, has_model, mut meter } = finished;
     let plane = Some(plane).filter(|plane| has_model && plane.is_here());
-    let Farewell { pushes, checkpoint, evaluate: asked } = agent.leave(end_of_data, plane.is_some())?;
-    let Some(mut plane) = plane else { return Ok(()) };
+    let Farewell { pushes, checkpoint, evaluate: asked, goes_on } =
+        agent.leave(end_of_data, plane.is_some())?;
+    let Some(mut plane) = plane else { return Ok(goes_on) };
     if asked {
         // Of workers that died, the servers may not have heard yet.
         plane.each(|home| home.count(&pushes))?;
@@ -176,5 +185,5 @@ fn finish(
         report(Phase::Evaluate);
         agent.evaluated(samples, &metrics)?;
     }
-    Ok(())
+    Ok(goes_on)
 }

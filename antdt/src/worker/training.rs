@@ -85,12 +85,13 @@ pub(super) struct Training<'a> {
 }
 
 impl<'a> Training<'a> {
-    /// Begins with the checkpoint that the job goes on from, if there is one.
+    /// Begins with the checkpoint at `resume`, if there is one.
     pub(super) fn new(
         ground: &'a Ground<'a>,
         compute: &'a mut Compute,
         peers: PeerGroup<'a>,
         plane: Plane,
+        resume: Option<&Path>,
     ) -> Result<Self, WorkerError> {
         let gradient = Gradient::new(compute.layout());
         let mut training = Self {
@@ -108,7 +109,7 @@ impl<'a> Training<'a> {
             prepared: None,
         };
         if ground.sync.capabilities().workers_have_model() {
-            training.resume(ground.env.spec.resume.as_deref())?;
+            training.resume(resume)?;
         }
         Ok(training)
     }

@@ -95,6 +95,8 @@ impl Trial<'_> {
                         "the number of servers or their weights change while some are up".to_owned()
                     })?;
                 }
+                // A trial's job is evaluated at its end only, and has one mode.
+                HeadEffect::Epochs(_) | HeadEffect::GoOn(_) => unreachable!("it asks for neither"),
                 HeadEffect::Kill(_) | HeadEffect::Order(_) | HeadEffect::Note { .. } => {}
                 HeadEffect::Settle(contribution) => {
                     let holder = contribution.holder;
@@ -202,7 +204,7 @@ impl Trial<'_> {
         }
         for holder in self.servers.clone() {
             let (plan_ready, plan_applied) = Default::default();
-            self.tell(HeadEvent::Heartbeat { holder, reports: Vec::new(), plan_ready, plan_applied })?;
+            self.tell(HeadEvent::heartbeat(holder, Vec::new(), plan_ready, plan_applied))?;
         }
         for holder in self.lives.keys().copied().collect::<Vec<_>>() {
             let Some(life) = self.lives.get_mut(&holder).filter(|life| life.stage != Stage::Starting) else {
@@ -216,7 +218,7 @@ impl Trial<'_> {
             let beat = life.session.beat();
             let reports = beat.reports.into_iter().map(|r| (r.report, r.loss_sum)).collect();
             let (plan_ready, plan_applied) = (beat.plan_ready, beat.plan_applied);
-            let answer = self.tell(HeadEvent::Heartbeat { holder, reports, plan_ready, plan_applied })?;
+            let answer = self.tell(HeadEvent::heartbeat(holder, reports, plan_ready, plan_applied))?;
             let Some(life) = self.lives.get_mut(&holder) else { continue };
             let reply = match answer {
                 HeadAnswer::Beat(reply) => *reply,

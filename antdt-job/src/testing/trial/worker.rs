@@ -40,7 +40,7 @@ impl Trial<'_> {
             Stage::Leaving { end_of_data, can_evaluate } => {
                 let answer = self.tell(HeadEvent::Leave { holder, end_of_data, can_evaluate })?;
                 let (evaluate, checkpoint) = match answer {
-                    HeadAnswer::Left { evaluate, checkpoint, pushes } => {
+                    HeadAnswer::Left { evaluate, checkpoint, pushes, .. } => {
                         self.count(&pushes)?;
                         (evaluate, checkpoint)
                     }

@@ -332,6 +332,19 @@ fn train(ledger: &mut ShardLedger, holder: antdt_core::Holder, trained: &mut BTr
 }
 
 #[test]
+fn data_end_after_the_epochs_that_are_handed_out_for_now() {
+    let spec = DatasetSpec { epochs: Epochs::Finite(3), ..small(40, 10) };
+    let (mut ledger, mut trained) = (ledger(spec), BTreeMap::new());
+    for (life, (epochs, acked)) in (0..).zip([(1, 40), (1, 40), (2, 80), (7, 120)]) {
+        ledger.end_after(epochs);
+        train(&mut ledger, worker(0, life), &mut trained, u64::MAX);
+        assert_eq!((ledger.counts().acked, ledger.is_finished()), (acked, true), "{epochs}");
+        assert_eq!(ledger.counts().total, 120);
+    }
+    assert!((0..40).all(|sample| trained[&sample] == 3), "{trained:?}");
+}
+
+#[test]
 fn another_job_goes_on_with_its_own_lives_and_more_epochs_and_every_sample_is_trained_as_often_as_there_are_epochs()
  {
     for (stop, more) in [(1, 0), (3, 2), (7, 1), (9, 0)] {

@@ -1,12 +1,42 @@
 //! [`EvalEvery`] and [`EarlyStopping`]: when the model of a job is evaluated, and when an evaluation ends the job.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
-use antdt_core::InvalidValue;
 use antdt_core::metric::{Better, Metric};
+use antdt_core::{InvalidValue, Metrics};
 
-use crate::report::EvaluationEntry;
+/// An evaluation of the model at the end of an epoch.
+#[derive(Debug, Clone, Default, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct EvaluationEntry {
+    /// Number of epochs that the model was trained for.
+    pub epoch: u32,
+    /// Number of the checkpoint with the evaluated model, which may have been deleted since; `None` if there
+    /// is none.
+    pub checkpoint: Option<u64>,
+    /// Number of samples that the model was evaluated on; 0 if there was none.
+    pub samples: u64,
+    /// All metrics by name.
+    pub metrics: BTreeMap<String, f64>,
+    /// Whether larger or smaller values are better, for each metric that judges the model.
+    pub better: BTreeMap<String, Better>,
+}
+
+impl EvaluationEntry {
+    /// Returns the entry of an evaluation that gave these metrics.
+    pub fn of(epoch: u32, checkpoint: Option<u64>, samples: u64, metrics: &Metrics) -> Self {
+        let judges = metrics.iter().filter(|metric| metric.better != Better::Neither);
+        Self {
+            epoch,
+            checkpoint,
+            samples,
+            metrics: metrics.iter().map(|metric| (metric.name.clone(), metric.value)).collect(),
+            better: judges.map(|metric| (metric.name.clone(), metric.better)).collect(),
+        }
+    }
+}
 
 /// Times at which the model is evaluated, besides the end of the job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -30,7 +60,7 @@ impl EvalEvery {
 
     /// Returns whether a job of `epochs` epochs evaluates its model once `done` epochs are trained, besides what it does
     /// at its end in any case.
-    pub(crate) const fn is_after(self, done: u32, epochs: u32) -> bool {
+    pub const fn is_after(self, done: u32, epochs: u32) -> bool {
         match self {
             Self::End => false,
             Self::Epochs(every) => done > 0 && (done.is_multiple_of(every) || done == epochs),
@@ -75,8 +105,8 @@ pub struct EarlyStopping {
 }
 
 /// Whether a job goes on after an evaluation.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Verdict {
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
     /// The job goes on.
     GoOn,
     /// The job ends well, for this reason.
@@ -86,9 +116,12 @@ pub(crate) enum Verdict {
 }
 
 impl EarlyStopping {
-    /// Judges the evaluations of a job, in order. A value that is not a number is no improvement.
-    pub(crate) fn judge(&self, evaluations: &[EvaluationEntry]) -> Verdict {
+    /// Judges the evaluations of a job, in order. A value that is not a number is no improvement, and an evaluation without
+    /// samples does not count.
+    pub fn judge(&self, evaluations: &[EvaluationEntry]) -> Verdict {
         let Self { patience, metric } = self;
+        let evaluations: Vec<&EvaluationEntry> =
+            evaluations.iter().filter(|evaluation| evaluation.samples > 0).collect();
         let Some(newest) = evaluations.last() else { return Verdict::GoOn };
         let better = match newest.better.get(metric) {
             Some(better @ (Better::Higher | Better::Lower)) => *better,
@@ -118,7 +151,7 @@ impl EarlyStopping {
         }
         Verdict::Stop(match best {
             Some((at, value)) => {
-                let EvaluationEntry { epoch, checkpoint, .. } = &evaluations[at];
+                let EvaluationEntry { epoch, checkpoint, .. } = evaluations[at];
                 let kept = checkpoint.map(|id| format!(", in checkpoint {id}")).unwrap_or_default();
                 format!(
                     "--early-stopping {self}: ended after {} epochs; {metric} was best after epoch {epoch}, {value:.5}{kept}",
@@ -158,6 +191,22 @@ impl FromStr for EarlyStopping {
     }
 }
 
+/// As the text of the flag.
+#[cfg(feature = "serde")]
+impl serde::Serialize for EarlyStopping {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(self)
+    }
+}
+
+#[cfg(feature = "serde")]
+impl<'de> serde::Deserialize<'de> for EarlyStopping {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = <std::borrow::Cow<'de, str> as serde::Deserialize>::deserialize(from)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -167,6 +216,7 @@ mod tests {
         let entry = |(epoch, value): (u32, &f64)| EvaluationEntry {
             epoch,
             checkpoint: Some(u64::from(epoch) * 10),
+            samples: 10,
             metrics: [(metric.to_owned(), *value)].into(),
             better: [(metric.to_owned(), better)].into(),
             ..EvaluationEntry::default()

@@ -1,0 +1,78 @@
+//! The processes of a job: workers, servers, and programs of the user's own.
+
+use std::os::unix::process::CommandExt;
+use std::process::{Command as Process, ExitCode};
+
+use antdt_core::{Exit, InvalidValue};
+use antdt_launch::runtime::process;
+
+use super::{complain, init_logging};
+use crate::cli::CliError;
+use crate::job::processor::Processor;
+use crate::node::{NodeEnv, bind_to_launcher};
+use crate::worker::WorkerError;
+use crate::worker::plane::Planes;
+use crate::{gpu, server, worker, workload};
+
+/// Runs a worker of a job, whose data plane one of these factories makes.
+pub(super) fn work(planes: &Planes) -> ExitCode {
+    node(|env| run_worker(env, planes))
+}
+
+/// Runs a server of a job.
+pub(super) fn serve() -> ExitCode {
+    node(run_server)
+}
+
+/// Runs a node of a job. It ends with the process that launched it, or when its master no longer answers.
+fn node(run: impl FnOnce(&NodeEnv) -> Result<(), WorkerError>) -> ExitCode {
+    let result = NodeEnv::from_process().and_then(|env| {
+        bind_to_launcher()?;
+        init_logging(&env.spec).map_err(WorkerError::Environment)?;
+        run(&env)
+    });
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            complain(&error);
+            ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(1))
+        }
+    }
+}
+
+/// Becomes `program`, bound to the process that launched it. Returns only if it cannot.
+pub(super) fn exec(program: &[String]) -> ExitCode {
+    let Some((name, args)) = program.split_first() else { return ExitCode::from(CliError::EXIT_CODE) };
+    let error = match bind_to_launcher() {
+        // The variable is for this process; the program's children have another parent.
+        Ok(()) => Process::new(name).args(args).env_remove(process::LAUNCHER_PID).exec().to_string(),
+        Err(error) => error.to_string(),
+    };
+    complain(&format_args!("`{name}` cannot be started: {error}"));
+    ExitCode::from(u8::try_from(Exit::CODE_NEVER).unwrap_or(1))
+}
+
+fn run_worker(env: &NodeEnv, planes: &Planes) -> Result<(), WorkerError> {
+    let input = |error: &dyn std::fmt::Display| WorkerError::Input(error.to_string());
+    let workload = workload::of(&env.spec).map_err(|error| input(&error))?;
+    let (place, _) =
+        gpu::place(env.spec.processor(), env.holder.node.index).map_err(|error| input(&error))?;
+    let spec = env.spec.clone().on(Processor::from(&place));
+    // The master has said what takes its time.
+    let trainer = workload.open(&spec, &mut |_| {}).map_err(|error| input(&error))?;
+    let rule = env.update_rule(workload.optimizer, workload.learning_rate, workload.weight_decay)?;
+    worker::run_with(env, trainer, &rule, planes)
+}
+
+fn run_server(env: &NodeEnv) -> Result<(), WorkerError> {
+    let layout = env.layout.as_ref().ok_or_else(|| {
+        let expected = "the shape of the model, which the master of a job with servers tells its nodes";
+        WorkerError::Environment(InvalidValue::new("layout", "(nothing)", expected))
+    })?;
+    let workload = workload::of(&env.spec).map_err(|error| WorkerError::Input(error.to_string()))?;
+    server::run(
+        env,
+        layout,
+        &env.update_rule(workload.optimizer, workload.learning_rate, workload.weight_decay)?,
+    )
+}

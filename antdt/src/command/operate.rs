@@ -1,0 +1,59 @@
+//! Asks a running job: its status, another size, a checkpoint, or its end.
+
+use std::path::Path;
+
+use super::print;
+use crate::cli::{ScaleTo, Show, Status};
+use crate::diagnosis;
+use crate::remote::{self, RemoteError, RemoteJob};
+
+/// Shows how far a job is, or what is slow in it.
+pub(super) fn status(asked: &Status) -> anyhow::Result<()> {
+    remote(asked.dir.as_deref(), async |job| {
+        Ok(match asked.show {
+            Show::Progress => remote::render(&job.describe().await?),
+            Show::Diagnosis => diagnosis::render(&job.diagnose().await?),
+            Show::DiagnosisJson => format!("{:#}\n", diagnosis::to_json(&job.diagnose().await?)),
+        })
+    })
+}
+
+/// Ends a job.
+pub(super) fn stop(dir: Option<&Path>) -> anyhow::Result<()> {
+    remote(dir, async |job| {
+        job.stop().await?;
+        Ok(format!("job {} is stopped\n", job.job()))
+    })
+}
+
+/// Has a job take a checkpoint, and waits for it.
+pub(super) fn checkpoint(dir: Option<&Path>) -> anyhow::Result<()> {
+    remote(dir, async |job| {
+        let (checkpoint, place) = job.checkpoint().await?;
+        Ok(format!("job {}: checkpoint {checkpoint} is complete: {place}\n", job.job()))
+    })
+}
+
+/// Changes the number of workers or of servers of a job.
+pub(super) fn scale(to: &ScaleTo, dir: Option<&Path>) -> anyhow::Result<()> {
+    remote(dir, async |job| {
+        let (before, now, which) = match *to {
+            ScaleTo::Workers(workers) => (job.scale(workers).await?, workers, "workers"),
+            ScaleTo::Servers(servers) => (job.scale_servers(servers).await?, servers, "servers"),
+        };
+        Ok(match before == now {
+            true => format!("job {} has {now} {which} already\n", job.job()),
+            false => format!("job {} changes from {before} to {now} {which}\n", job.job()),
+        })
+    })
+}
+
+/// Asks a running job, and prints what it says.
+fn remote(
+    dir: Option<&Path>,
+    ask: impl AsyncFnOnce(&RemoteJob) -> Result<String, RemoteError>,
+) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let text = runtime.block_on(async { ask(&RemoteJob::find(dir)?).await })?;
+    print(&text)
+}

@@ -1,0 +1,110 @@
+//! Closes a job that is over: ends its nodes and its tasks, and says what became of it.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use antdt_core::Counts;
+use antdt_job::SyncMode;
+
+use super::again::{Before, as_scaled, sum};
+use super::outcome::{balance, report};
+use super::runner::{Ended, Nodes};
+use super::start::{Running, Tasks};
+use super::{JobError, lock, record};
+use crate::job::EvalEvery;
+use crate::report::Report;
+
+/// How long nodes may take to exit by themselves after the job is over.
+const EXIT_PATIENCE: Duration = Duration::from_secs(3);
+
+/// How long a node that was asked to exit may take before it is killed.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// How long the launcher may take to end the nodes that were killed, before the master gives up waiting.
+const KILL_PATIENCE: Duration = Duration::from_secs(30);
+
+/// Closes the job. Returns the mode that it is to go on in, if it is to, and what it then has behind it.
+pub(super) async fn close(
+    running: Running,
+    ended: Ended,
+) -> Result<(Report, Option<(SyncMode, Before)>), JobError> {
+    let (outcome, next) = match ended {
+        Ended::Over(outcome) => (outcome, None),
+        Ended::GoesOn(mode) => (Err(format!("goes on with --sync {mode}")), Some(mode)),
+    };
+    // Until the end of this function other jobs are kept out.
+    let Running { spec, job, shared, ledger, shards, before, trace, console, tasks, own: _own, .. } = running;
+    shared.parked.clear();
+    // Nothing is started any more.
+    let nodes = lock(&shared.nodes).take();
+    if let Some(nodes) = nodes {
+        end_nodes(nodes, outcome.is_ok()).await;
+    }
+    console.finish();
+    let Tasks { mut others, head, stop_servers, stop_head, stop_ledger } = tasks;
+    stop_servers.cancel();
+    // Of a job that ended early the epochs that it did not begin are not missing.
+    let early = lock(&shared.recorder).ended_early_after();
+    let epochs = (early.unwrap_or(spec.epochs), early.is_some());
+    let (counts, missing) = match &shared.ledger {
+        Some(ledger) => balance(epochs, ledger).await.map_err(JobError::master)?,
+        None => (Counts::default(), Vec::new()),
+    };
+    stop_head.cancel();
+    head.await.map_err(JobError::master)?;
+    stop_ledger.cancel();
+    if let Some(ledger) = ledger {
+        ledger.join().await.map_err(JobError::master)?;
+    }
+    if let Some(trace) = trace {
+        // Nothing happens any more: all that did is in it.
+        record::finish(trace);
+    }
+    others.shutdown().await;
+    let watch = std::mem::take(&mut *lock(&shards));
+    let recorder = lock(&shared.recorder).clone();
+    let outcome = if next.is_none() { recorder.ended(outcome, counts.acked) } else { outcome };
+    let now = shared.clock.now();
+    let Before { mut shards, samples, duplicated, took: earlier, job_start, .. } = before;
+    let took = earlier + now.since_start();
+    let duplicated = duplicated + watch.duplicated();
+    let (spans, in_mode) = watch.finish(now);
+    let samples = sum(samples, in_mode);
+    shards.extend(spans.into_iter().map(|span| span.later(earlier)));
+    let [workers, servers] = [&shared.workers, &shared.servers].map(|count| count.load(Ordering::Relaxed));
+    let spec = if spec.eval_every == EvalEvery::End { spec } else { as_scaled(spec, workers, servers) };
+    let next = next.map(|mode| {
+        let (recorder, shards, samples) = (recorder.clone(), shards.clone(), samples.clone());
+        (mode, Before { recorder, shards, samples, duplicated, workers, servers, took, job_start })
+    });
+    let report =
+        report(&spec, job, outcome, (&counts, missing), recorder, (shards, samples, duplicated), took);
+    Ok((report, next))
+}
+
+/// Waits until all nodes are gone. Nodes of a job that went well exit by themselves: workers are done, servers are told
+/// with their next heartbeat. All others are asked to, and then killed.
+async fn end_nodes(mut nodes: Nodes, went_well: bool) {
+    if went_well && wait_until_gone(&mut nodes, EXIT_PATIENCE).await {
+        return;
+    }
+    nodes.end_all(GRACE);
+    if !wait_until_gone(&mut nodes, GRACE + KILL_PATIENCE).await {
+        tracing::error!(
+            ?nodes,
+            "the launcher could not end all nodes; they end by themselves after --master-grace"
+        );
+    }
+}
+
+/// Returns whether all nodes are gone, at the latest when `patience` is over.
+async fn wait_until_gone(nodes: &mut Nodes, patience: Duration) -> bool {
+    let deadline = tokio::time::Instant::now() + patience;
+    while nodes.any_left() {
+        if tokio::time::Instant::now() >= deadline {
+            return false;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    true
+}

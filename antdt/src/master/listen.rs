@@ -1,0 +1,102 @@
+//! Opens the port of a job's master, and finds the address at which nodes reach it.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use antdt_core::NodeId;
+use antdt_launch::Launcher;
+use antdt_proto::Token;
+use tokio::net::{TcpListener, TcpStream};
+
+use super::JobError;
+use super::prepare::Prepared;
+use crate::net;
+
+/// How long the advertised name may take to be resolved, and a connection to it to be made.
+const REACH_LIMIT: Duration = Duration::from_secs(5);
+
+/// The open port of a master, which answers nobody yet.
+pub(super) struct Listening {
+    pub(super) listener: TcpListener,
+    pub(super) local: SocketAddr,
+    /// The master as nodes address it.
+    pub(super) master: String,
+    /// The secret that nodes show.
+    pub(super) token: Token,
+    /// Whether the job's last master was elsewhere. Nodes know one address; those of a master elsewhere cannot find this one.
+    pub(super) moved: bool,
+}
+
+/// Opens the port.
+pub(super) async fn listen(prepared: &Prepared, launcher: &mut dyn Launcher) -> Result<Listening, JobError> {
+    let Prepared { begun, taken, .. } = prepared;
+    let spec = &begun.spec;
+    let port = taken.as_ref().map_or(spec.master_port, |taken| taken.file.port);
+    let listen = |source| JobError::Listen { address: net::join(&spec.bind, port), source };
+    let ip = net::bind_address(&spec.bind).map_err(listen)?;
+    let listener = match TcpListener::bind((ip, port)).await {
+        // The last master was put out by etcd, and its process has not ended yet.
+        Err(error)
+            if error.kind() == std::io::ErrorKind::AddrInUse && taken.is_some() && spec.elect.is_some() =>
+        {
+            TcpListener::bind((ip, 0)).await.map_err(listen)?
+        }
+        bound => bound.map_err(listen)?,
+    };
+    let local = listener.local_addr().map_err(listen)?;
+    let master = match &spec.advertise {
+        Some(host) => {
+            // A successor has the address of the master before it.
+            if taken.is_none() {
+                let machine = crate::host::name();
+                let is_here = |worker| launcher.place(NodeId::worker(worker)).as_ref() == Some(&machine);
+                let here = (0..spec.workers).all(is_here);
+                reach(host, local, here).await?;
+            }
+            net::join(host, local.port())
+        }
+        None if ip.is_unspecified() => return Err(JobError::Advertise { bind: spec.bind.clone() }),
+        None => local.to_string(),
+    };
+    let moved = taken.as_ref().is_some_and(|taken| taken.address != master);
+    let token = match taken {
+        None => secret()?,
+        Some(taken) => taken.token.clone(),
+    };
+    Ok(Listening { listener, local, master, token, moved })
+}
+
+/// Checks that nodes can reach this master, which listens at `local`, as `host`. Nodes of other machines may take a way that this
+/// one does not have, so that a failure to connect is a warning unless all nodes are `here`.
+async fn reach(host: &str, local: SocketAddr, here: bool) -> Result<(), JobError> {
+    let refused = |why: String| JobError::Unreachable { host: host.to_owned(), why };
+    let address = net::join(host, local.port());
+    let resolve = tokio::task::spawn_blocking(move || net::resolve(&address, local.ip()));
+    let address = match tokio::time::timeout(REACH_LIMIT, resolve).await {
+        Ok(Ok(found)) => found.map_err(|error| refused(format!("it has no address: {error}")))?,
+        Ok(Err(error)) => return Err(JobError::Master(error.to_string())),
+        Err(_) => return Err(refused(format!("it was not resolved within {REACH_LIMIT:?}"))),
+    };
+    let why = match tokio::time::timeout(REACH_LIMIT, TcpStream::connect(address)).await {
+        Ok(Ok(_)) => return Ok(()),
+        Ok(Err(error)) => format!("this machine does not reach its own port at {address}: {error}"),
+        Err(_) => format!("this machine does not reach its own port at {address} within {REACH_LIMIT:?}"),
+    };
+    if here {
+        return Err(refused(why));
+    }
+    tracing::warn!("--advertise = {host}: {why}; the nodes of other machines may");
+    Ok(())
+}
+
+/// A new secret.
+fn secret() -> Result<Token, JobError> {
+    let mut bytes = [0_u8; 16];
+    let filled = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
+    match filled {
+        Ok(count) if count == bytes.len() => {}
+        Ok(_) => return Err(JobError::Master("the system gave too few random bytes".to_owned())),
+        Err(error) => return Err(JobError::Master(format!("the system gives no random bytes: {error}"))),
+    }
+    Ok(Token::new(format!("{:032x}", u128::from_be_bytes(bytes)))?)
+}

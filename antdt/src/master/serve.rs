@@ -1,0 +1,69 @@
+//! The gRPC services of a master: for its nodes, for its operators, and for the workers that take shards.
+
+use std::sync::Arc;
+
+use antdt_proto::v1::control_server::ControlServer;
+use antdt_proto::v1::job_server::JobServer;
+use antdt_proto::{Token, TokenCheck};
+use antdt_rt::CancellationToken;
+use antdt_shard::runtime::ShardServer;
+use tokio::net::TcpListener;
+use tokio_stream::wrappers::TcpListenerStream;
+use tonic::service::InterceptorLayer;
+
+use super::JobError;
+use super::desk::Desk;
+use super::operate::JobService;
+use super::service::ControlService;
+use super::start::Shared;
+use crate::job::{JobSpec, Sharding};
+
+/// Builds the services; the future answers calls until `stop` is cancelled.
+pub(super) fn serve(
+    spec: &JobSpec,
+    job: &str,
+    (listener, token): (TcpListener, Token),
+    shared: &Shared,
+    desk: Option<Desk>,
+    stop: CancellationToken,
+) -> Result<impl Future<Output = ()> + use<>, JobError> {
+    let Shared { clock, head, ledger, nodes, parked, recorder, pace, workers, stop: stop_job, .. } =
+        shared.clone();
+    let control = ControlService::new(job.to_owned(), head.clone(), parked, desk);
+    let operate = JobService {
+        job: job.to_owned(),
+        policy: spec.policy.clone(),
+        dry_run: spec.dry_run,
+        workers,
+        fixed: (spec.sharding == Sharding::Static).then_some(
+            "--sharding static divides the data among the workers that the job began with; their number cannot change",
+        ),
+        spec: Arc::new(spec.clone()),
+        head,
+        clock,
+        pace,
+        recorder,
+        nodes,
+        ledger: ledger.clone(),
+        stop: stop_job,
+    };
+    let mut server = tonic::transport::Server::builder()
+        .tcp_nodelay(true)
+        // Around all services, so that none is forgotten.
+        .layer(InterceptorLayer::new(TokenCheck::new(token)))
+        .add_service(ControlServer::new(control))
+        .add_service(JobServer::new(operate));
+    if let Some(ledger) = ledger {
+        server = server.add_service(ShardServer::new().with(ledger)?.into_service());
+    }
+    Ok(async move {
+        let incoming = TcpListenerStream::new(listener);
+        let nodelay = tokio_stream::StreamExt::map(incoming, |stream| {
+            // Without it every answer may wait 40 ms for the next one.
+            stream.and_then(|stream| stream.set_nodelay(true).map(|()| stream))
+        });
+        if let Err(error) = server.serve_with_incoming_shutdown(nodelay, stop.cancelled_owned()).await {
+            tracing::error!(%error, "the control plane failed");
+        }
+    })
+}
