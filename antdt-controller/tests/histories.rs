@@ -10,12 +10,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use antdt_controller::policy::{
     BackupWorkers, Composed, Dedicated, LbBsp, NonDedicated, Predictive, Split, Unmanaged,
 };
-use antdt_controller::testing::{Broken, History, Invariant, Invariants, history};
+use antdt_controller::testing::{Broken, History, Invariant, Invariants, find_break, history};
 use antdt_controller::{
     ApportionError, Decision, DispatchEffect, DispatchEvent, Dispatcher, DispatcherConfig, Policy,
     RestartBudget, Seat,
 };
-use antdt_core::testing::find_break;
 use antdt_core::{ClusterView, JobTime, Machine, MembershipVersion, NodeId, Plan, PlanVersion, Reason};
 
 /// Plays random histories; what is broken in the smallest history that breaks a promise.

@@ -1,9 +1,8 @@
 //! A property test that finds a defect: the store forgets its last record when it is opened again. Shows what the reader of
 //! a failure is told, and that the line which it prints plays the same history again.
 
-use antdt_shard::testing::{Invariants, history};
+use antdt_shard::testing::{Invariants, find_break, history};
 use antdt_shard::{LedgerStore, MemStore, Record, RecoverError, Recovery};
-use proptest::test_runner::{Config, TestRunner};
 
 /// The records of a service, but for the last.
 struct Forgetful(MemStore);
@@ -26,14 +25,12 @@ impl LedgerStore for Forgetful {
 
 fn main() {
     // What `proptest!` does, so that it can be shown outside of a test.
-    let mut runner = TestRunner::new(Config { failure_persistence: None, ..Config::default() });
-    let found = runner.run(&history::any(), |history| {
+    let found = find_break(256, history::any(), |history| {
         let disk = MemStore::default();
-        Invariants::all().check(&history, || Forgetful(disk.clone()))?;
-        Ok(())
+        Invariants::all().check(history, || Forgetful(disk.clone()))
     });
     match found {
         Ok(()) => println!("nothing was found"),
-        Err(error) => println!("{error}"),
+        Err(violation) => println!("{violation}"),
     }
 }

@@ -7,13 +7,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use antdt_core::port::ShardSource;
-use antdt_core::testing::find_break;
 use antdt_core::{
     Ack, AckOutcome, Epoch, Exchanged, FetchOutcome, Grant, Held, Holder, JobTime, Machine, Registered,
     RequestId, Seed,
 };
 use antdt_shard::error::SourceError;
-use antdt_shard::testing::{History, Invariant, Invariants, LedgerSource, Violation, history};
+use antdt_shard::testing::{History, Invariant, Invariants, LedgerSource, Violation, find_break, history};
 use antdt_shard::{
     Answer, Effect, Event, LedgerSnapshot, LedgerStore, MemStore, Record, RecoverError, Recovery, ShardLedger,
 };

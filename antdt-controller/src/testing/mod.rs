@@ -27,6 +27,7 @@ mod trial;
 
 pub use self::history::History;
 pub use self::invariant::{Invariant, Invariants};
+pub use antdt_core::testing::find_break;
 
 /// Report that a policy or a dispatcher broke an invariant in a history.
 pub type Broken = antdt_core::testing::Broken<Invariant, history::Job>;

@@ -5,7 +5,7 @@
 //! test; network, shard service and servers are simulated. To examine single histories, draw them with
 //! [`history::any`] and replay them with [`Invariants::check`].
 
-use antdt_core::testing::find_break;
+pub use antdt_core::testing::find_break;
 
 use crate::mode::SyncMode;
 

@@ -52,3 +52,5 @@ pub use history::History;
 pub use invariant::{Invariant, Invariants};
 pub use naive::{NaiveLedger, Note};
 pub use trial::Violation;
+
+pub use antdt_core::testing::find_break;
