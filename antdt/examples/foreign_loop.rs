@@ -1,5 +1,5 @@
 //! A training loop that `antdt` does not own: it pulls batches, computes gradients by its own means, and steps. The master and the servers of
-//! the job are processes of this program too: `cargo run -p antdt --features cli --example foreign_loop -- run --workload line`
+//! the job are processes of this program too: `cargo run -p antdt --example foreign_loop -- run --workload line`
 use std::process::ExitCode;
 
 use antdt::JobBuilder;

@@ -1,4 +1,4 @@
-//! `antdt` with a sync mode, a data format, a launcher and a policy of one's own: `cargo run -p antdt --features cli --example own_program --
+//! `antdt` with a sync mode, a data format, a launcher and a policy of one's own: `cargo run -p antdt --example own_program --
 //! run --workload logistic --data visits.csv --format visits --sync every-third --launcher nice --policy calm`
 use std::sync::Arc;
 
