@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_took_over_counts_nowhere() {
+    fn a_result_that_no_member_took_over_counts_nowhere() {
         let all = [state(4, true), state(4, false), NEW];
         assert_eq!(resolve(all[0], &all), (Resolution::RolledBack, 4));
         assert_eq!(resolve(all[1], &all), (Resolution::Level, 4));
@@ -115,7 +115,7 @@ mod tests {
     // the same calls after the next group was formed.
     proptest! {
         #[test]
-        fn survivors_agree_whatever_point_a_call_broke_off_at(
+        fn survivors_agree_at_any_point_where_a_call_broke_off(
             calls in prop::collection::vec((0_usize..4, prop::collection::vec(0_u8..4, 4), 1_u8..16), 1..20),
         ) {
             let mut committed = [0_u64; 4];

@@ -122,13 +122,13 @@ mod tests {
     }
 
     #[test]
-    fn what_was_long_ago_is_forgotten() {
+    fn calls_of_long_ago_are_forgotten() {
         let slow_then_fast = after([2.0; 32].into_iter().chain([0.1; 32]));
         assert!(slow_then_fast < Duration::from_secs(2), "{slow_then_fast:?}");
     }
 
     #[test]
-    fn the_bounds_hold_whatever_was_seen() {
+    fn the_bounds_hold_after_any_calls() {
         assert_eq!(after([1e-9; 16]), LEAST);
         assert_eq!(after([1e6; 16]), MOST);
         assert_eq!(after([1e18; 16]), MOST);

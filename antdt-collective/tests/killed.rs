@@ -279,7 +279,7 @@ fn stop(world: u32, odd: u32, timeout: Duration) -> Result<(), String> {
 }
 
 #[test]
-fn a_stopped_member_is_named_by_all_who_share_its_memory() {
+fn a_stopped_member_is_named_by_all_that_share_its_memory() {
     let _watchdog = Watchdog::over("stopped members");
     let before = shared_segments();
     for (world, odd) in [(2, 1), (3, 0), (4, 2)] {

@@ -45,7 +45,7 @@ fn a_member() {
 }
 
 #[test]
-fn who_is_left_after_a_kill_a_stop_and_a_cut_names_the_lost_one_and_goes_on_with_the_right_values() {
+fn survivors_of_a_kill_a_stop_and_a_cut_name_the_lost_one_and_go_on_with_the_right_values() {
     let network = match Network::of(WORLD) {
         Ok(network) => network,
         Err(why) => {

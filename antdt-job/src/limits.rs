@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_group_that_breaks_though_nobody_died_waits_longer_the_next_time() {
+    fn a_group_that_breaks_without_a_death_waits_longer_the_next_time() {
         let worker = |index, life| Holder::new(NodeId::worker(index), Incarnation(life));
         let group = [worker(0, 0), worker(1, 0)];
         let next = |timeout, broken: &[Holder], members: &[Holder]| {

@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_shipped_reads_and_did_not_fail() {
+    fn the_shipped_calibration_reads_and_did_not_fail() {
         assert!(Calibration::line().is_ok());
     }
 

@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_earliest_comes_first_and_of_equals_who_came_first() {
+    fn the_earliest_entry_comes_first_and_of_equals_the_one_added_first() {
         let mut queue = Queue::new();
         for (at, what) in [(5, 'd'), (1, 'a'), (5, 'e'), (1, 'b'), (3, 'c')] {
             queue.push(JobTime(at), what);
@@ -143,7 +143,7 @@ mod tests {
     proptest! {
         /// Against a heap with running numbers; of what is put in, some is due at once, some soon, some late.
         #[test]
-        fn it_gives_what_a_heap_gives(moves in prop::collection::vec((0_u32..44, 0_u64..64, 0_usize..3), 1..400)) {
+        fn the_queue_gives_the_order_of_a_heap(moves in prop::collection::vec((0_u32..44, 0_u64..64, 0_usize..3), 1..400)) {
             let (mut queue, mut heap) = (Queue::new(), BinaryHeap::new());
             let (mut now, mut number) = (0, 0_u32);
             for (scale, size, pops) in moves {

@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_text_is_read_whole_and_by_lines() {
+    fn text_is_read_whole_and_by_lines() {
         assert_eq!(text(&b"a\nb"[..]).unwrap(), "a\nb");
         assert_eq!(text(&b"\xff"[..]).unwrap_err().to_string(), "it is not a text in UTF-8");
         let (mut from, mut into) = (&b"a\nb"[..], Vec::new());

@@ -86,7 +86,7 @@ fn setup(sync: &'static str, workers: u32, steps: u64) -> Setup {
 /// `T = steps * (s * t * b + c)`: in a synchronous step everybody waits for the slowest.
 /// Source: our formula; what the paper sets out from.
 #[test]
-fn a_synchronous_step_takes_what_its_slowest_worker_takes() {
+fn a_synchronous_step_takes_the_time_of_its_slowest_worker() {
     let reduce = Duration::from_micros(1_500);
     for workers in [1, 2, 4, 7] {
         for slow in [1, 2, 5] {
@@ -128,7 +128,7 @@ fn at_its_own_pace_a_job_ends_within_a_shard_of_the_ideal() {
 /// `(s (n-1) + 1) / n`. The sizes that divide without a rest are exact.
 /// Source: our formula.
 #[test]
-fn fitting_batches_gain_what_the_formula_says() {
+fn fitting_batches_gain_as_the_formula_says() {
     // (n, s) such that n * 60 * s / (s (n - 1) + 1) is whole: the fast batch.
     for (workers, slow, fast, slow_batch) in [(2, 2, 80, 40), (3, 2, 72, 36), (2, 5, 100, 20), (4, 3, 72, 24)]
     {
@@ -154,7 +154,7 @@ fn fitting_batches_gain_what_the_formula_says() {
 /// `2 (n-1) alpha + 2 (n-1)/n S / beta + (n-1)/n S gamma`, a ring's.
 /// Source: spec of the collectives, `antdt-collective/src/schedule/ring.rs`.
 #[test]
-fn a_ring_costs_what_its_formula_says() {
+fn a_ring_costs_as_its_formula_says() {
     let link = CostModel { alpha: 1e-3, overhead: 0.0, bandwidth: 1e8, gamma: 0.0, burst: usize::MAX };
     for workers in [2_u32, 4, 8] {
         let bytes = 8_u64 << 20;

@@ -92,7 +92,7 @@ fn chaos_ends_well_from_any_seed() {
 }
 
 #[test]
-fn who_forms_groups_decides_who_waits_for_a_slow_worker() {
+fn the_way_to_form_groups_decides_which_workers_wait_for_a_slow_one() {
     let with = |name: &str, sync: &str| {
         let mut scenario = shipped(name);
         scenario.setup.sync = sync.parse().unwrap();
@@ -127,7 +127,7 @@ fn equal_workers_mostly_train_however_their_groups_are_formed() {
 
 /// A step of a worker that averages beside its gradient takes as long as the longer of the two, not as both.
 #[test]
-fn an_average_beside_the_gradient_costs_only_what_is_longer_than_the_gradient() {
+fn an_average_beside_the_gradient_costs_only_its_excess_over_the_gradient() {
     let per_step = |sync: &str, bytes: u64| {
         let mut scenario = shipped("groups_even");
         (scenario.setup.workers, scenario.setup.global_batch_size) = (8, 512);
@@ -146,7 +146,7 @@ fn an_average_beside_the_gradient_costs_only_what_is_longer_than_the_gradient() 
 
 /// Nobody waits for the slow one, and it is not left alone.
 #[test]
-fn a_slow_worker_that_answers_beside_its_gradient_holds_nobody_up() {
+fn a_slow_worker_that_answers_beside_its_gradient_holds_no_worker_up() {
     let time = |sync: &str| {
         let mut scenario = shipped("groups_slow_worker");
         scenario.setup.sync = sync.parse().unwrap();
@@ -159,7 +159,7 @@ fn a_slow_worker_that_answers_beside_its_gradient_holds_nobody_up() {
 }
 
 #[test]
-fn who_has_its_share_of_the_data_from_the_start_keeps_it() {
+fn a_worker_with_a_static_share_keeps_it() {
     let mut scenario = shipped("static_sharding");
     let dealt = outcome(&scenario, 0).completed.as_secs_f64();
     scenario.setup.static_sharding = false;
@@ -169,7 +169,7 @@ fn who_has_its_share_of_the_data_from_the_start_keeps_it() {
 }
 
 #[test]
-fn among_mixed_devices_who_is_slower_than_its_own_kind_is_restarted() {
+fn among_mixed_devices_a_worker_slower_than_its_own_kind_is_restarted() {
     let straggler = |worker| Straggler {
         who: Who::Node(NodeId::worker(worker)),
         slow: 3.0,
@@ -199,7 +199,7 @@ fn ten_thousand_comes_out_as_it_says_with_a_tenth_of_its_workers() {
 }
 
 #[test]
-fn a_dry_run_takes_as_long_as_no_policy_and_says_what_it_would_have_done() {
+fn a_dry_run_takes_as_long_as_no_policy_and_names_its_actions() {
     let with = |policy: &str, dry_run: bool| {
         let mut scenario = shipped("straggler");
         policy.clone_into(&mut scenario.policy);

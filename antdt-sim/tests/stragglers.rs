@@ -176,7 +176,7 @@ fn kept(job: &SimulatedJob) -> Vec<(f64, f64)> {
 }
 
 #[test]
-fn what_a_plan_promises_comes() {
+fn a_plan_keeps_its_promise() {
     for noise in [0.02, 0.1, 0.2] {
         let mut all = Vec::new();
         for seed in 0..40 {

@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_is_shown_to_the_second_whatever_a_manifest_says() {
+    fn a_time_is_shown_to_the_second_for_any_manifest() {
         assert_eq!(time(1_800_000_000), "2027-01-15T08:00:00Z");
         assert_eq!(time(253_402_300_799), "9999-12-31T23:59:59Z");
         for odd in [253_402_300_800, u64::MAX] {

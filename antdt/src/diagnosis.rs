@@ -461,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn a_straggler_is_told_with_its_evidence_and_what_was_done() {
+    fn a_straggler_is_told_with_its_evidence_and_the_actions() {
         let plan = told(1, "ADJUST_BS", "2 live workers share the global batch");
         let text = render(&reply(vec![plan.clone(), told(3, "ADJUST_BS", "worker-1 is slow")]));
         let expected = "job demo: 10.0 s, policy nd\n\
@@ -479,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_whom_is_told() {
+    fn waiting_workers_are_told_with_the_one_they_wait_for() {
         let mut reply = reply(Vec::new());
         assert!(!render(&reply).contains(" waits "), "not known");
         let arrival = |barrier_wait_ns, last_share, holds_up_ns| {
@@ -506,7 +506,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_slow_together_and_what_waits_for_data_are_told_as_causes_of_their_own() {
+    fn a_common_slowdown_and_waiting_for_data_are_told_as_causes_of_their_own() {
         let mut reply = reply(Vec::new());
         reply.slowdown = Some(2.0);
         reply.hosts =
@@ -559,7 +559,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_link_is_told_with_its_evidence_and_what_was_done() {
+    fn a_slow_link_is_told_with_its_evidence_and_the_actions() {
         let mut reply = reply(vec![told(3, "ADJUST_BS", "worker-1 is slow")]);
         reply.nodes[1].straggler = false;
         reply.links = vec![SlowLink {
@@ -592,7 +592,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_system_says_stands_beside_the_verdict() {
+    fn the_load_of_the_system_stands_beside_the_verdict() {
         let mut reply = reply(Vec::new());
         let load = NodeLoad {
             over_ns: 10_000_000_000,

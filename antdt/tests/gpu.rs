@@ -43,7 +43,7 @@ fn a_gpu_that_is_not_there_is_refused_in_one_line_with_the_remedy() {
 }
 
 #[test]
-fn with_auto_a_job_trains_every_sample_on_what_the_host_has() {
+fn with_auto_a_job_trains_every_sample_on_a_device_of_the_host() {
     let folder = tempfile::tempdir().unwrap();
     let report_dir = folder.path().to_str().unwrap();
     let flags = ["--device", "auto", "--nproc-per-node", "2", "--report-dir", report_dir];

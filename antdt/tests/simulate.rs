@@ -83,7 +83,7 @@ fn a_simulation_that_is_interrupted_says_so_in_one_line() {
 }
 
 #[test]
-fn what_a_recorded_job_would_have_been_stands_beside_what_it_was() {
+fn simulations_of_a_recorded_job_stand_beside_the_job_itself() {
     let folder = tempfile::tempdir().unwrap();
     let trace = folder.path().join("job.trace").display().to_string();
     let job = [

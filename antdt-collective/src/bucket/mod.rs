@@ -232,7 +232,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_layer_lies_in_one_bucket_and_buckets_go_out_in_order_once_whatever_comes_first(
+        fn every_layer_lies_in_one_bucket_and_buckets_go_out_in_order_once_in_any_order_of_arrival(
             lens in prop::collection::vec(0_usize..20, 0..12),
             bucket_bytes in 0_usize..150,
             first in 0_usize..80,

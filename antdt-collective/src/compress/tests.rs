@@ -64,7 +64,7 @@ fn bytes_that_are_no_gradient_are_refused() {
 }
 
 #[test]
-fn what_is_not_finite_spoils_one_step_only() {
+fn a_value_that_is_not_finite_spoils_one_step_only() {
     for form in forms() {
         let mut feedback = ErrorFeedback::default();
         let mut values = feedback.compensate(&[f32::NAN, f32::INFINITY, f32::MAX, 1.0]).unwrap();
@@ -86,7 +86,7 @@ fn a_gradient_of_another_length_is_refused() {
 
 proptest! {
     #[test]
-    fn what_was_sent_and_what_is_kept_add_up_to_all_gradients(
+    fn sums_sent_and_residuals_add_up_to_all_gradients(
         steps in prop::collection::vec(prop::collection::vec(-100.0_f32..100.0, 30), 1..20),
     ) {
         for form in forms() {
@@ -110,7 +110,7 @@ proptest! {
     }
 
     #[test]
-    fn nothing_that_is_kept_is_larger_than_what_was_sent(values in prop::collection::vec(-9.0_f32..9.0, 1..50)) {
+    fn no_residual_is_larger_than_the_values_sent(values in prop::collection::vec(-9.0_f32..9.0, 1..50)) {
         let top_k = TopK::new(0.2).unwrap();
         let mut kept = values.clone();
         let out = sent(Compression::TopK(top_k), &mut kept);

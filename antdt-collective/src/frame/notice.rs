@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_notice_tells_who_gave_up_and_on_whose_account() {
+    fn a_notice_names_the_rank_that_gave_up_and_its_culprit() {
         let error = CollectiveError::Corrupt { peer: holder(3), what: "ä".repeat(2000) };
         let bytes = encode(holder(1), &error, false);
         assert!(bytes.len() <= NOTICE_MAX);

@@ -142,7 +142,7 @@ fn an_answer_is_there_when_its_offer_is_taken() {
 }
 
 #[test]
-fn two_slots_in_turn_are_never_filled_while_somebody_reads() {
+fn two_slots_in_turn_are_never_filled_while_a_rank_reads() {
     model(|| {
         const ROUNDS: u64 = 3;
         let filled: [[Arc<ModelU64>; 2]; 2] = std::array::from_fn(|_| std::array::from_fn(|_| word()));
@@ -190,7 +190,7 @@ impl Futex {
 }
 
 #[test]
-fn nobody_sleeps_through_the_bell() {
+fn no_rank_sleeps_through_the_bell() {
     // A lost wake-up would leave the model without a thread that can go on, which loom reports.
     model(|| {
         let (rings, sleeping) = (Arc::new(ModelU32::new(0)), Arc::new(ModelU32::new(0)));

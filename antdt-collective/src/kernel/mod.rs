@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn long_operands_come_out_as_short_ones_whatever_their_alignment() {
+    fn long_operands_come_out_as_short_ones_at_any_alignment() {
         let len = STREAM_COPY_MIN_BYTES / 4 + 1003;
         let left: Vec<f32> = (0..len).map(|i| i as f32).collect();
         let right: Vec<f32> = (0..len).map(|i| (i % 1000) as f32).collect();

@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_waits_for_those_it_hears_from_and_for_nobody_else() {
+    fn a_rank_waits_for_those_it_hears_from_and_for_no_other() {
         let pass = |from: Option<u32>, to: Option<u32>, round: usize| {
             let mut rounds = vec![vec![]; round + 2];
             if let Some(from) = from {

@@ -69,7 +69,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_the_set_of_what_was_added(
+        fn coverage_is_the_set_of_added_ranges(
             adds in prop::collection::vec((0..LEN, 0..LEN), 0..12),
             start in 0..LEN,
             len in 0..LEN,

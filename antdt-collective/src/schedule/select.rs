@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn the_formulas_are_what_a_walk_over_the_schedules_gives() {
+    fn the_formulas_agree_with_a_walk_over_the_schedules() {
         let model = CostModel::LOOPBACK;
         for world in worlds() {
             // Divisible by the world and by every power of two in it.
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_chosen_is_near_the_cheapest_walk() {
+    fn the_chosen_schedule_is_near_the_cheapest_walk() {
         let model = CostModel::LOOPBACK;
         for world in worlds().filter(|world| *world > 1) {
             for len_bytes in (2..=24).map(|bits| 1 << bits) {

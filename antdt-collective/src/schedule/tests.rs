@@ -204,7 +204,7 @@ fn a_scatter_and_a_gather_of_the_same_blocks_are_an_all_reduce() {
 }
 
 #[test]
-fn nobody_leaves_the_barrier_before_everybody_came() {
+fn no_rank_leaves_the_barrier_before_all_came() {
     for world in worlds() {
         let all = schedules(&Dissemination, world, 1);
         assert_eq!(all[0].rounds.len(), world.next_power_of_two().ilog2() as usize);

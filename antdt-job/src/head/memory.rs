@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bound_is_halfway_to_what_was_too_much_and_never_grows() {
+    fn a_bound_is_halfway_to_the_size_that_failed_and_never_grows() {
         let mut bounds = MemoryBounds::default();
         bounds.computed(&class(), 32);
         assert_eq!(bounds.most(&class()), None);
@@ -105,7 +105,7 @@ mod tests {
     proptest! {
         /// A worker is given the most that is allowed until that fits, whatever fits.
         #[test]
-        fn what_fits_is_found_in_few_tries_and_nothing_larger_is_given_again(fits in 1..5_000_u32, first in 1..5_000_u32, begun in 0..5_000_u32) {
+        fn the_size_that_fits_is_found_in_few_tries_and_nothing_larger_is_given_again(fits in 1..5_000_u32, first in 1..5_000_u32, begun in 0..5_000_u32) {
             let mut bounds = MemoryBounds::default();
             bounds.computed(&class(), begun.min(fits));
             let (mut given, mut tries) = (first, 0);

@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_due_is_taken_once_in_the_order_of_ids() {
+    fn due_timers_are_taken_once_in_the_order_of_ids() {
         let worker = NodeId::worker;
         let mut timers = Timers::new();
         timers.set(worker(2), JobTime(5), 'a');

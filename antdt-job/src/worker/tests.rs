@@ -146,7 +146,7 @@ fn a_drained_worker_ends_its_step_gives_its_leases_back_and_leaves() {
 }
 
 #[test]
-fn a_drained_worker_that_nobody_shares_the_model_with_goes_on_until_somebody_does() {
+fn a_drained_worker_with_the_only_model_goes_on_until_another_has_it() {
     let mut outside = Outside::new("allreduce", &[100], 4);
     outside.until(|call| matches!(call, Call::Compute));
     outside.order(BeatReply { drain: true, ..BeatReply::default() });
@@ -334,7 +334,7 @@ fn a_replacement_that_comes_when_all_is_done_has_no_model() {
 }
 
 #[test]
-fn leases_outlive_a_restart_of_the_service_and_what_is_done_is_presented() {
+fn leases_outlive_a_restart_of_the_service_and_their_offsets_are_presented() {
     let mut outside = Outside::new("allreduce", &[4, 6], 8);
     outside.until(|call| matches!(call, Call::Apply));
     outside.until(|call| matches!(call, Call::Exchange { .. }));
@@ -444,7 +444,7 @@ fn a_recalled_lease_is_given_back_before_anything_else() {
 }
 
 #[test]
-fn what_is_trained_of_a_lease_that_goes_back_is_told_to_a_service_that_was_restarted_meanwhile() {
+fn offsets_of_a_lease_that_goes_back_are_told_to_a_service_that_was_restarted_meanwhile() {
     // The worker leaves with half a shard trained.
     let mut outside = Outside::new("ps-bsp", &[8], 4);
     outside.peer = Some(PEER);
@@ -632,7 +632,7 @@ fn a_worker_without_samples_goes_to_the_average_at_once() {
 }
 
 #[test]
-fn a_sample_that_cannot_be_read_waits_for_the_average_of_what_was_read_before_it() {
+fn a_sample_that_cannot_be_read_waits_for_the_average_of_samples_before_it() {
     let mut outside = Outside::new("local-sgd=8", &[20], 4);
     outside.until(|call| matches!(call, Call::Advance));
     outside.until(|call| matches!(call, Call::Load(_)));
@@ -688,7 +688,7 @@ fn a_round_that_lost_a_lease_is_undone_and_its_other_samples_are_read_again() {
 /// The batch of which the gradient is computed beside an average was loaded before the worker sees that the steps before it are
 /// undone: the model has nothing of it either.
 #[test]
-fn what_was_loaded_beside_undone_steps_is_read_again() {
+fn samples_loaded_beside_undone_steps_are_read_again() {
     let mut outside = Outside::new("ad-psgd=overlap", &[4, 8, 20], 4);
     outside.until(|call| matches!(call, Call::Advance));
     outside.until(|call| matches!(call, Call::Exchange { .. }));

@@ -199,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_never_occurs_is_named() {
+    fn kinds_that_never_occur_are_named() {
         let worker = Holder::new(NodeId::worker(0), Incarnation(0));
         let mut seen = Seen::default();
         let crash = Happening::Fault(Fault::Crash(worker.node));

@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn i25_a_step_adds_up_unless_somebody_has_nothing() {
+    fn i25_a_step_adds_up_unless_a_worker_has_no_samples() {
         let mut history = in_a_group();
         history.worker(holder(0), &Reply::Slept, &batch(8)).worker(holder(1), &Reply::Slept, &batch(4));
         history.worker(holder(0), &Reply::Slept, &combine(8));
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_gives_more_or_less_than_his_batch() {
+    fn no_worker_gives_more_or_less_than_its_batch() {
         let mut history = in_a_group();
         history.worker(holder(0), &Reply::Slept, &batch(9)).fails("a batch of 9 samples; plan 1 says 8");
         let mut history = in_a_group();
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn who_takes_a_short_batch_takes_all_it_has_and_gives_back_what_it_was_asked_for() {
+    fn a_worker_with_a_short_batch_takes_all_it_has_and_gives_back_all_it_was_asked_for() {
         let lend = |recalled: &[u64]| Exchanged {
             fetched: Some(FetchOutcome::Granted(grant(1, 0, 0))),
             more: vec![grant(2, 1, 0)],

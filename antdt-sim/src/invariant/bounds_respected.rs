@@ -66,7 +66,7 @@ mod tests {
     use antdt_job::{Call, Reply};
 
     #[test]
-    fn a_plan_keeps_to_what_the_nodes_take() {
+    fn a_plan_keeps_to_the_bounds_of_the_nodes() {
         let publish =
             |sizes: &[u32]| HeadEffect::Note { at: JobTime::ZERO, note: Note::Published(plan(3, sizes)) };
         let mut history = History::new(BoundsRespected::default());
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_names_nobody_who_is_not_there() {
+    fn a_plan_names_no_absent_worker() {
         let mut history = History::new(BoundsRespected::default());
         let note = Note::Published(plan(1, &[1]));
         history.effect(&HeadEffect::Note { at: JobTime::ZERO, note }).fails("which never registered");

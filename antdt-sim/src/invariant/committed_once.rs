@@ -652,7 +652,7 @@ mod tests {
     }
 
     #[test]
-    fn no_lease_that_somebody_has_is_forgotten_however_many_there_are() {
+    fn no_held_lease_is_forgotten_however_many_there_are() {
         let mut history = combined();
         for number in 0..=LEASES_MAX as u64 {
             history.granted(holder(2), 1 + number, &[grant(3 + number, 3 + number, 0)]);
@@ -663,7 +663,7 @@ mod tests {
     const IDLE_REPLY: Reply = Reply::Slept;
 
     #[test]
-    fn what_is_in_the_model_is_not_trained_again() {
+    fn samples_in_the_model_are_not_trained_again() {
         let mut history = combined();
         history.worker(holder(0), &IDLE_REPLY, &Call::Apply);
         history.lost(holder(1)).granted(holder(0), 2, &[grant(3, 1, 0)]).fails("the model has 4 of it");
@@ -688,7 +688,7 @@ mod tests {
     }
 
     #[test]
-    fn a_checkpoint_has_what_its_ledger_has_and_nothing_of_before_the_job_went_back() {
+    fn a_checkpoint_has_the_samples_of_its_ledger_and_none_of_before_the_job_went_back() {
         let one = CheckpointId(1);
         let trained = || {
             let mut history = combined();
@@ -728,7 +728,7 @@ mod tests {
     }
 
     #[test]
-    fn a_settlement_comes_in_time_and_says_what_was_contributed() {
+    fn a_settlement_comes_in_time_and_names_the_contributions() {
         let mut history = combined();
         history.settled(holder(1), &[ack(2, 4)], &[AckOutcome::StaleLease]).fails("before it was settled");
         let mut history = combined();
@@ -771,7 +771,7 @@ mod tests {
     }
 
     #[test]
-    fn with_servers_a_commit_settles_what_was_said() {
+    fn with_servers_a_commit_settles_the_pushes_that_it_names() {
         let acks = vec![ack(1, 4)];
         let readiness =
             Readiness { samples: 4, end_of_data: false, plan: PlanVersion(1), acks: acks.clone() };

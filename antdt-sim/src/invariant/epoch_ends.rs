@@ -455,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_ends_only_by_what_happened_to_it() {
+    fn a_process_ends_only_by_its_own_faults() {
         let (node, time) = (NodeId::worker(0), Duration::from_secs(1));
         let fault = Happening::Fault;
         for (what, exit) in [
@@ -486,7 +486,7 @@ mod tests {
     }
 
     #[test]
-    fn what_happened_to_a_life_is_no_reason_for_the_next_one() {
+    fn a_fault_of_a_life_is_no_reason_for_the_next_one() {
         let mut history = history();
         crashed(&mut history, 0);
         history.saw(&Happening::Born(life(0, 1)));
@@ -521,7 +521,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_killed_with_whom_nothing_is_wrong() {
+    fn no_healthy_node_is_killed() {
         let kill = HeadEffect::Kill(holder(0));
         let begun = || {
             let mut history = history();
@@ -597,7 +597,7 @@ mod tests {
     }
 
     #[test]
-    fn the_model_is_not_lost_while_somebody_has_it() {
+    fn the_model_is_not_lost_while_a_worker_has_it() {
         let mut history = history();
         history.worker(holder(1), &Reply::Entered, &IDLE);
         crashed(&mut history, 0);

@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_all_have_reported_is_committed_for_all_and_taken_over() {
+    fn a_group_that_all_reported_is_committed_for_all_and_taken_over() {
         let commit = |index| group_commit(index, 3, 7, &[0, 1]);
         let mut history = begun(&[0, 1]);
         history.effect(&commit(0)).effect(&commit(1));

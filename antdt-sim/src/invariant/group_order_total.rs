@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_enters_groups_does_so_in_the_order_of_their_numbers() {
+    fn a_worker_enters_groups_in_the_order_of_their_numbers() {
         let mut history = of_three();
         for group in [1, 2, 4] {
             history.worker(holder(0), &Reply::Entered, &enter(group, &[0, 1]));

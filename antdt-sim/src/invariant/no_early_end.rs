@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_goes_back_begins_anew_and_who_has_seen_an_end_before_may_leave() {
+    fn a_job_that_goes_back_begins_anew_and_a_worker_that_has_seen_an_end_before_may_leave() {
         let start = ShardLedger::new(spec(), Generation(1)).unwrap().snapshot();
         let leave = |index| HeadEvent::Leave { holder: holder(index), end_of_data: true, can_evaluate: true };
         let mut history = History::new(NoEarlyEnd::new(&spec()));

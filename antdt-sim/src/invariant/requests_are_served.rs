@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_is_answered_or_ends() {
+    fn a_waiting_worker_is_answered_or_ends() {
         let mut history = History::new(RequestsAreServed::default());
         history.saw(&Happening::Calm);
         history.head(&join(0), &HeadAnswer::Parked).head(&join(1), &HeadAnswer::Parked);
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waited_for_the_master_before_asks_the_next_one() {
+    fn a_worker_that_waited_for_the_master_before_asks_the_next_one() {
         let mut history = History::new(RequestsAreServed::default());
         history.saw(&Happening::Calm).head(&join(0), &HeadAnswer::Parked).saw(&Happening::TakenOver);
         history.finish().holds();
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_answered_who_did_not_ask() {
+    fn no_worker_is_answered_that_did_not_ask() {
         let mut history = History::new(RequestsAreServed::default());
         history.head(&join(0), &HeadAnswer::Parked).effect(&answer(0)).holds();
         history.effect(&answer(0)).fails("did not ask");

@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_spent_under_the_master_before_is_spent() {
+    fn restarts_under_the_master_before_are_spent() {
         let mut history = History::new(RestartBudgetHeld::new(&Setup::default()));
         for (at, node) in [(0, "worker-1"), (10, "worker-2"), (20, "worker-1")] {
             history.effect(&action(at, "KILL_RESTART", node)).holds();

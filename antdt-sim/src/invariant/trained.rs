@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_trained_after_a_checkpoint_is_gone_with_the_model() {
+    fn samples_trained_after_a_checkpoint_are_gone_with_the_model() {
         let (one, key) = (holder(0), grant(1, 1, 0).key);
         let mut trained = Trained::default();
         let train = |trained: &mut Trained, from, to| {

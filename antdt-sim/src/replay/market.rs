@@ -52,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_read_is_named_by_its_line() {
+    fn an_unreadable_row_is_named_by_its_line() {
         let refused = |text| read_market(text, 1.0).unwrap_err().to_string();
         assert_eq!(refused("0,add,a\n0,drop,a"), "line 2: `drop`: must be add or remove");
         assert!(refused("0,add").contains("three columns"));

@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_read_is_named_by_its_line() {
+    fn an_unreadable_row_is_named_by_its_line() {
         let refused =
             |rows: &str| read_slowdowns(&format!("t_s,worker,slowdown\n{rows}")).unwrap_err().to_string();
         assert_eq!(refused("0,0"), "line 2: `0,0`: must be three columns, t_s,worker,slowdown");

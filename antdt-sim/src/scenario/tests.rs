@@ -59,7 +59,7 @@ fn faults(models: &mut Models) -> Vec<(JobTime, Fault)> {
 }
 
 #[test]
-fn every_shipped_scenario_builds_says_what_it_shows_and_what_must_come_of_it() {
+fn every_shipped_scenario_builds_and_states_its_subject_and_outcome() {
     let all = shipped();
     assert!(all.len() >= 16, "{}", all.len());
     for (name, scenario) in &all {
@@ -76,7 +76,7 @@ fn every_shipped_scenario_builds_says_what_it_shows_and_what_must_come_of_it() {
 }
 
 #[test]
-fn a_node_has_its_device_whatever_else_slows_it() {
+fn a_node_has_its_device_beside_any_other_slowness() {
     for noise in ["normal", "log-normal"] {
         let text = format!(
             "
@@ -156,7 +156,7 @@ fn the_least_scenario_has_the_defaults_of_a_job() {
 }
 
 #[test]
-fn what_is_written_is_what_the_job_meets() {
+fn a_job_meets_the_faults_of_its_scenario() {
     let text = "
         [job]
         workers = 4
@@ -251,7 +251,7 @@ fn a_setup_that_was_changed_is_checked_again() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_by_its_field_and_with_the_remedy() {
+fn an_impossible_scenario_is_refused_by_its_field_and_with_the_remedy() {
     let job = |line: &str| refused(&format!("[job]\n{line}\n[compute]\nspeed = 1000\n"));
     let with = |lines: &str| refused(&format!("{PLAIN}{lines}\n"));
     for (error, expected) in [

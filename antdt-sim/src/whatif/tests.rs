@@ -136,7 +136,7 @@ fn a_trace_of_a_simulated_job_reads_as_a_recording_and_simulates_alike() {
 }
 
 #[test]
-fn what_is_assumed_after_the_end_of_a_recording_is_said() {
+fn assumptions_after_the_end_of_a_recording_are_named() {
     let mut setup = WhatIf::read(&scenarios("straggler.toml")).unwrap().setup;
     setup.samples = 60_000;
     let (_folder, path, outcome) = trace(&setup);
@@ -213,7 +213,7 @@ impl Network for Forming {
 }
 
 #[test]
-fn what_comes_before_the_first_step_takes_as_long_when_a_recording_is_simulated() {
+fn the_start_of_a_simulated_recording_takes_as_long_as_recorded() {
     for sync in ["allreduce", "ps-bsp", "ps-asp"] {
         let servers = if sync.starts_with("ps-") { 2 } else { 0 };
         let mut setup = Setup {
@@ -241,7 +241,7 @@ fn what_comes_before_the_first_step_takes_as_long_when_a_recording_is_simulated(
 }
 
 #[test]
-fn what_cannot_be_used_is_refused_with_its_name() {
+fn an_unusable_file_is_refused_with_its_name() {
     let missing = WhatIf::read(Path::new("no/such/file.csv")).unwrap_err().to_string();
     assert!(missing.starts_with("no/such/file.csv: ") && missing.contains("name a recording"), "{missing}");
     assert!(refused("empty.csv", " \n").contains("nothing is in it"));

@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_folder_of_this_host_is_not_claimed() {
+    fn a_folder_that_is_not_of_this_host_is_not_claimed() {
         assert!(Claim::take(Path::new("s3://bucket/jobs/7"), Duration::ZERO).unwrap().is_none());
     }
 }

@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_where_no_file_can_be_is_refused_with_what_to_do() {
+    fn a_place_where_no_file_can_be_is_refused_with_the_remedy() {
         let folder = tempfile::tempdir().unwrap();
         assert!(
             why(&folder.path().join("no/trace"))

@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_go_to_whoever_committed_them_and_spans_end_as_they_did() {
+    fn samples_go_to_the_worker_that_committed_them_and_spans_end_as_they_did() {
         let mut watch = ShardWatch::default();
         granted(&mut watch, 1, holder(0), 1);
         granted(&mut watch, 2, holder(1), 2);

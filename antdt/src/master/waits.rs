@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn in_a_common_step_who_arrives_last_waits_for_nobody() {
+    fn in_a_common_step_the_last_worker_to_arrive_waits_for_none() {
         // Steps of 50 ms, of which the exchange takes 9 and 4 ms. In the second one the other worker is slow.
         let reports = [
             report(0, 0, 10, (39, 0)),

@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn the_line_says_how_far_the_job_is_and_who_is_slow() {
+    fn the_line_says_how_far_the_job_is_and_names_the_slow_worker() {
         assert_eq!(
             progress().to_string(),
             "step 120 | 1234 samples/s | loss 0.4568 | 3/4 workers, 1 straggler | 999/1000 samples (99 %) | 2:05 left"

@@ -218,7 +218,7 @@ fn the_table_shows_workers_actions_and_the_balance() {
 }
 
 #[test]
-fn the_table_says_what_was_committed_after_the_newest_checkpoint() {
+fn the_table_counts_samples_after_the_newest_checkpoint() {
     let mut report = sample();
     let kept = |samples| Some(CheckpointEntry { id: 3, samples, folder: "/c".into() });
     report.checkpoint = kept(119_900);
@@ -244,7 +244,7 @@ fn a_job_is_resumed_by_its_own_folder_if_its_checkpoints_are_there() {
 }
 
 #[test]
-fn what_is_left_for_the_last_batch_is_not_the_time_of_a_batch() {
+fn the_rest_of_the_last_batch_is_not_the_time_of_a_batch() {
     let mut report = sample();
     let row = |report: &Report| table::render(report).lines().nth(1).map(str::to_owned);
     let before = row(&report);

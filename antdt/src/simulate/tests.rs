@@ -226,7 +226,7 @@ fn each_change_of_the_world_changes_the_answer() {
 }
 
 #[test]
-fn what_is_written_is_whole_and_alone() {
+fn a_page_is_written_whole_and_alone() {
     let (_folder, out) = scratch();
     let page = out.join("page.html");
     std::fs::write(&page, "older").unwrap();
@@ -276,7 +276,7 @@ fn policies_that_are_wrong_on_purpose_look_wrong() {
 }
 
 #[test]
-fn what_cannot_be_simulated_is_refused_in_one_line() {
+fn a_job_that_cannot_be_simulated_is_refused_in_one_line() {
     let even = shipped("even.toml");
     let (_folder, out) = scratch();
     let (empty, wrong) = (out.join("empty.csv"), out.join("wrong.toml"));

@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_broken_group_wakes_only_those_who_are_in_it() {
+    fn a_broken_group_wakes_only_its_members() {
         let interrupt = Interrupt::default();
         let old = interrupt.enter(MembershipVersion(1)).unwrap();
         let new = interrupt.enter(MembershipVersion(2)).unwrap();
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ended_session_wakes_whoever_waits_now_or_later() {
+    fn an_ended_session_wakes_callers_that_wait_now_or_later() {
         let interrupt = Interrupt::default();
         let now = interrupt.enter(MembershipVersion(1)).unwrap();
         interrupt.notice(Notice::Stopped(SessionState::Fenced));

@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_one_round_whatever_the_length() {
+    fn lending_is_one_round_at_any_length() {
         for len in [1_usize << 15, 3 << 20] {
             let (transports, traffic): (Vec<_>, Vec<_>) =
                 shm_members(4).0.into_iter().map(CountTransport::new).unzip();

@@ -425,7 +425,7 @@ fn slices_grow_where_latency_would_tell_and_are_none_where_segments_follow_each_
 }
 
 #[test]
-fn a_mean_to_which_nobody_adds_a_sample_leaves_the_data_as_they_were() {
+fn a_mean_without_any_sample_leaves_the_data_as_they_were() {
     for world in 1..=4 {
         on_all(mem_members(world).0, PATIENT, |me, communicator| {
             let mut data = [f32::from_bits(0x7fc0_0001), me.0 as f32];
@@ -437,7 +437,7 @@ fn a_mean_to_which_nobody_adds_a_sample_leaves_the_data_as_they_were() {
 }
 
 #[test]
-fn a_unanimous_call_counts_for_both_or_for_none_whatever_round_a_member_dies_before() {
+fn a_unanimous_call_counts_for_both_or_for_none_when_a_member_dies_before_any_round() {
     use crate::outcome::Resolution;
     use crate::runtime::testing::{Fault, FaultTransport, at_once};
     let config =

@@ -95,7 +95,7 @@ fn train(method: Method, steps: usize) -> f64 {
 }
 
 #[test]
-fn what_is_kept_makes_training_reach_the_loss_of_plain_training_and_nothing_else_does() {
+fn error_feedback_makes_training_reach_the_loss_of_plain_training_and_nothing_else_does() {
     const STEPS: usize = 400;
     let plain = train(Method::Plain, STEPS);
     let start = std::f64::consts::LN_2;
@@ -109,7 +109,7 @@ fn what_is_kept_makes_training_reach_the_loss_of_plain_training_and_nothing_else
 }
 
 #[test]
-fn bf16_is_within_its_bound_of_the_exact_sum_whatever_the_number_of_ranks() {
+fn bf16_is_within_its_bound_of_the_exact_sum_for_any_number_of_ranks() {
     for world in 1..=6 {
         for len in [0, 1, 5, 64, 101] {
             let gradient = |rank: u32| -> Vec<f32> {
@@ -153,7 +153,7 @@ fn members_that_disagree_all_fail_and_change_nothing() {
 }
 
 #[test]
-fn what_is_kept_moves_to_the_next_group_and_a_lost_member_changes_nothing() {
+fn residuals_move_to_the_next_group_and_a_lost_member_changes_nothing() {
     let mut compressors: Vec<Compressor> = vec![Compressor::new(top_k(0.5)); 3];
     let run = |compressors: &mut [Compressor], lost: bool| -> Vec<Result<Vec<f32>, CollectiveError>> {
         let (transports, _aborts) = mem_members(compressors.len() as u32);
@@ -208,7 +208,7 @@ fn a_weighted_mean_counts_samples_and_without_any_nothing_is_lost() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
     #[test]
-    fn what_all_received_and_what_all_keep_add_up_to_all_gradients(
+    fn sums_received_and_residuals_kept_add_up_to_all_gradients(
         world in 1_u32..6,
         len in 0_usize..40,
         steps in 1_usize..12,

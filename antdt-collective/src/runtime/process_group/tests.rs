@@ -101,7 +101,7 @@ fn a_call_that_broke_in_one_group_is_resolved_in_the_next() {
 }
 
 #[test]
-fn what_is_built_on_communicators_runs_over_a_boxed_group() {
+fn users_of_communicators_run_over_a_boxed_group() {
     for transport in ["auto", "tcp"] {
         let processes = processes(transport, 2);
         let addresses = addresses(&processes);

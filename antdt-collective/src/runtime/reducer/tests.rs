@@ -249,7 +249,7 @@ fn each_bucket_needs_its_own_compressor() {
 }
 
 #[test]
-fn what_compressed_buckets_lost_comes_back_with_them() {
+fn residuals_of_compressed_buckets_come_back_with_them() {
     let lens: Vec<usize> = (0..LAYERS).map(layer_len).collect();
     let plan = Buckets::plan(&lens, 40, 8);
     let form = Compression::TopK(TopK::new(0.1).unwrap());

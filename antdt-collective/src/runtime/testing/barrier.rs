@@ -55,7 +55,7 @@ mod tests {
     use crate::runtime::testing::{Watchdog, at_once};
 
     #[test]
-    fn nobody_waits_for_one_that_panicked() {
+    fn no_thread_waits_for_one_that_panicked() {
         let _watchdog = Watchdog::over("a meeting");
         let barrier = Barrier::of(3);
         let met = std::panic::catch_unwind(|| {

@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_silent_is_named_and_not_who_waits_for_it() {
+    fn a_silent_rank_is_named_and_not_one_that_waits_for_it() {
         // Rank 2 says nothing.
         let (mut transports, _aborts) = mem_members(3);
         let [first, second, _silent] = &mut transports[..] else { panic!("not three members") };

@@ -48,7 +48,7 @@ fn each_schedule_is_due_by_its_own_measure_and_not_while_an_attempt_is_under_way
 }
 
 #[test]
-fn one_keeper_stands_still_alone_and_is_told_again_what_it_was_told() {
+fn one_keeper_stands_still_alone_and_gets_the_same_answer_again() {
     let mut one = checkpoints(CheckpointEvery::Steps(1));
     let id = one.begin(at(0), Some(worker(1)), 0, 0);
     assert_eq!((id, one.order(worker(0)), one.order(worker(1))), (CheckpointId(4), None, Some(id)));
@@ -100,7 +100,7 @@ fn those_that_stand_still_for_a_hand_over_do_so_until_the_checkpoint_is_complete
 }
 
 #[test]
-fn where_everyone_stands_still_the_last_to_stop_begins_the_copying_and_all_go_on_after_it() {
+fn where_all_workers_stand_still_the_last_to_stop_begins_the_copying_and_all_go_on_after_it() {
     let mut all = checkpoints(CheckpointEvery::Steps(1));
     let id = all.begin(at(0), None, 0, 0);
     let workers = || (0..3).map(worker);
@@ -137,7 +137,7 @@ fn a_worker_that_dies_is_not_waited_for_and_a_keeper_that_dies_ends_the_attempt(
 }
 
 #[test]
-fn an_attempt_that_fails_lets_everyone_go_on_and_the_next_one_waits_a_while() {
+fn an_attempt_that_fails_lets_all_workers_go_on_and_the_next_one_waits_a_while() {
     let mut all = checkpoints(CheckpointEvery::Steps(1));
     all.stepped(7);
     let id = all.begin(at(0), None, 0, 0);

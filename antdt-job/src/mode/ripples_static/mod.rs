@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_averages_alone_who_has_company() {
+    fn no_worker_with_company_averages_alone() {
         for host in [None, Some(2), Some(3), Some(4)] {
             let mode = RipplesStatic { host };
             for world in 2..14_u32 {

@@ -33,7 +33,7 @@ fn the_samples_of_all_lives_are_those_of_an_uninterrupted_job() {
 }
 
 #[test]
-fn a_crashed_job_is_a_function_of_its_seed_and_so_is_what_happens() {
+fn a_crashed_job_and_its_history_are_functions_of_its_seed() {
     for seed in 0..3 {
         assert_eq!(crashed(seed), crashed(seed));
         assert_eq!(crashed(seed).run(), crashed(seed).run());

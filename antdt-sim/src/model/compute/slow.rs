@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_restart_cures_what_stayed_with_the_old_process_only() {
+    fn a_restart_cures_slowness_of_the_old_process_only() {
         let curable = Straggler { cured_by_restart: true, ..STRAGGLER };
         assert_eq!(times(&[curable], &[(1, 0, 15), (1, 1, 15)]), [4, 1]);
         assert_eq!(times(&[STRAGGLER], &[(1, 1, 15)]), [4]);
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_moved_leaves_a_slow_host_behind_and_may_come_to_one() {
+    fn a_worker_that_moved_leaves_a_slow_host_behind_and_may_come_to_one() {
         let host = Straggler { who: Who::Host(Host::Workers(0)), ..STRAGGLER };
         let mut slow = Slow::new(SECOND, Hosts::new(2).unwrap(), [host]).unwrap();
         slow.moved(NodeId::worker(1), Host::Workers(1));

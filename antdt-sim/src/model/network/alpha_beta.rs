@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_first_beats_what_shares_the_link_and_not_what_crosses_it() {
+    fn hosts_first_beats_a_schedule_that_shares_the_link_and_not_one_that_crosses_it() {
         let choose = |choice| price(&mut network(4, choice), Collective::AllReduce(64 << 20), 16);
         let across = 2.0 * 3.0 / 4.0 * f64::from(64 << 20) / 1e9;
         assert!(choose(Choice::Auto) < choose(Choice::HalvingDoubling));
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn gathers_and_broadcasts_cost_what_a_walk_over_their_schedules_does() {
+    fn gathers_and_broadcasts_cost_as_a_walk_over_their_schedules() {
         let walk = |algorithm: &dyn Algorithm, world: u32, len: usize| {
             let all: Vec<_> = (0..world).map(|me| algorithm.schedule(Rank(me), world, len)).collect();
             BETWEEN.price(&all, 1) + price_lengths(world, &BETWEEN)

@@ -83,7 +83,7 @@ mod tests {
     use crate::model::network::AlphaBeta;
 
     #[test]
-    fn only_what_goes_over_the_link_takes_longer_and_only_then() {
+    fn only_messages_over_the_link_take_longer_and_only_then() {
         let hosts = Hosts::default();
         let network = AlphaBeta::new(hosts, CostModel::ADAPTER, CostModel::ADAPTER, Choice::Auto).unwrap();
         let (from, to) = (JobTime(1_000_000_000), JobTime(2_000_000_000));

@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn who_lost_a_machine_waits_behind_those_who_wait_already() {
+    fn a_node_that_lost_its_machine_waits_behind_those_that_wait_already() {
         let changes = [added(0, "a"), removed(10, "a"), added(20, "b"), added(30, "c")];
         let market = Market::new(changes, 2).unwrap();
         assert_eq!(market.available(1, second(0)), Some(second(20)));

@@ -143,7 +143,7 @@ fn numbers_that_cannot_be_are_refused_with_the_flag_and_the_remedy() {
 }
 
 #[test]
-fn evaluations_need_what_they_are_made_from() {
+fn evaluations_need_checkpoints_and_held_out_rows() {
     let with = |settings: &[(&str, &str)]| {
         let mut spec = valid();
         for (name, value) in [("report-dir", "report")].iter().chain(settings) {
@@ -482,7 +482,7 @@ fn a_step_is_held_against_the_global_batch_where_all_workers_take_it_on_one_mode
 }
 
 #[test]
-fn the_rule_of_updates_is_what_the_flags_and_the_table_of_the_optimizer_say() {
+fn the_rule_of_updates_follows_the_flags_and_the_table_of_the_optimizer() {
     let rule = |settings: &[(&str, &str)]| {
         let mut spec = valid();
         spec.put("optimizer", &json!({ "name": null, "adam": { "beta1": 0.5 } })).unwrap();

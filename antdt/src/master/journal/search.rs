@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_given_anew_must_be_as_it_was() {
+    fn a_setting_that_is_given_anew_must_be_as_it_was() {
         let job = JobSpec { workers: 3, seed: 4, ..JobSpec::default() };
         assert_eq!(changed(&JobSpec::default(), &job), Vec::<String>::new(), "nothing was given");
         assert_eq!(changed(&JobSpec { quiet: true, ..job.clone() }, &job), Vec::<String>::new());

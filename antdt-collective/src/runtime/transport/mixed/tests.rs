@@ -15,7 +15,7 @@ use crate::runtime::testing::{
 const PATIENT: Duration = Duration::from_secs(60);
 
 #[test]
-fn members_know_who_shares_a_host() {
+fn members_know_the_peers_of_their_host() {
     let of = |transports: &[MixedTransport]| -> Vec<Option<Vec<u32>>> {
         transports.iter().map(|transport| transport.hosts().map(<[u32]>::to_vec)).collect()
     };
@@ -214,7 +214,7 @@ fn traded<T: Transport>(transports: Vec<T>, len: usize, apart: u32) {
 }
 
 #[test]
-fn messages_are_taken_together_and_answered_whatever_carries_them() {
+fn messages_are_taken_together_and_answered_over_any_carrier() {
     for len in [1, 16_384, 300_001, (17 << 20) + 64] {
         for apart in [0b000, 0b010, 0b101, 0b111] {
             traded(shm_members(3).0, len, apart);
@@ -276,7 +276,7 @@ fn an_answer_that_comes_too_late_changes_nothing_that_is_used_again() {
 }
 
 #[test]
-fn who_waits_for_the_last_message_is_not_taken_for_silent() {
+fn a_rank_that_waits_for_the_last_message_is_not_taken_for_silent() {
     // The third one comes later than anybody may be silent; the others wait for it, each for the same.
     let trade = |stall: Duration| -> Result<(), CollectiveError> {
         let (transports, _aborts) = shm_members(3);

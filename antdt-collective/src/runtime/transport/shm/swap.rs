@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn claims_tell_hosts_apart_and_the_unknown_is_shared_with_nobody() {
+    fn claims_tell_hosts_apart_and_an_unknown_host_is_shared_with_none() {
         assert!(Host::this("a").is_shared_with(&Host::this("a")));
         assert!(!Host::this("a").is_shared_with(&Host::this("b")));
         let unknown = Host([b' '; HOST_LEN]);

@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_connection_has_no_progress() {
+    fn a_socket_without_a_connection_has_no_progress() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         assert!(Progress::of(&stream).unwrap().bytes <= 1);

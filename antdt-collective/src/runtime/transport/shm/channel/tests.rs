@@ -42,7 +42,7 @@ fn pattern(len: usize, seed: usize) -> Vec<u8> {
 }
 
 #[test]
-fn bytes_of_any_length_come_in_order_whatever_the_pieces_they_are_taken_in() {
+fn bytes_of_any_length_come_in_order_in_pieces_of_any_size() {
     let ([first, second], _aborts) = pair();
     assert!(is_shared(&*first) && is_shared(&*second));
     let ring = SHAPE.ring_bytes;
@@ -98,7 +98,7 @@ fn a_message_longer_than_the_ring_waits_for_room_and_arrives() {
 }
 
 #[test]
-fn what_was_sent_before_an_end_closed_is_received_and_then_its_end() {
+fn bytes_sent_before_an_end_closed_are_received_and_then_its_end() {
     let ([mut first, mut second], _aborts) = pair();
     let soon = Instant::now() + PATIENT;
     first.send(&[1, 2, 3], soon).unwrap();

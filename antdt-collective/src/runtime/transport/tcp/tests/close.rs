@@ -54,7 +54,7 @@ fn a_reason_reaches_the_peer_although_its_sender_closes_with_bytes_unread() {
 }
 
 #[test]
-fn what_a_peer_sent_before_it_closed_is_received_although_it_cannot_be_answered() {
+fn messages_sent_before_a_peer_closed_are_received_although_it_cannot_be_answered() {
     const ROUNDS: u32 = 4;
     let (mut puppet, mut transport) = Puppet::meet(5);
     for round in 0..ROUNDS {
@@ -91,7 +91,7 @@ fn sent(bytes: &[u8], stall: Duration) -> (TcpTransport, TcpTransport, Exchange)
 }
 
 #[test]
-fn what_was_sent_reaches_a_peer_that_takes_it_late_although_its_sender_leaves_at_once() {
+fn a_message_reaches_a_peer_that_takes_it_late_although_its_sender_leaves_at_once() {
     const LEN: usize = 1 << 20;
     let (first, mut second, call) = sent(&[1; LEN], PATIENT);
     thread::scope(|scope| {
@@ -106,7 +106,7 @@ fn what_was_sent_reaches_a_peer_that_takes_it_late_although_its_sender_leaves_at
 }
 
 #[test]
-fn a_peer_may_take_what_was_sent_as_slowly_as_within_the_last_call() {
+fn a_peer_may_take_a_message_as_slowly_as_within_the_last_call() {
     let (now, second) = (Instant::now(), Duration::from_secs(1));
     let (deadline, stall) = (now + 10 * second, 3 * second);
     let call = Exchange { tag: reduce_tag(1, 1, 0), started: now, deadline, stall };
@@ -130,7 +130,7 @@ fn a_peer_may_take_what_was_sent_as_slowly_as_within_the_last_call() {
 }
 
 #[test]
-fn who_leaves_does_not_wait_for_a_peer_that_takes_nothing() {
+fn a_leaving_rank_does_not_wait_for_a_peer_that_takes_nothing() {
     let (mut first, _second, _) = sent(&[1; 1 << 20], SHORT);
     let _watchdog = Watchdog::over("who leaves");
     first.last.deadline += Duration::from_secs(3600);

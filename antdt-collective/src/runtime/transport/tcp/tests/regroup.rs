@@ -151,7 +151,7 @@ fn a_connection_that_ended_is_made_anew() {
 }
 
 #[test]
-fn a_member_that_died_is_named_by_all_who_regroup_with_it() {
+fn a_member_that_died_is_named_by_all_that_regroup_with_it() {
     let processes = Processes::start(3);
     for dead in 0..3 {
         let mut old: Vec<_> =
@@ -200,7 +200,7 @@ fn a_member_that_missed_the_new_membership_learns_of_it_in_its_next_call() {
 }
 
 #[test]
-fn who_has_gone_on_to_a_newer_group_spoils_no_round_that_has_all_it_needs_from_it() {
+fn a_member_that_went_on_to_a_newer_group_spoils_no_round_that_has_all_it_needs_from_it() {
     let (mut transports, _aborts) = tcp_members(3);
     let [_, second, third] = &mut transports[..] else { panic!("not three members") };
     let started = Instant::now();

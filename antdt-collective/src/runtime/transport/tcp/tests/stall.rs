@@ -56,7 +56,7 @@ fn a_message_that_has_not_begun_is_waited_for_until_the_deadline() {
 }
 
 #[test]
-fn who_takes_a_message_and_then_stops_is_given_up_before_the_deadline() {
+fn a_peer_that_takes_a_message_and_then_stops_is_given_up_before_the_deadline() {
     let (mut puppet, mut transport) = Puppet::meet(5);
     let taking = Header::plain(FrameKind::Taking, reduce_tag(5, 1, 0), 0, 0);
     puppet.stream.write_all(&taking.encode()).unwrap();
@@ -66,7 +66,7 @@ fn who_takes_a_message_and_then_stops_is_given_up_before_the_deadline() {
 }
 
 #[test]
-fn who_has_not_begun_to_take_a_message_has_time_until_the_deadline() {
+fn a_peer_that_has_not_begun_to_take_a_message_has_time_until_the_deadline() {
     let (_puppet, mut transport) = Puppet::meet(5);
     let deadline = 5 * STALL;
     let (waited, _) = given_up(&sends(&mut transport, &call(deadline), &vec![1; 100 * MIB]));
@@ -74,7 +74,7 @@ fn who_has_not_begun_to_take_a_message_has_time_until_the_deadline() {
 }
 
 #[test]
-fn who_receives_a_long_message_and_sends_nothing_says_that_it_takes_it() {
+fn a_receiver_of_a_long_message_that_sends_nothing_says_that_it_takes_it() {
     // One that does not spin sleeps whenever it is stuck, and hears then what there is to hear.
     let listeners = [loopback_listener(), loopback_listener()];
     let addresses = listeners.each_ref().map(Listener::local_address);

@@ -14,7 +14,7 @@ fn waits(transport: &mut TcpTransport, peer: Rank, round: u32, deadline: Duratio
 }
 
 #[test]
-fn who_is_silent_is_named_and_not_who_waits_for_it() {
+fn a_silent_rank_is_named_and_not_one_that_waits_for_it() {
     // Rank 2 is connected, and says nothing.
     let (mut transports, _aborts) = tcp_members(3);
     let [first, second, _silent] = &mut transports[..] else { panic!("not three members") };
