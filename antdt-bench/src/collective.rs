@@ -284,7 +284,7 @@ type Lost = (Column, String);
 struct Measured {
     series: Vec<Series>,
     lost: Vec<Lost>,
-    /// Share of the cores that processes of nobody here took meanwhile.
+    /// Share of the cores that foreign processes took meanwhile.
     others: Option<f64>,
 }
 

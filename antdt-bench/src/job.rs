@@ -433,7 +433,7 @@ fn cost_of(sync: &SyncMode, scale: &Scale, pairs: &[[f64; 2]]) -> Entry {
 fn gain(what: &str, scale: &Scale, oracle: f64, worse: &Ran, better: &Ran) -> Entry {
     let value = worse.completion_s() / better.completion_s();
     let long = Cluster { workers: WORKERS, speed: SPEED, slow: SLOW }.speedup();
-    // Overload of the slower job would be a gain of nobody's.
+    // Overload of the slower job would be a gain of neither.
     let others = [worse.others, better.others].into_iter().flatten().reduce(f64::max);
     Entry::shown(format!("{what}, straggler, {} steps: gain", scale.steps), value, "x")
         .at_least(oracle * scale.gain_share)

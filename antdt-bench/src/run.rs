@@ -70,7 +70,7 @@ fn start_by(program: &Path, words: &[String], arguments: &[String], folder: &Pat
 /// If it cannot be started.
 pub fn program_with(program: &Path, words: &[String], out: File) -> Result<Child> {
     let mut command = Command::new(program);
-    // Settings in the environment of whoever runs the benchmark are no part of it.
+    // Settings in the environment of the caller are no part of it.
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("ANTDT_") {
             command.env_remove(name);

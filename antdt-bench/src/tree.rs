@@ -25,7 +25,7 @@ const LOOK: Duration = Duration::from_millis(10);
 /// Held while this process starts another one; held for good from when it ends.
 static STARTS: RwLock<()> = RwLock::new(());
 
-/// May be held while a process is started, or this one is about to exit. Once everything is being ended, nobody gets it any more.
+/// May be held while a process is started, or this one is about to exit. Once everything is being ended, no caller gets it any more.
 pub fn starting() -> RwLockReadGuard<'static, ()> {
     STARTS.read().unwrap_or_else(PoisonError::into_inner)
 }

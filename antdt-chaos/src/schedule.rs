@@ -1,6 +1,6 @@
 //! When what goes wrong: a function of a seed, pure, without knowledge of a job.
 //!
-//! A [`ChaosSchedule`] says which [`ChaosFault`]s begin and end by a moment. Whom a fault hits is for whoever carries it out, who takes the
+//! A [`ChaosSchedule`] says which [`ChaosFault`]s begin and end by a moment. The driver chooses the victim of a fault, and takes the
 //! fault's [`pick`](Fault::pick) among those that live then: a schedule can be repeated, the job's answer to it cannot.
 
 use std::time::Duration;

@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slice_comes_back_as_what_it_was() {
+    fn a_slice_comes_back_unchanged() {
         let mut values = [1.5_f64, -2.0];
         assert_eq!(Elements::of(&values).slice::<f64>(), [1.5, -2.0]);
         assert_eq!(Elements::of(&values).bytes().len(), 16);

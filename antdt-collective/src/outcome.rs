@@ -61,7 +61,7 @@ impl CallState {
 pub fn resolve(mine: CallState, all: &[CallState]) -> (Resolution, u64) {
     let last = all.iter().filter_map(|state| state.committed).max().unwrap_or(0);
     let resolution = match mine.committed {
-        // Without a past there is nothing to miss where nobody has one.
+        // Without a past there is nothing to miss where no member has one.
         None if last == 0 => Resolution::Level,
         None => Resolution::Behind { missed: last },
         Some(mine_last) => match (last - mine_last, mine.open) {
@@ -111,7 +111,7 @@ mod tests {
     }
 
     // The protocol, small: members make calls one after the other; in each, all of them finish the data phase before
-    // any takes the result over; the network breaks at any point, and any of them die. Whoever survives has taken over
+    // any takes the result over; the network breaks at any point, and any of them die. A survivor has taken over
     // the same calls after the next group was formed.
     proptest! {
         #[test]

@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ends_of_the_range_stay_what_they_are() {
+    fn the_ends_of_the_range_stay_unchanged() {
         let half = f16::from_f32;
         // 2^-24 is the smallest subnormal; half of it goes to the even neighbour, 0, and three quarters to itself.
         let least = 2_f32.powi(-24);
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_of_weight_zero_adds_nothing_whatever_it_holds() {
+    fn a_member_of_weight_zero_adds_nothing_whichever_values_it_holds() {
         for value in [f32::NAN, f32::INFINITY, -1.0] {
             assert_eq!(mean_of(&[(value, 0.0), (1.5, 4.0)], f16::from_f32), f16::from_f32(1.5));
             assert_eq!(mean_of(&[(1.5, 4.0), (value, 0.0)], f64::from), 1.5);

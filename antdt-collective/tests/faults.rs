@@ -1,5 +1,5 @@
-//! Connections that break, fall silent or lie, at any byte, under every algorithm: every call ends, whoever fails
-//! and everybody names an end of the bad connection, data are all or nothing, and nothing is left behind.
+//! Connections that break, fall silent or lie, at any byte, under every algorithm: every call ends, every failed
+//! member names an end of the bad connection, data are all or nothing, and nothing is left behind.
 #![allow(clippy::disallowed_methods, reason = "these tests are about I/O, and bounded by the clock")]
 
 use std::sync::{Mutex, PoisonError};
@@ -113,7 +113,7 @@ fn connect(
     TcpTransport::connect_with(listener, &group, patience, &abort_handles(1)[0], config)
 }
 
-// Two all-reduces through proxies, one of which may misbehave. Nobody leaves before all have finished.
+// Two all-reduces through proxies, one of which may misbehave. No member leaves before all have finished.
 fn tell(story: &Story) -> Told {
     let Story { way, world, len, timeout, .. } = *story;
     let listeners: Vec<Listener> = (0..world).map(|_| loopback_listener()).collect();
@@ -122,10 +122,10 @@ fn tell(story: &Story) -> Told {
     let (ready, done) = (Barrier::of(world as usize), Barrier::of(world as usize));
     let outcomes = at_once(0..world, |me| {
         let (ready, done) = (ready.place(), done.place());
-        // Whoever cannot connect leaves some who can only wait.
+        // A member that cannot connect leaves some that can only wait.
         let patience = timeout.min(Duration::from_secs(2));
         let connected = connect(&listeners[me as usize], wires.members(me), 1, me, patience);
-        // Who fails to connect is told so; what happens to calls is only looked at when all are there.
+        // A member that fails to connect is told so; what happens to calls is only looked at when all are there.
         ready.wait();
         let began = Instant::now();
         let (outcomes, communicator) = match connected {
@@ -153,7 +153,7 @@ fn tell(story: &Story) -> Told {
     Told { outcomes, struck: wires.struck(), traffic }
 }
 
-// What must hold of every story; whom somebody blames wrongly.
+// The property of every story; the rank that a member blames wrongly.
 fn check(story: &Story, told: &Told) -> Result<(), String> {
     let mut wrong = Ok(());
     let strike = story.strike.as_ref().expect("it has one");
@@ -178,7 +178,7 @@ fn check(story: &Story, told: &Told) -> Result<(), String> {
         }
         assert!(calls.last().expect("it called").0.is_err(), "rank {rank} went on after {error}; {story:?}");
     }
-    // A byte that is due in a call is missed by somebody; the very last ones may be the next call's business.
+    // A byte that is due in a call is missed by a member; the very last ones may be the next call's business.
     assert!(!told.struck || failed > 0, "nobody noticed: {story:?}");
     wrong
 }

@@ -34,7 +34,7 @@ const SHORT: usize = 16 << 10;
 
 const PATIENT: Duration = Duration::from_secs(60);
 
-/// Timeouts of calls, to try one after the other where somebody must be found out by being late: on a busy machine others
+/// Timeouts of calls, to try one after the other where a member must be found out by being late: on a busy machine others
 /// may be late in truth. A call that takes milliseconds is given up after a sixth of it.
 const LONGER: [Duration; 3] = [Duration::from_secs(6), Duration::from_secs(24), Duration::from_secs(96)];
 
@@ -273,7 +273,7 @@ fn stop(world: u32, odd: u32, timeout: Duration) -> Result<(), String> {
     }
     processes[odd as usize].signal("CONT");
     let said = processes[odd as usize].expect_end();
-    // One of the others, who has left, or itself, as they have told it.
+    // One of the others, which has left, or itself, as they have told it.
     assert!((0..world).map(names).any(|names| names == said), "rank {odd} of {world} says {said:?}");
     wrong
 }

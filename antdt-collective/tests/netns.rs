@@ -66,7 +66,7 @@ fn survivors_of_a_kill_a_stop_and_a_cut_name_the_lost_one_and_go_on_with_the_rig
     assert!(names.iter().all(|name| !left.contains(name)), "of {names:?}, {left:?} are left");
 }
 
-/// All faults, one after the other, in one life of those who survive them all.
+/// All faults, one after the other, in one life of the members that survive them all.
 fn series(network: &Network, processes: &mut Vec<Process>) -> Result<(), String> {
     for rank in 0..WORLD {
         processes.push(Process::start(rank, network)?);
@@ -105,7 +105,7 @@ fn series(network: &Network, processes: &mut Vec<Process>) -> Result<(), String>
         }
         committed = most.unwrap_or(committed);
         if fault == Fault::CutOff {
-            // It cannot know who is on the other side.
+            // It cannot know its peer on the other side.
             let (_, culprit, error) = processes[lost as usize].expect_failed()?;
             if culprit == member::NOBODY || culprit == member::holder(lost).to_string() {
                 return Err(format!("{lost} was {fault:?}, and says: {error}"));
@@ -122,7 +122,7 @@ fn series(network: &Network, processes: &mut Vec<Process>) -> Result<(), String>
     if digests.len() != 1 || !digests.iter().all(|digest| digest.starts_with(&format!("{last} "))) {
         return Err(format!("{members:?} reached {last} calls with other results: {digests:?}"));
     }
-    // Who was stopped finds that all have gone on without it.
+    // A stopped member finds that all have gone on without it.
     for (_, stopped) in faults.iter().filter(|(fault, _)| *fault == Fault::Stopped) {
         processes[*stopped as usize].signal(Signal::Continue)?;
         processes[*stopped as usize].expect_failed()?;

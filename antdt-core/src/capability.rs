@@ -389,7 +389,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_kind_of_parameters_decides_for_itself_who_holds_it() {
+    fn each_kind_of_parameters_decides_its_own_holders() {
         let split = Capabilities { rows: ParamPlace::Servers, ..Capabilities::REPLICAS_IN_STEP };
         assert!(split.needs_servers() && split.forms_groups() && split.workers_have_model());
         assert!(!split.averages_models() && !split.mixes());

@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_names_table_key_and_value_and_what_the_value_must_be() {
+    fn a_refusal_names_table_key_and_value_and_the_legal_values() {
         for (key, text, refusal) in [
             ("plain", "yes", "[test.forms] plain = yes: must be true or false"),
             ("in-bounds", "x", "[test.forms] in-bounds = x: must be a number"),

@@ -9,7 +9,7 @@
 //! all wait:       Σ maxᵢ cᵢ over the steps of a round / their number + transfer / their number
 //! all but b:      the (b + 1)th largest cᵢ + transfer
 //! within s steps: in the long run the slowest sets the pace: maxᵢ mean cᵢ + transfer
-//! nobody:         n / Σ 1 / (mean cᵢ + transfer)
+//! no worker:      n / Σ 1 / (mean cᵢ + transfer)
 //! a few, g:       the same, with (g - 1) / g of a median step added, the rest of its peers' steps
 //! beside:         n / Σ 1 / max(mean cᵢ, transfer)
 //! transfer:       hops × latency + loads × (transfer measured - its hops × latency) / its loads
@@ -152,7 +152,7 @@ impl Measured {
         of.hops * self.latency + size(of) * load
     }
 
-    /// Mean seconds of a step that waits for all workers but the slowest few, who all take some steps before they wait.
+    /// Mean seconds of a step that waits for all workers but the slowest few, which all take some steps before they wait.
     fn slowest(&self, but: usize, every: u32) -> f64 {
         let steps = self.transfer.len();
         // Beyond all measured steps, rounds are alike.
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn each_mode_costs_what_its_barrier_and_its_exchange_say() {
+    fn each_mode_costs_as_its_barrier_and_its_exchange_say() {
         // 4 workers, one 5 times as slow; an all-reduce moves 1.5 loads in 0.3 s, so a load takes 0.2 s.
         let steps = measured(&[0.1, 0.1, 0.1, 0.5], 0.3);
         let names =
@@ -314,7 +314,7 @@ mod tests {
             chosen(&["allreduce", "ripples=division:2", "ad-psgd", "ad-psgd=overlap"], &steps, LONG).seconds;
         let in_pairs = 4.0 / (3.0 / 0.35 + 1.0 / 0.75);
         assert!((found[1] - in_pairs).abs() < 1e-9 && (found[2] - in_pairs).abs() < 1e-9, "{found:?}");
-        // Beside the gradient it waits for nobody, and the load takes longer than a fast gradient.
+        // Beside the gradient it never waits, and the load takes longer than a fast gradient.
         let beside = 4.0 / (3.0 / 0.2 + 1.0 / 0.5);
         assert!((found[3] - beside).abs() < 1e-9, "{found:?}");
         // A whole model is larger than what a step changes.
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused() {
+    fn choices_that_do_not_fit_are_refused() {
         let fits = measured(&[0.1, 0.2], 0.1);
         let wrong = [
             Measured::default(),

@@ -155,9 +155,9 @@ impl Head {
         if let Some(counts) = counts {
             self.core.counts = counts;
         }
-        self.launch_what_is_due(now);
-        self.retire_who_may(now);
-        self.core.end_what_never_registers(now);
+        self.launch_due_nodes(now);
+        self.retire_ready_workers(now);
+        self.core.end_nodes_that_never_register(now);
         self.choose_mode(now);
         let samples_per_second = self.core.detector.samples_per_second();
         let data_left = self.core.counts.acked + self.core.counts.quarantined < self.core.counts.total;
@@ -277,14 +277,14 @@ impl Machine for Head {
 
     fn on_deadline(&mut self, now: JobTime) {
         if self.deadline().is_some_and(|due| now.since(due) > self.core.config.heartbeat) {
-            // The master itself was away, stopped at the terminal or starved: nobody's silence proves anything.
+            // The master itself was away, stopped at the terminal or starved: the silence of a node proves nothing.
             for (id, node) in self.core.nodes.iter() {
                 self.core.detector.heartbeat(now, Holder::new(id, node.incarnation));
             }
         }
         self.restarts.on_deadline(now, |old| self.core.alone_has_model(old));
         self.carry_out_restarts(now);
-        self.end_what_does_not_retire(now);
+        self.end_workers_that_do_not_retire(now);
         self.checkpoint_deadline(now);
         self.rollback_deadline(now);
         self.begin_rollback(now);

@@ -263,7 +263,7 @@ pub fn run(settings: &Settings, rows: &mut Rows) -> Result<()> {
     let (steps, slows, sizes): (u32, &[f64], &[u32]) =
         if settings.quick { (40, &[1.0, 2.0], &[4]) } else { (40, &[1.0, 2.0, 5.0], &[4, 8]) };
     let case = |sync: &SyncMode, policy, slow, workers| Case { sync: sync.clone(), policy, slow, workers };
-    // What was built before, or ran before, has the machine's memory and caches, and a host may have taken back what nobody
+    // What was built before, or ran before, has the machine's memory and caches, and a host may have taken back memory that none
     // used: the steps of a first job were seen to take 8 ms more than those of all others. A probe must be like these.
     let warm = settings.report_dir.join("warm-up");
     let most = sizes.iter().copied().max().unwrap_or(1);
@@ -369,7 +369,7 @@ mod tests {
         let mut workers: BTreeMap<NodeId, Vec<BatchFact>> =
             [(NodeId::worker(0), worker(0)), (NodeId::worker(1), worker(1))].into();
         assert_eq!(beside(&workers, Capabilities::REPLICAS_IN_STEP), ms(8));
-        // Who is slow has all others wait, and is waited for by itself only.
+        // A slow worker has all others wait, and is waited for by itself only.
         workers.insert(NodeId::worker(2), vec![batch(104, 4); 11]);
         assert_eq!(beside(&workers, Capabilities::SERVERS_IN_STEP), ms(4));
         assert_eq!(

@@ -224,7 +224,7 @@ pub fn run(settings: &Settings, rows: &mut Rows) -> Result<()> {
 struct Times {
     none: f64,
     oracle: f64,
-    /// What nobody can be faster than.
+    /// Time below which no job can be.
     least: f64,
     /// In the order of [`contenders`].
     policies: Vec<f64>,
@@ -365,7 +365,7 @@ fn predicted(name: &str, slowdowns: &antdt_sim::model::compute::Slowdowns) -> En
 /// Noise of a batch beside what was recorded, which are means of 10 s.
 const REPLAY_NOISE: f64 = 0.05;
 
-/// The slowness of each worker at each step of a job that nobody helps.
+/// The slowness of each worker at each step of a job without a policy.
 fn truth(stragglers: &[Straggler], workers: u32, steps: u32) -> detection::Truth {
     let mut now = JobTime::ZERO;
     let mut truth: detection::Truth = vec![Vec::new(); workers as usize];
@@ -435,7 +435,7 @@ impl Job {
         }
     }
 
-    /// What nobody can be faster than, in seconds.
+    /// Time below which no job can be, in seconds.
     fn least_s(&self) -> f64 {
         let samples = f64::from(BATCH) * f64::from(self.workers) * f64::from(self.steps);
         trace::least_s(&unshifted(&self.stragglers), self.workers, self.noise, samples)

@@ -42,7 +42,7 @@ impl Policy for Oscillates {
     }
 }
 
-/// Restarts whoever is five percent slower than its peers, as often as the budget allows.
+/// Restarts a worker that is five percent slower than its peers, as often as the budget allows.
 #[derive(Debug, Clone)]
 pub(crate) struct KillsTooEagerly;
 

@@ -51,7 +51,7 @@ pub enum Happening<'a> {
     /// All processes of the job ended at once. Nothing happens after that.
     AllCrashed,
     /// The job continues one that ended: this was in the newest checkpoint of that one. Comes before the ledger's
-    /// first record; whoever continues the job tells the observers, because no machine knows it.
+    /// first record; the driver that continues the job tells the observers, because no machine knows it.
     Resumed(&'a Committed),
     /// From now on no fault happens.
     Calm,

@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_ledger_cannot_hold_is_refused_by_its_name_in_the_job() {
+    fn a_setting_beyond_the_ledgers_limits_is_refused_by_its_name_in_the_job() {
         let refused = |setup: Setup| setup.validate().unwrap_err().to_string();
         let setup = Setup { samples: u64::MAX, epochs: 2, ..Setup::default() };
         assert_eq!(refused(setup), "epochs = 2: must be at most 1 for 18446744073709551615 samples");

@@ -27,7 +27,7 @@ pub(crate) fn hash(beside: &Path) -> String {
         collect(&beside.join(krate).join("src"), &mut files);
     }
     files.sort();
-    // FNV-1a with 64 bits: it must tell versions apart, not withstand anybody.
+    // FNV-1a with 64 bits: it must tell versions apart, not withstand an attacker.
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     for file in files {
         let name = file.strip_prefix(beside).unwrap_or(&file).to_string_lossy().into_owned();

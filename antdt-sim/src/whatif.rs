@@ -264,7 +264,7 @@ impl WhatIf {
 
     /// Returns the models that the job runs under.
     fn models(&self) -> Result<Models, WhatIfError> {
-        // Who puts a recorded job on another network puts its processes on machines of their own.
+        // A recorded job on another network has its processes on machines of their own.
         let moved = self.network.is_some() && matches!(self.trace, Trace::Recording(_));
         let hosts = Hosts::new(if moved { 1 } else { self.setup.workers_per_host })?;
         let priced = |model: CostModel| -> Result<Box<dyn Network>, InvalidValue> {

@@ -92,13 +92,13 @@ enum Due {
     Beat(LifeId),
     /// A message from a life arrives at the head; for what the training thread asks, the number of its call.
     ToHead(LifeId, u64, Message),
-    /// A message from a life arrives at the head once more; nobody waits for the answer.
+    /// A message from a life arrives at the head once more; no caller waits for the answer.
     Copied(Message),
     /// The answer to a heartbeat arrives.
     Beaten(LifeId, Box<BeatReply>),
     /// A question arrives at the shard service.
     ToLedger(LifeId, u64, Question),
-    /// A question arrives once more at the shard service of this generation; nobody waits for the answer.
+    /// A question arrives once more at the shard service of this generation; no caller waits for the answer.
     AskedAgain(Question, Generation),
     /// A kept question is given up.
     Unkept(LifeId, u64),
@@ -317,7 +317,7 @@ impl<O: Observer> World<O> {
         let mut fault_rng = setup.seed.derive("faults").rng();
         let mut queue = Queue::new();
         let fault = models.faults.next(&mut fault_rng);
-        // Who restarts the service needs its log.
+        // A restart of the service needs its log.
         let mut log = (observer.watches() || fault.is_some()).then(Vec::new);
         let mut begun = Vec::new();
         while let Some(effect) = ledger.poll_effect() {

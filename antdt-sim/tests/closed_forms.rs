@@ -83,7 +83,7 @@ fn setup(sync: &'static str, workers: u32, steps: u64) -> Setup {
     }
 }
 
-/// `T = steps * (s * t * b + c)`: in a synchronous step everybody waits for the slowest.
+/// `T = steps * (s * t * b + c)`: in a synchronous step all workers wait for the slowest.
 /// Source: our formula; what the paper sets out from.
 #[test]
 fn a_synchronous_step_takes_the_time_of_its_slowest_worker() {
@@ -242,10 +242,10 @@ impl Network for OnlyModels {
 }
 
 /// `T = steps * (s * t * b + c)` where all workers are one group in each step: `c` is the time of `2 (n-1)/n` of a model, of a whole
-/// one for two, who swap theirs. Members wait for the slowest of their group alone, so this is the most that a group costs.
+/// one for two, which swap theirs. Members wait for the slowest of their group alone, so this is the most that a group costs.
 /// Source: our formula; `docs/modes/mixing.md` has the bytes.
 #[test]
-fn an_average_of_a_group_takes_what_its_slowest_member_and_the_bytes_of_the_models_do() {
+fn an_average_of_a_group_takes_the_time_of_its_slowest_member_and_the_bytes_of_the_models() {
     let (bytes, bandwidth, steps) = (8_u32 << 20, 1e8, 50_u32);
     for (workers, sync) in [
         (2, "ripples=division:2"),
@@ -290,7 +290,7 @@ impl Compute for Cured {
 
 const SLOW: NodeId = NodeId::worker(1);
 
-/// Batches that fit the speeds of those who are there, and at a given time, if at all, one restart of the slow worker.
+/// Batches that fit the speeds of the workers that are there, and at a given time, if at all, one restart of the slow worker.
 #[derive(Debug, Clone)]
 struct RestartAt {
     at: Option<JobTime>,
@@ -371,7 +371,7 @@ impl Restart {
         let Self { sync, workers, slow, start, form } = self;
         let job = Setup {
             samples,
-            // Divided by the shares of any who may be there without a rest.
+            // Divided without a rest by the shares of any workers that may be there.
             global_batch_size: if sync == "ps-asp" { 4 * workers } else { self.batch() },
             shard_len: Some(4),
             // Orders and news are as good as immediate.
@@ -418,7 +418,7 @@ impl Restart {
 }
 
 /// A restart pays if and only if more than `D v_n / (v_n - v_s)` of the job is left, at the speed that it has: what the worker
-/// would have done while it is away must be less than what it does more afterwards. Nobody waits for anybody.
+/// would have done while it is away must be less than what it does more afterwards. No worker waits for another.
 /// Source: `antdt-controller`'s `AntDT-ND`; ours.
 #[test]
 fn at_its_own_pace_a_restart_breaks_even_where_the_formula_says() {
@@ -449,7 +449,7 @@ fn at_its_own_pace_a_restart_breaks_even_where_the_formula_says() {
     }
 }
 
-/// In step, with batches that fit, it pays beyond `(v_n D + 2 R V) / (v_n - v_s)`, with `R` the time in which everybody waits for
+/// In step, with batches that fit, it pays beyond `(v_n D + 2 R V) / (v_n - v_s)`, with `R` the time in which all wait for
 /// a new group: when the worker has gone, and when it is back, until when `D` lasts. The tenth to either side covers a
 /// heartbeat and the tick in which batches are made to fit.
 /// Source: as above.

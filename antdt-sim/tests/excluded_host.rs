@@ -17,7 +17,7 @@ use antdt_sim::{Setup, SimulatedJob, World};
 const WORKERS: u32 = 8;
 const STEPS: u64 = 6_000;
 
-/// A job of two workers to a host, whose second host takes four times as long from the tenth second on, whoever runs there.
+/// A job of two workers to a host, whose second host takes four times as long from the tenth second on, whichever worker runs there.
 fn run(policy: &str, hosts_known: bool) -> SimulatedJob {
     let per_host = if hosts_known { 2 } else { WORKERS };
     let hosts = Hosts::new(2).unwrap();

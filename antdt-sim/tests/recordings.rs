@@ -60,7 +60,7 @@ fn a_recorded_market_takes_machines_away_and_gives_them() {
     assert_eq!(changes.len(), 344);
     let market = Market::new(changes, 32).unwrap();
     let crashes = market.crashes().count();
-    // Of 167 machines that go, some had nobody on them.
+    // Of 167 machines that go, some had no node on them.
     assert!((100..=167).contains(&crashes), "{crashes}");
     // Eleven hours later the last machines are gone.
     assert!(market.available(0, JobTime(0)).is_some());

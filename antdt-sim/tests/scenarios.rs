@@ -106,7 +106,7 @@ fn the_way_to_form_groups_decides_which_workers_wait_for_a_slow_one() {
     assert!(all > 500.0, "everybody waits for the slow one in each step: {found}");
     assert!(buffer < 0.8 * all && buffer > 2.0 * division, "many are in a group with it: {found}");
     assert!([division, smart, pairs].iter().all(|time| *time < 0.3 * all), "few wait: {found}");
-    // H5 of the paper: who is five times as slow costs the others little.
+    // H5 of the paper: a worker that is five times as slow costs the others little.
     let even = with("groups_even", "ripples=smart:4");
     assert!(smart < 1.25 * even, "{smart} of {even}");
 }
@@ -140,11 +140,11 @@ fn an_average_beside_the_gradient_costs_only_its_excess_over_the_gradient() {
     assert!(overlap < 1.05 * compute, "hidden: {overlap} of {compute}, {plain} without");
     assert!(plain > 1.2 * compute, "not hidden: {plain} of {compute}");
     let long = per_step("ad-psgd=overlap", 2048 * mib);
-    // Who finds no free partner meanwhile goes on without.
+    // A worker that finds no free partner meanwhile goes on without.
     assert!(long > 1.1 * compute, "longer than the gradient: {long} of {compute}");
 }
 
-/// Nobody waits for the slow one, and it is not left alone.
+/// No worker waits for the slow one, and it is not left alone.
 #[test]
 fn a_slow_worker_that_answers_beside_its_gradient_holds_no_worker_up() {
     let time = |sync: &str| {

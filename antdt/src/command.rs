@@ -181,7 +181,7 @@ fn init_logging(spec: &JobSpec) -> Result<(), InvalidValue> {
     let filter = tracing_subscriber::EnvFilter::try_new(&spec.log).map_err(|e| {
         InvalidValue::new("--log", &spec.log, format!("a filter such as info or antdt_shard=debug: {e}"))
     })?;
-    // Without internal errors: they go to standard error too, and a log that nobody can read is no reason to end.
+    // Without internal errors: they go to standard error too, and an unreadable log is no reason to end.
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)

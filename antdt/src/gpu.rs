@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn where_a_worker_computes_is_what_this_host_has() {
+    fn a_worker_computes_on_a_device_of_this_host() {
         assert_eq!(place(Processor::Cpu, 0), Ok((Place::Cpu(None), None)));
         match all() {
             Ok(gpus) => {

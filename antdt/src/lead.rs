@@ -1,4 +1,4 @@
-//! [`Lead`]: the right to be the master of a job, and who gives it.
+//! [`Lead`]: the right to be the master of a job, and the authority that gives it.
 //!
 //! Two give it: the lock on the run directory, which the kernel takes from a process that ends, for masters on one host; and etcd
 //! (`--elect`), for masters on several hosts with a run directory that they share. What etcd gives ends with its lease, so that a
@@ -27,7 +27,7 @@ pub(crate) trait Lead: Debug + Send + Sync {
     /// Whether this process still has it.
     fn holds(&self) -> bool;
 
-    /// Its number among all that were given for the job; `None` if whoever gives it does not count.
+    /// Its number among all that were given for the job; `None` if the authority does not count.
     fn number(&self) -> Option<u64>;
 }
 
@@ -55,7 +55,7 @@ impl Lead for Lock {
     }
 }
 
-/// Who gives the lead of a job.
+/// The authority that gives the lead of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) enum Elector {
     /// The lock on its run directory.

@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn child_reads_what_the_master_wrote() {
+    fn child_reads_the_variables_of_the_master() {
         let variables: BTreeMap<String, String> = env().variables().into_iter().collect();
         assert_eq!(read(&variables, &env().file()).unwrap(), env());
         let plain = NodeEnv { network: None, weights: ServerWeights::default(), layout: None, ..env() };

@@ -340,7 +340,7 @@ mod tests {
     async fn a_job_that_ends_in_order_has_ended_and_a_master_that_leaves_its_file_was_killed() {
         let folder = tempfile::tempdir().unwrap();
         let token = Token::new("secret").unwrap();
-        // Nobody listens there.
+        // No process listens there.
         let dir = run_dir::RunDir::open(folder.path(), false, &crate::lead::Elector::Lock).unwrap();
         dir.announce("127.0.0.1:1", "demo", &token).unwrap();
         let job = RemoteJob::find(Some(folder.path())).unwrap();

@@ -218,7 +218,7 @@ impl RunDir {
             host: crate::host::name(),
         };
         let text = serde_json::to_string_pretty(&master).expect("plain values") + "\n";
-        // The address last: whoever finds it finds the token too.
+        // The address last: a reader that finds it finds the token too.
         for (name, mode, text) in [(TOKEN, 0o600, token.text()), (MASTER, 0o644, &*text)] {
             let path = path.join(name);
             replace(&path, mode, text, Durability::Process)
@@ -244,7 +244,7 @@ impl Drop for RunDir {
         if !self.keep {
             self.clear();
             for name in [MASTER, TOKEN] {
-                // Removed by somebody else already, or left for people to find; it names a master that does not answer.
+                // Removed by another process already, or left for people to find; it names a master that does not answer.
                 let _ = fs::remove_file(self.path.join(name));
             }
         }

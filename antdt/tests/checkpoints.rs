@@ -426,7 +426,7 @@ fn a_new_job_is_refused_in_a_directory_whose_journal_is_damaged() {
 }
 
 #[test]
-fn an_interrupted_job_takes_a_checkpoint_says_what_remains_and_goes_on() {
+fn an_interrupted_job_takes_a_checkpoint_counts_the_rest_and_goes_on() {
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path().to_str().unwrap();
     let args = ["--report-dir", dir, "--nproc-per-node", "2", "--emulate-speed", "300", "--quiet"];
@@ -815,7 +815,7 @@ fn a_resumed_job_knows_its_data_by_the_content_wherever_it_lies() {
 }
 
 #[test]
-fn what_is_not_said_of_a_resumed_job_is_as_before() {
+fn settings_not_given_to_a_resumed_job_are_as_before() {
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path().join("job");
     let path = dir.to_str().unwrap();
@@ -934,7 +934,7 @@ fn a_job_with_a_model_of_another_shape_is_refused_before_it_begins_and_the_repor
 }
 
 #[test]
-fn what_a_job_cannot_go_on_from_is_refused_in_one_line_and_stays_as_it_is() {
+fn an_unusable_checkpoint_is_refused_in_one_line_and_stays_as_it_is() {
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path().join("job");
     let dir = dir.to_str().unwrap();
@@ -1033,7 +1033,7 @@ fn a_job_is_scaled_up_and_down_in_any_mode_while_those_that_stay_keep_their_proc
         assert!(error.contains("--global-batch-size 24") && error.trim_end().lines().count() == 1, "{error}");
         ask(&["scale", "1"], folder.path()).unwrap();
         take_part("1 of 1 workers take part");
-        // Who has left the job may still be about to exit.
+        // A worker that has left the job may still be about to exit.
         let left = || began.iter().filter(|pid| alive(**pid)).count();
         wait_for("the end of one worker of those that began", || (left() == began.len() - 1).then_some(()));
         // So that it ends soon; workers that come too late find nothing to do.
@@ -1452,7 +1452,7 @@ fn a_worker_that_gets_sigterm_hands_its_work_over_and_another_life_follows() {
 }
 
 #[test]
-fn a_killed_worker_takes_at_most_its_last_step_with_it_and_the_others_share_what_it_trained() {
+fn a_killed_worker_takes_at_most_its_last_step_with_it_and_its_samples_go_to_others() {
     for mode in [MODES[6], MODES[7], MODES[8], MODES[9], MODES[10], MODES[11]] {
         let folder = tempfile::tempdir().unwrap();
         let job = begun(mode, true, folder.path());
@@ -1540,7 +1540,7 @@ const DEVICES: [&str; 4] = [
 ];
 
 #[test]
-fn batches_in_micro_batches_are_counted_once_whoever_dies_in_the_middle() {
+fn batches_in_micro_batches_are_counted_once_when_a_worker_dies_in_the_middle() {
     for mode in MODES.into_iter().filter(|mode| !averages(mode)) {
         let folder = tempfile::tempdir().unwrap();
         let dir = folder.path().to_str().unwrap();

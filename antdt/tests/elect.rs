@@ -240,7 +240,7 @@ impl Way {
         Self { address, cut, taken }
     }
 
-    /// Those who are connected hear nothing of etcd any more, and it not of them; those who come later do.
+    /// Connected clients hear nothing of etcd any more, and it not of them; later ones do.
     fn cut(&self) {
         self.cut.store(self.taken.load(Ordering::SeqCst), Ordering::SeqCst);
     }

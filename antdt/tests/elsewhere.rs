@@ -98,7 +98,7 @@ fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// Who the job's master is.
+/// The identity of the job's master.
 fn master(run: &Path) -> Option<MasterFile> {
     serde_json::from_str(&fs::read_to_string(run.join("master.json")).ok()?).ok()
 }

@@ -14,7 +14,7 @@ use devices::{checkpoints, completed, finish, has_compiler, run, wait_for};
 /// The program with the device.
 const DEVICE: Option<&str> = Some("emulated_rows");
 
-/// Logs what becomes of hot rows, and no more: nobody reads while a job runs.
+/// Logs what becomes of hot rows, and no more: there is no reader while a job runs.
 const LOG: [&str; 3] = ["--quiet", "--log", "warn,antdt::worker::hot=info"];
 
 /// What a worker logs that has hot rows.
@@ -198,7 +198,7 @@ fn a_job_that_a_device_has_ended_goes_on_without_hot_rows() {
     let ended = finish(job.env("EMULATED_ROWS_FAIL_FROM", "60").spawn().unwrap());
     let said = String::from_utf8_lossy(&ended.stderr).into_owned();
     assert!(!ended.status.success(), "{said}");
-    // The worker comes upon it, or whoever writes its checkpoint.
+    // The worker comes upon it, or the writer of its checkpoint.
     for why in [
         "worker-0 ended: exit code 75; it was restarted 0 times already (--max-restarts); it said: the device failed: hot rows: \
          rows on a GPU: operation 6",

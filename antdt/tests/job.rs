@@ -37,7 +37,7 @@ const LIMIT: Duration = Duration::from_secs(240);
 
 fn antdt(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_antdt"));
-    // Whatever whoever runs the tests has set is no part of them.
+    // Settings of the user who runs the tests are no part of them.
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("ANTDT_")) {
         command.env_remove(name);
     }
@@ -1270,7 +1270,7 @@ const STRAGGLER: &[&str] = &[
 ];
 
 #[test]
-fn a_running_job_tells_who_is_slow_how_that_is_known_and_what_was_done() {
+fn a_running_job_names_its_straggler_the_evidence_and_the_actions() {
     let job = Job::start(&[MODES[0], STRAGGLER].concat());
     let text = says(&job, &["--diagnose"], "done since");
     assert!(text.contains("worker-1 is a straggler: it takes") && text.contains("ADJUST_BS"), "{text}");
@@ -1294,7 +1294,7 @@ fn a_running_job_tells_who_is_slow_how_that_is_known_and_what_was_done() {
 }
 
 #[test]
-fn a_dry_run_says_what_the_policy_would_do_and_does_nothing() {
+fn a_dry_run_names_the_actions_of_the_policy_and_does_nothing() {
     let job = Job::start(&[MODES[0], STRAGGLER, &["--dry-run"]].concat());
     let text = says(&job, &[], "WOULD_ADJUST_BS");
     assert!(
@@ -1308,7 +1308,7 @@ fn a_dry_run_says_what_the_policy_would_do_and_does_nothing() {
         report.actions.iter().filter(|a| a.kind == "WOULD_ADJUST_BS" && a.reason.contains("worker-1"));
     assert_eq!(would.count(), 1, "once, for as long as it would do the same: {:?}", report.actions);
     assert!(report.workers.iter().all(|worker| worker.batch_sizes == [20]), "{:?}", report.workers);
-    // All wait for the straggler, in every step, and it for nobody.
+    // All wait for the straggler, in every step, and it for none.
     let [own, peer] = [1, 0].map(|worker: usize| report.workers[worker].times);
     assert!(own.compute_s > peer.compute_s && own.barrier_wait_s < peer.barrier_wait_s, "{own:?} {peer:?}");
 }
@@ -1439,7 +1439,7 @@ fn a_job_runs_over_ipv6_and_by_name() {
 }
 
 #[test]
-fn output_that_nobody_reads_does_not_keep_the_job_from_ending() {
+fn output_without_a_reader_does_not_keep_the_job_from_ending() {
     let chatter = "while :; do echo 0123456789012345678901234567890123456789; done";
     let child = antdt(&["run", "--quiet", "--", "sh", "-c", chatter]).spawn().unwrap();
     let pid = child.id();
@@ -1511,7 +1511,7 @@ fn nodes_that_no_other_master_takes_over_end_by_themselves() {
 }
 
 #[test]
-fn a_lost_server_that_may_not_be_started_again_fails_the_job_and_says_what_is_lost() {
+fn a_lost_server_that_may_not_be_started_again_fails_the_job_and_counts_the_loss() {
     let job = Job::start(&[MODES[1], SLOW, &["--max-restarts", "0"]].concat());
     let server = job.node("server-1");
     let worker = job.node("worker-0");
@@ -1560,7 +1560,7 @@ fn is_replayed(trace: &Path, report: &Report, mode: &[&str]) {
 }
 
 #[test]
-fn what_was_recorded_before_the_master_was_killed_can_be_replayed() {
+fn a_recording_of_a_killed_master_can_be_replayed() {
     for name in ["job.trace", "job.trace.gz"] {
         let folder = tempfile::tempdir().unwrap();
         let trace = folder.path().join(name);

@@ -84,16 +84,16 @@ mod with_the_feature {
     }
 
     #[test]
-    fn a_job_of_four_workers_trains_every_sample_once_over_whatever_the_host_has() {
-        over_whatever_the_host_has("rdma");
+    fn a_job_of_four_workers_trains_every_sample_once_over_the_hosts_devices() {
+        over_the_hosts_devices("rdma");
     }
 
     #[test]
     fn a_job_whose_workers_librdmacm_connects_trains_every_sample_once() {
-        over_whatever_the_host_has("rdma-cm");
+        over_the_hosts_devices("rdma-cm");
     }
 
-    fn over_whatever_the_host_has(transport: &str) {
+    fn over_the_hosts_devices(transport: &str) {
         let folder = tempfile::tempdir().unwrap();
         match RdmaTransport::adapter(&RdmaConfig::default()) {
             Ok(adapter) => {

@@ -50,7 +50,7 @@ fn a_simulation_that_is_interrupted_says_so_in_one_line() {
     for name in ["INT", "TERM"] {
         let folder = tempfile::tempdir().unwrap();
         let trace = folder.path().join("seed.jsonl");
-        // Long enough that nobody waits for its end.
+        // Long enough that no test waits for its end.
         let scenario = folder.path().join("long.toml");
         std::fs::write(&scenario, "[job]\nworkers = 8\nsamples = 4_000_000_000\n[compute]\nspeed = 1000.0\n")
             .unwrap();

@@ -15,7 +15,7 @@ use proptest::prelude::*;
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
-    /// Whoever dies at whatever point of a step: every replica holds every sample once, and so says the ledger.
+    /// A worker dies at any point of a step: every replica holds every sample once, and so says the ledger.
     #[test]
     fn i30_a_ring_trains_every_sample_once_whichever_worker_dies(
         seed in any::<u64>(), workers in 1_u32..6, samples in 1_u64..120, shard_len in 1_u64..20,

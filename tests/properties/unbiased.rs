@@ -1,5 +1,5 @@
 //! Backup workers bias no gradient: the weights of a step's samples add up to one, and the expected gradient
-//! of a step is that of the whole data set, whoever comes too late, as long as the time of a batch has nothing to do with its samples.
+//! of a step is that of the whole data set, whichever workers come too late, as long as the time of a batch has nothing to do with its samples.
 //!
 //! The test is one of statistics. Each world says by how much the mean gradient of its first steps differs from that of the data set;
 //! over many worlds the mean difference is compared with its standard error. [`ALARM`] and [`POWER`] are quantiles of the normal

@@ -154,7 +154,7 @@ impl<'a> BackupWorld<'a> {
         let ids: Vec<u64> = worker.batch.samples().collect();
         #[allow(clippy::cast_precision_loss, reason = "a handful")]
         let usual = sample_time * ids.len() as f64;
-        // A spread of 30 %: whoever is last by nature is not always the one that comes too late.
+        // A spread of 30 %: the worker that is last by nature is not always the one that comes too late.
         let time = usual * (0.3 * self.rng.normal()).exp() * (self.setup.longer)(&ids);
         (worker.step, worker.ready_at, worker.waits) = (step, now + time, false);
         if self.setup.steps == Steps::AllReduce && !ids.is_empty() {

@@ -135,7 +135,7 @@ impl RingWorld {
         assert_eq!(self.membership.join(holder, standing), Arrival::Waits);
     }
 
-    /// Everybody who lives asks for a group. Returns whether one was formed.
+    /// Every live worker asks for a group. Returns whether one was formed.
     fn meet(&mut self) -> bool {
         let live: Vec<Holder> = self.membership.live().collect();
         for holder in &live {
@@ -160,7 +160,7 @@ impl RingWorld {
                 self.workers.get_mut(holder).expect("members are workers").feeder.batcher.abort(&mine.1);
             }
         }
-        // Those without a model take it from the source, or start anew where nobody was trained.
+        // Workers without a model take it from the source, or start anew where none was trained.
         let model = match formed.source {
             Some(rank) => {
                 let source = formed.members[rank.0 as usize];
@@ -201,8 +201,8 @@ impl RingWorld {
             return if ended && empty { Step::End } else { Step::Done };
         }
         self.deaths -= 1;
-        // Where everybody is when the victim dies: 0 computing, 1 prepared, 2 applied, 3 applied and not yet
-        // acknowledged (the victim only). Nobody has applied unless everybody is prepared.
+        // The place of each worker when the victim dies: 0 computing, 1 prepared, 2 applied, 3 applied and not yet
+        // acknowledged (the victim only). No worker has applied unless all are prepared.
         let victim = members[self.rng.below(members.len() as u64) as usize];
         let all_prepared = self.rng.below(2) == 0;
         for holder in &members {
@@ -243,7 +243,7 @@ impl RingWorld {
         worker.prepared = None;
     }
 
-    /// Starts the next life of everybody who died, and lets it come.
+    /// Starts the next life of every dead worker, and lets it come.
     fn replace_the_dead(&mut self) {
         let nodes: Vec<NodeId> = self.dead_nodes();
         for node in nodes {

@@ -100,7 +100,7 @@ impl ServerWorld {
         panic!("the job does not end");
     }
 
-    /// One step of everybody. Returns whether it was the last.
+    /// One step of all workers. Returns whether it was the last.
     fn step(&mut self) -> bool {
         let step = self.coordinator.step();
         let members: Vec<Holder> = self.workers.keys().copied().collect();

@@ -152,7 +152,7 @@ fn check(root: &Path, names: &[&str], time: Option<Duration>, say: impl Fn(&str)
     Ok(caught)
 }
 
-/// Builds a crate and runs its mutants; begins none after `end`. Returns how many were run; who survives is added to `survivors`.
+/// Builds a crate and runs its mutants; begins none after `end`. Returns how many were run; a mutant that survives is added to `survivors`.
 fn visit(
     root: &Path,
     list: &List,
@@ -260,7 +260,7 @@ fn in_parallel<T: Send>(count: usize, work: impl Fn(usize) -> Result<T> + Sync) 
             if i >= count {
                 return Ok(made);
             }
-            // Nobody begins anything after an error.
+            // No thread begins anything after an error.
             made.push(work(i).inspect_err(|_| next.store(count, Ordering::Relaxed))?);
         }
     };

@@ -158,7 +158,7 @@ impl Duplex {
                 theirs: all(),
                 mine: all(),
                 room: vec![value; half.min(way.piece / size_of::<f32>())],
-                // Not zeroed either, and no operand: who reads them sees whether they were copied.
+                // Not zeroed either, and no operand: a reader sees whether they were copied.
                 kept: if work == Work::SumAndKeep { vec![f32::NAN; 2 * half] } else { Vec::new() },
             })
         };

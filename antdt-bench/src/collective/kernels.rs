@@ -42,7 +42,7 @@ impl Operands {
         })
     }
 
-    // The loop that everybody writes, of the compiler's making.
+    // The plain loop, of the compiler's making.
     fn plain(&mut self) -> f64 {
         at_once(&mut self.0, |(into, incoming)| {
             let (into, incoming) =

@@ -30,7 +30,7 @@ impl Hang {
             let pid = Pid::from_raw(pid);
             let stopped = ptrace::seize(pid, Options::empty()).and_then(|()| ptrace::interrupt(pid));
             let is_stopped = stopped.is_ok();
-            // Whoever waits for it is told below as well.
+            // A waiter for it is told below as well.
             let _ = told.send(stopped);
             if is_stopped {
                 hold(pid, &until);

@@ -51,7 +51,7 @@ impl RealJob {
     pub(super) fn start(&mut self) -> io::Result<bool> {
         let goes_on = self.masters > 0 && self.can_go_on();
         if !goes_on {
-            // Nobody can take them over.
+            // No master can take them over.
             for node in self.nodes("") {
                 let _ = send(node.pid, Signal::SIGKILL);
             }

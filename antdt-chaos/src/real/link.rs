@@ -118,13 +118,13 @@ const fn address((third, fourth): (u8, u8), host: u8) -> Ipv4Addr {
     Ipv4Addr::new(198, 18, third, fourth + host)
 }
 
-/// A network whose addresses nobody on this machine has.
+/// A network whose addresses no interface of this machine has.
 fn free_network() -> io::Result<(u8, u8)> {
     let first = std::process::id();
     for try_ in 0..64 {
         let [low, third, ..] = (first.wrapping_add(try_).wrapping_mul(4)).to_le_bytes();
         let network = (third, low);
-        // Nobody can listen at an address that is not there.
+        // No process can listen at an address that is not there.
         if UdpSocket::bind((address(network, 2), 0)).is_err() {
             return Ok(network);
         }

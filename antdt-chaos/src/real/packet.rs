@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reset_fits_what_its_receiver_waits_for() {
+    fn a_reset_fits_the_sequence_that_its_receiver_expects() {
         let mut bytes = packet(7, 9, ACK, b"12345");
         let mut answer = Segment::read(&mut bytes).unwrap().reset().unwrap();
         assert!(is_whole(&mut answer));

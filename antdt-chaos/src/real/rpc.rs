@@ -112,7 +112,7 @@ impl Calls {
             let (mut master, again) = (self.master.clone(), copy(&parts));
             tokio::spawn(async move {
                 tokio::time::sleep(after).await;
-                // Whom the answer was for has another one.
+                // The caller has another answer.
                 if let Ok(answer) = ready(&mut master, again).await {
                     let _ = answer.into_body().collect().await;
                 }

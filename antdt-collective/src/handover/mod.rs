@@ -273,7 +273,7 @@ impl<A: Deref<Target: Atomic<Value = u32>>> Bell<A> {
     /// checks its condition once more, and sleeps only if the condition is not met.
     pub fn listen(&self) -> u32 {
         let rings = self.rings.load(Ordering::Acquire);
-        // A release, so that the ring of whoever sees it comes after the number just read.
+        // A release, so that the ring of the rank that sees it comes after the number just read.
         self.sleeping.store(1, Ordering::Release);
         A::Target::fence();
         rings

@@ -71,7 +71,7 @@ fn offered_bytes_are_read_before_they_change_or_not_counted_as_read() {
             if seen.load(Ordering::Acquire) == 0 {
                 return None;
             }
-            // The one place where bytes may change under a reader, who then finds out; so they are atomic here.
+            // The one place where bytes may change under a reader, which then finds out; so they are atomic here.
             let value = bytes.load(Ordering::Relaxed);
             theirs.take(1).then_some(value)
         });
@@ -81,7 +81,7 @@ fn offered_bytes_are_read_before_they_change_or_not_counted_as_read() {
         memory.store(7, Ordering::Relaxed);
         ours.post(1);
         posted.store(1, Ordering::Release);
-        // Until it is taken, or this side gives up: then the memory is somebody else's.
+        // Until it is taken, or this side gives up: then the memory is another's.
         if failed.load(Ordering::Relaxed) == 1 {
             ours.withdraw(1);
             memory.store(9, Ordering::Relaxed);

@@ -32,7 +32,7 @@ pub struct AbortHandle {
 }
 
 struct Inner {
-    // Readable once aborted; nobody reads it, so that it stays readable for every poll.
+    // Readable once aborted; it is never read, so that it stays readable for every poll.
     event: OwnedFd,
     reason: OnceLock<String>,
     sleepers: Mutex<Vec<Weak<dyn Wake>>>,

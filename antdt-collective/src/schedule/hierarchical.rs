@@ -117,7 +117,7 @@ impl Algorithm for Hierarchical {
     }
 }
 
-// Who is where, and how the buffer is cut.
+// The place of each rank, and how the buffer is cut.
 struct Layout {
     // The numbers of the hosts, ascending; below, a host is called by its place here.
     numbers: Vec<u32>,

@@ -22,7 +22,7 @@ use super::network::Network;
 /// Says which member a process is; without it, it is the test itself.
 pub(crate) const RANK: &str = "ANTDT_TEST_RANK";
 
-/// Named where an error names nobody.
+/// Named where an error names no member.
 pub(crate) const NOBODY: &str = "nobody";
 
 /// 256 KiB.
@@ -199,7 +199,7 @@ fn orders() -> Receiver<String> {
     let (sender, orders) = channel();
     std::thread::spawn(move || {
         for line in stdin().lines().map_while(Result::ok) {
-            // Nobody asks any more: this process ends by itself.
+            // No questions come any more: this process ends by itself.
             let _ = sender.send(line);
         }
         std::process::exit(1);

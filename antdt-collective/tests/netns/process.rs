@@ -59,7 +59,7 @@ impl Process {
         thread::spawn(move || {
             for line in stdout.lines().map_while(Result::ok) {
                 if let Some((_, said)) = line.split_once('@') {
-                    // Nobody listens any more: the test is over.
+                    // No process listens any more: the test is over.
                     let _ = sender.send(said.to_owned());
                 }
             }
@@ -110,7 +110,7 @@ impl Process {
         count.parse().map_err(|_| format!("rank {} counts {count}", self.rank))
     }
 
-    /// The number of calls that had counted when one failed, whom it names, and the error.
+    /// The number of calls that had counted when one failed, the member that it names, and the error.
     ///
     /// # Errors
     /// As [`expect`](Self::expect).

@@ -64,9 +64,9 @@ impl Claim {
 pub enum Sharing {
     /// All members use the communicator of this name, which they have.
     Use(u64),
-    /// All members make a communicator together. Whoever has another one of this group gives it up before.
+    /// All members make a communicator together. A member with another one of this group gives it up before.
     Make,
-    /// The group communicates without the library. Whoever has a communicator of this group gives it up.
+    /// The group communicates without the library. A member with a communicator of this group gives it up.
     Without,
 }
 
@@ -288,7 +288,7 @@ mod tests {
 
     proptest! {
         // A stand-in for a communicator is the number of the group that made it. Whatever groups meet, fail on some of their members
-        // or on all, and whoever is replaced: no process keeps more than it may, and members that use a communicator have one.
+        // or on all, and on any that is replaced: no process keeps more than it may, and members that use a communicator have one.
         #[test]
         fn members_of_a_group_always_use_the_same_communicator_or_none(
             capacities in prop::collection::vec(1_usize..4, 6),

@@ -114,7 +114,7 @@ pub fn way(terms: &Terms, statements: &[Statement]) -> Way {
     if of_one_group && !in_order && !failed && all(|one| one.abilities.split) {
         let mut sorted = ranks.clone();
         sorted.sort_unstable();
-        // Every member of the communicator has to take part, and nobody else can.
+        // Every member of the communicator has to take part, and no other can.
         if sorted.into_iter().eq(0..first.world) && ranks.len() == statements.len() {
             return Way::Reorder;
         }
@@ -136,7 +136,7 @@ pub fn way(terms: &Terms, statements: &[Statement]) -> Way {
         }
         (true, false, false) if all(|one| one.abilities.grow) => Way::Grow,
         (true, true, _) => Way::Renew(Renewal::Mixed),
-        // All are there again: nobody to leave out, and a communicator that failed is of no use.
+        // All are there again: none to leave out, and a communicator that failed is of no use.
         (_, _, true) => Way::Renew(Renewal::Failed),
         (_, _, false) => Way::Renew(Renewal::Unable),
     }
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_library_lacks_is_not_done() {
+    fn an_operation_that_one_library_lacks_is_not_done() {
         let three = [Some(0), Some(1), Some(3)];
         let five = [Some(0), Some(1), Some(2), Some(3), None];
         let no = |lacking: fn(&mut Abilities)| {
@@ -282,7 +282,7 @@ mod tests {
     }
 
     proptest! {
-        // Whatever is said: a communicator goes on only among members of one group in its order, with nobody in it who
+        // Whatever is said: a communicator goes on only among members of one group in its order, with none in it that
         // does not come along, but those it is told to leave out.
         #[test]
         fn a_communicator_goes_on_only_with_its_own_members(

@@ -12,7 +12,7 @@
 //! A checkpoint through which servers hand their parameters over holds the training until it is complete: every worker that stands
 //! still when its copies exist, the keeper among them, stays so, and workers that come wait.
 //!
-//! An attempt that is not through in time is given up, and everyone goes on; the next one has another number.
+//! An attempt that is not through in time is given up, and all workers go on; the next one has another number.
 //!
 //! Source: our design.
 
@@ -207,7 +207,7 @@ impl Checkpoints {
         due && self.attempt.is_none() && now >= self.not_before
     }
 
-    /// Begins an attempt. `keeper` alone stands still, or everyone if there is none.
+    /// Begins an attempt. `keeper` alone stands still, or every worker if there is none.
     pub(super) fn begin(
         &mut self,
         now: JobTime,
@@ -294,7 +294,7 @@ impl Checkpoints {
     }
 
     /// A worker stands still for this checkpoint. The master waits for those of `workers` that do not yet; once all stand still,
-    /// the answer is for the worker that is to take the copies. `None`: nobody is answered yet.
+    /// the answer is for the worker that is to take the copies. `None`: no worker is answered yet.
     pub(super) fn rests(
         &mut self,
         holder: Holder,
@@ -384,7 +384,7 @@ impl Checkpoints {
         let Some(attempt) = &mut self.attempt else { return Vec::new() };
         attempt.resting.remove(&holder);
         let mut workers = workers.peekable();
-        // Without any worker nobody would begin the copying, and those that come would wait.
+        // Without any worker none would begin the copying, and those that come would wait.
         let alone = attempt.keeper == Some(holder) || workers.peek().is_none();
         if alone && attempt.stage != Stage::Writing {
             return self.give_up(now);

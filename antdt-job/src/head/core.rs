@@ -535,7 +535,7 @@ impl HeadCore {
         self.event(now, Some(holder.node), "memory", text);
     }
 
-    pub(super) fn end_what_never_registers(&mut self, now: JobTime) {
+    pub(super) fn end_nodes_that_never_register(&mut self, now: JobTime) {
         let stuck = |node: &Node| {
             node.status == NodeStatus::Pending && !node.exited && now.since(node.launched) >= REGISTER_LIMIT
         };

@@ -153,7 +153,7 @@ impl Head {
             self.begin_checkpoint(now, true);
         }
         let busy = self.checkpoints.as_ref().is_some_and(Checkpoints::is_busy);
-        // Whoever resumes the job goes on from a checkpoint of the end, and evaluates nothing before it.
+        // A resumed job goes on from a checkpoint of the end, and evaluates nothing before it.
         if can && (busy || self.is_keeping_last() || self.core.is_evaluating()) {
             self.stopping = Some((now + STOP_LIMIT, why));
         } else {

@@ -323,7 +323,7 @@ impl Head {
             self.lacks_checkpoint(now, Some(holder.node), text);
         }
         if self.core.evaluator == Some(holder) && !self.core.evaluated {
-            // The training is complete all the same; the report says that nobody knows how good the model is.
+            // The training is complete all the same; the report says that the quality of the model is unknown.
             self.core.evaluated = true;
             self.core.event(
                 now,
@@ -342,7 +342,7 @@ impl Head {
             Relaunch::Again { holder: next, after, reason } => {
                 self.core.action(now, "RESTART", holder.node.to_string(), reason.to_string());
                 self.restarts.launch_at(now + after, next);
-                self.launch_what_is_due(now);
+                self.launch_due_nodes(now);
             }
             Relaunch::Finished => {
                 self.core.fail(format!("{holder} ended before the end of the data{}", last_words(tail)));
@@ -387,7 +387,7 @@ impl Head {
         }
         self.core.set_status(holder.node, NodeStatus::Lost);
         self.restarts.launch_at(now + after, next);
-        self.launch_what_is_due(now);
+        self.launch_due_nodes(now);
         true
     }
 

@@ -32,7 +32,7 @@ impl Participants {
         self.lives.iter().map(|(node, (incarnation, _))| Holder::new(node, *incarnation))
     }
 
-    /// The newest plan that everybody has reached.
+    /// The newest plan that all workers have reached.
     pub(super) fn applied_by_all(&self) -> Option<PlanVersion> {
         self.plans.first_key_value().map(|(plan, _)| *plan)
     }

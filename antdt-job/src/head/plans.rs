@@ -20,7 +20,7 @@ const BUSY_ABOVE: Duration = Duration::from_secs(300);
 
 impl HeadCore {
     /// Remembers how fast a life was that is about to be forgotten. Its successor is taken to be as fast until it has
-    /// shown otherwise: that costs little if a restart cured it, and a too large batch costs everybody if not.
+    /// shown otherwise: that costs little if a restart cured it, and a too large batch costs all workers if not.
     pub(super) fn remember_pace(&mut self, now: JobTime, id: NodeId) {
         if let Some(estimate) = self.seat_of(now, id).estimate {
             self.nodes[id].estimate_before = Some(estimate);

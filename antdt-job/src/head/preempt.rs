@@ -18,7 +18,7 @@ use super::{Head, HeadEffect};
 impl Head {
     /// The platform of a node that is not fenced has told it to leave.
     pub(super) fn preempted(&mut self, now: JobTime, holder: Holder) {
-        // Whoever leaves already is told again with every heartbeat; a server stays for as long as it may.
+        // A node that leaves already is told again with every heartbeat; a server stays for as long as it may.
         let is_news = self.core.nodes.get(holder.node).is_some_and(|node| node.status == NodeStatus::Running)
             && self.restarts.preempt(holder);
         if !is_news {

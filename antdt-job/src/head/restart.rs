@@ -142,7 +142,7 @@ impl Head {
         let node = &mut self.core.nodes[id];
         node.incarnation = holder.incarnation;
         node.retired = retired;
-        // Of what has ended before nobody hears again.
+        // No process hears again of orders that ended before.
         node.exited = matches!(status, NodeStatus::Lost | NodeStatus::Finished);
         node.registered = registration.clone().map(|Registration { info, data_address, process_id }| {
             Box::new(Registered { host: info.host.as_str().into(), info, data_address, process_id })
@@ -161,7 +161,7 @@ impl Head {
         if retiring {
             self.retiring.wants_to_leave(id, retired);
         } else if status == NodeStatus::Draining {
-            // Whoever ordered that is gone. Another life follows, as after a notice of the platform.
+            // The master that ordered it is gone. Another life follows, as after a notice of the platform.
             self.core.draining.insert(holder);
             self.restarts.preempt(holder);
         }

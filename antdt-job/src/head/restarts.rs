@@ -228,7 +228,7 @@ impl Restarts {
 }
 
 impl Head {
-    pub(super) fn launch_what_is_due(&mut self, now: JobTime) {
+    pub(super) fn launch_due_nodes(&mut self, now: JobTime) {
         self.restarts.launch_due(now);
         self.carry_out_restarts(now);
     }

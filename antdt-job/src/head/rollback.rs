@@ -86,7 +86,7 @@ impl Rollbacks {
         self.checkpoint.clone()
     }
 
-    /// Whether one is wanted or under way: nobody trains.
+    /// Whether one is wanted or under way: no worker trains.
     pub(super) const fn is_busy(&self) -> bool {
         self.wanted.is_some() || !matches!(self.stage, Stage::Over)
     }
@@ -188,7 +188,7 @@ impl Head {
             }
             self.core.reweigh_servers(handover.weights());
         }
-        // Whoever stands still goes on when no server is left that would take a push.
+        // A worker that stands still goes on when no server is left that would take a push.
         for told in told {
             self.core.tell_rested(told);
         }
@@ -228,7 +228,7 @@ impl Head {
             }
             self.restarts.launch_at(now + after, holder);
         }
-        self.launch_what_is_due(now);
+        self.launch_due_nodes(now);
         if self.core.knows_servers() {
             self.go_on(now);
         }

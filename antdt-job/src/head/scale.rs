@@ -73,7 +73,7 @@ impl Head {
         for _ in before..workers {
             self.launch_one_more(now);
         }
-        self.retire_who_may(now);
+        self.retire_ready_workers(now);
         HeadAnswer::Scaled { before }
     }
 
@@ -147,7 +147,7 @@ impl Head {
     }
 
     /// Tells the workers that are to leave, once one that stays has the model.
-    pub(super) fn retire_who_may(&mut self, now: JobTime) {
+    pub(super) fn retire_ready_workers(&mut self, now: JobTime) {
         if self.retiring.untold.is_empty() || self.core.phase == Phase::Over {
             return;
         }
@@ -187,7 +187,7 @@ impl Head {
     }
 
     /// Kills the workers that were told to leave and did not, or did not end afterwards.
-    pub(super) fn end_what_does_not_retire(&mut self, now: JobTime) {
+    pub(super) fn end_workers_that_do_not_retire(&mut self, now: JobTime) {
         for (node, ()) in self.retiring.due.take_due(now) {
             let Some(state) = self.core.nodes.get(node) else { continue };
             let holder = Holder::new(node, state.incarnation);

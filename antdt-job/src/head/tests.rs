@@ -206,7 +206,7 @@ fn step(number: u64, contributions: &[(Holder, Ack)]) -> StepResult {
 const KILLED: Exit = Exit::Killed { signal: 9 };
 
 #[test]
-fn servers_start_first_and_the_first_group_waits_for_everyone() {
+fn servers_start_first_and_the_first_group_waits_for_all_workers() {
     let mut world = World::new("ps-asp", 2, 1);
     assert_eq!(world.orders(), ["launch server-0#0", "launch worker-1#0", "launch worker-0#0"]);
     world.register(worker(0, 0));
@@ -232,7 +232,7 @@ fn workers_are_told_the_addresses_of_the_servers_once_all_are_known() {
 }
 
 #[test]
-fn whoever_is_let_in_at_once_shares_one_answer() {
+fn workers_that_are_let_in_at_once_share_one_answer() {
     for (sync, servers) in [("allreduce", 0), ("ps-bsp", 1), ("ps-asp", 1)] {
         let mut world = World::new(sync, 3, servers);
         for index in 0..servers {
@@ -278,7 +278,7 @@ fn a_dead_ring_member_is_settled_before_its_leases_go_back() {
     assert_eq!(orders, ["joined worker-0#0 at 10", "joined worker-1#0 at 10", "joined worker-2#1 at 10"]);
 }
 
-/// A link was cut while the group was set up: two workers see their calls fail, and nobody comes to the third one.
+/// A link was cut while the group was set up: two workers see their calls fail, and none comes to the third one.
 #[test]
 fn a_member_that_waits_in_a_group_that_failed_for_the_others_is_told() {
     for sync in ["allreduce", "allreduce=1", "local-sgd=2", "d-psgd", "ad-psgd", "ripples=smart"] {
@@ -302,7 +302,7 @@ fn a_member_that_waits_in_a_group_that_failed_for_the_others_is_told() {
 }
 
 /// Two of four workers are passive, which go on unless they were drawn; the one that asks waits for the one that it drew, and for
-/// nobody else.
+/// no other.
 #[test]
 fn an_active_worker_averages_with_a_passive_one_and_no_other_worker_waits() {
     let mut world = World::new("ad-psgd", 4, 0).running();
@@ -312,12 +312,12 @@ fn an_active_worker_averages_with_a_passive_one_and_no_other_worker_waits() {
         world.tell(HeadEvent::Ready { holder: worker(index, 0), step, readiness });
         world.orders()
     };
-    // Ranks 0 and 2 are passive: nobody has drawn them.
+    // Ranks 0 and 2 are passive: no rank has drawn them.
     assert_eq!(ask(&mut world, 0, 2, 0), ["committed worker-0#0 0"], "goes on without an average");
     assert_eq!(ask(&mut world, 2, 2, 0), ["committed worker-2#0 0"]);
     assert_eq!(ask(&mut world, 1, 2, 0), [""; 0], "waits for the one that it drew");
     assert_eq!(ask(&mut world, 3, 2, 0), [""; 0], "for the other one");
-    // Who was drawn by whom is random; the two of a pair are told in order of rank.
+    // The draw is random; the two of a pair are told in order of rank.
     let mut partners = Vec::new();
     for passive in [0, 2] {
         let told = ask(&mut world, passive, 4, 0);
@@ -327,7 +327,7 @@ fn an_active_worker_averages_with_a_passive_one_and_no_other_worker_waits() {
         partners.extend([1, 3].into_iter().filter(|active| is_told(*active)));
     }
     assert!(partners == [1, 3] || partners == [3, 1], "workers 1 and 3: {partners:?}");
-    // Both have the average: it counts for both, and nobody else is told.
+    // Both have the average: it counts for both, and no other worker is told.
     let active = partners[0];
     assert_eq!(ask(&mut world, 0, 5, 1), [""; 0]);
     let told = ask(&mut world, active, 3, 1);
@@ -339,7 +339,7 @@ fn an_active_worker_averages_with_a_passive_one_and_no_other_worker_waits() {
 
 /// Questions 6 and 12 seek a partner and wait for it, 8 waits for one that seeks, 10 is to be answered at once.
 #[test]
-fn workers_that_average_beside_their_gradients_are_paired_with_those_that_ask_and_with_nobody_else() {
+fn workers_that_average_beside_their_gradients_are_paired_with_those_that_ask_and_with_no_others() {
     let mut world = World::new("ad-psgd=overlap", 4, 0).running();
     let go = |group, of: [u32; 2]| of.map(|index| (index, group, false));
     // Ranks 1 and 3 are active.
@@ -447,7 +447,7 @@ fn a_late_copy_of_a_question_that_was_undone_forms_no_group() {
 }
 
 #[test]
-fn who_has_left_at_the_end_of_the_data_asks_for_nothing_any_more() {
+fn a_worker_that_left_at_the_end_of_the_data_asks_for_nothing_any_more() {
     for sync in ["allreduce", "ripples=arrival:2"] {
         let mut world = World::new(sync, 2, 0).running();
         world.orders();
@@ -597,7 +597,7 @@ fn a_push_at_ones_own_pace_counts_once_and_the_servers_hear_of_it_from_the_maste
         let of_dead = PushMark { holder: worker(1, 0), step: Some(4) };
         let HeadAnswer::Beat(reply) = world.beat(server(0)) else { panic!("refused") };
         assert_eq!(reply.lost, [of_dead, PushMark { holder: worker(2, 0), step: None }]);
-        // So does whoever connects to them, or has them do something that is for good.
+        // So does a process that connects to them, or has them do something that is for good.
         assert_eq!(*world.head.core.joined_reply(MembershipVersion(1), Arc::default()).pushes, [of_dead]);
         let HeadAnswer::Left { evaluate: true, pushes, .. } = world.leave(worker(0, 0), true) else {
             panic!("it does not evaluate")
@@ -607,7 +607,7 @@ fn a_push_at_ones_own_pace_counts_once_and_the_servers_hear_of_it_from_the_maste
 }
 
 #[test]
-fn a_death_completes_the_step_for_those_who_are_ready() {
+fn a_death_completes_the_step_for_workers_that_are_ready() {
     let mut world = World::new("ps-bsp", 2, 1).running();
     let readiness = Readiness { samples: 3, end_of_data: false, plan: PlanVersion(0), acks: vec![ack(1, 3)] };
     world.tell(HeadEvent::Ready { holder: worker(0, 0), step: 0, readiness: readiness.clone() });
@@ -723,7 +723,7 @@ fn an_evaluator_that_dies_does_not_keep_the_job_from_ending() {
 
 /// Seen in a real job, in which a server had lost its copy.
 #[test]
-fn a_last_checkpoint_of_which_nobody_hears_does_not_keep_the_job_for_ever() {
+fn a_last_checkpoint_without_news_does_not_keep_the_job_for_ever() {
     let mut world = with_checkpoints("ps-asp", 1, 1);
     world.leave(worker(0, 0), true);
     world.tell(HeadEvent::Evaluated { holder: worker(0, 0), samples: 1, metrics: Metrics::default() });
@@ -764,7 +764,7 @@ fn ordered(world: &mut World, holder: Holder) -> Option<CheckpointId> {
     reply.checkpoint
 }
 
-/// What the user is told who asks for a checkpoint, or what became of one.
+/// The answer to a user who asks for a checkpoint, or for the outcome of one.
 fn asked(world: &mut World, checkpoint: Option<CheckpointId>) -> (u64, AskedCheckpoint) {
     match world.tell(HeadEvent::Checkpoint(checkpoint)) {
         HeadAnswer::Checkpointed { checkpoint, state } => (checkpoint.0, state),
@@ -773,7 +773,7 @@ fn asked(world: &mut World, checkpoint: Option<CheckpointId>) -> (u64, AskedChec
 }
 
 #[test]
-fn a_user_who_wants_a_checkpoint_is_told_what_became_of_it() {
+fn a_user_who_wants_a_checkpoint_is_told_its_outcome() {
     let mut world = with_checkpoints("ps-bsp", 2, 1).running();
     let id = CheckpointId(1);
     assert_eq!(asked(&mut world, None), (1, AskedCheckpoint::UnderWay));
@@ -928,7 +928,7 @@ fn begins(world: &World, holder: Holder) -> bool {
 }
 
 #[test]
-fn a_worker_that_waits_for_its_turn_is_called_off_for_a_checkpoint_and_everyone_stands_still() {
+fn a_worker_that_waits_for_its_turn_is_called_off_for_a_checkpoint_and_all_workers_stand_still() {
     let mut world = with_checkpoints("ps-ssp=0", 2, 1);
     let readiness = Readiness { samples: 3, end_of_data: false, plan: PlanVersion(0), acks: vec![] };
     let ask = |world: &mut World, index, step| {
@@ -978,7 +978,7 @@ fn a_worker_far_ahead_is_let_go_when_the_slow_one_dies_and_its_replacement_start
     assert_eq!(ask(&mut world, worker(1, 1), 1), ["committed worker-0#0 9", "committed worker-1#1 1"]);
 }
 
-/// Who is told what of the steps that they pushed for, when this worker has pushed.
+/// The answers to workers about the steps that they pushed for, when this worker has pushed.
 fn pushed(world: &mut World, holder: Holder, step: u64) -> Vec<String> {
     pushed_with(world, holder, step, PlanVersion(0))
 }
@@ -1019,7 +1019,7 @@ fn a_checkpoint_is_kept_by_a_worker_that_is_not_late_and_no_step_is_committed_wi
 }
 
 #[test]
-fn who_joins_while_everyone_stands_still_is_let_in_when_the_copies_exist() {
+fn a_worker_that_joins_while_all_stand_still_is_let_in_when_the_copies_exist() {
     let mut world = with_checkpoints("ps-asp", 2, 1);
     world.tell(HeadEvent::Stop("interrupted".to_owned()));
     world.exits(worker(1, 0), KILLED);
@@ -1094,7 +1094,7 @@ fn a_replacement_that_comes_after_the_end_is_sent_home() {
 }
 
 #[test]
-fn what_cannot_be_cured_ends_the_job_with_the_last_words_of_the_process() {
+fn a_failure_that_no_restart_cures_ends_the_job_with_the_last_words_of_the_process() {
     let mut world = World::new("ps-asp", 2, 1).running();
     world.exits(worker(1, 0), Exit::Unretryable { code: 1 });
     let orders = world.orders();
@@ -1250,7 +1250,7 @@ fn a_worker_whose_restart_was_ordered_is_kept_while_it_alone_has_the_model() {
 }
 
 #[test]
-fn a_life_that_was_replaced_is_fenced_whatever_it_asks() {
+fn a_life_that_was_replaced_is_fenced_at_any_call() {
     let mut world = World::new("ps-asp", 2, 1).running();
     world.exits(worker(1, 0), KILLED);
     assert!(matches!(world.register(worker(1, 0)), HeadAnswer::Fenced));
@@ -1357,7 +1357,7 @@ fn workers_are_added_and_drained_while_the_job_runs() {
 
 /// Those that are to leave may be the only ones with the model.
 #[test]
-fn nobody_is_told_to_leave_before_one_that_stays_has_taken_a_step() {
+fn no_worker_is_told_to_leave_before_one_that_stays_has_taken_a_step() {
     let mut world = World::new("allreduce", 2, 0).running();
     world.tell(HeadEvent::Scale { workers: 1 });
     let drained = |world: &mut World| {
@@ -1399,7 +1399,7 @@ fn a_number_of_workers_that_cannot_be_is_refused_with_the_reason() {
 /// Found by random histories.
 #[test]
 fn a_worker_that_is_wanted_again_before_it_was_told_to_leave_is_launched_once() {
-    // Nobody has the model yet, so nobody is told to leave.
+    // No worker has the model yet, so none is told to leave.
     let mut world = World::new("allreduce", 2, 0).running();
     world.orders();
     world.exits(worker(1, 0), Exit::Killed { signal: 9 });
@@ -1462,7 +1462,7 @@ impl World {
 }
 
 #[test]
-fn a_lost_server_sets_the_job_back_and_nobody_is_let_in_before_all_servers_start_from_the_checkpoint() {
+fn a_lost_server_sets_the_job_back_and_no_worker_is_let_in_before_all_servers_start_from_the_checkpoint() {
     let mut world = World::that_can_roll_back("ps-bsp", 2, 2);
     let readiness =
         || Readiness { samples: 1, end_of_data: false, plan: PlanVersion(1), acks: vec![ack(1, 1)] };
@@ -1584,7 +1584,7 @@ fn a_plan_says_how_many_workers_a_step_need_not_wait_for_once_all_have_it() {
 
 /// One that is a step ahead waits, and is told that its wait is over; after the rollback the clocks are even.
 #[test]
-fn a_rollback_sets_the_clocks_back_and_calls_those_off_who_wait() {
+fn a_rollback_sets_the_clocks_back_and_calls_waiting_workers_off() {
     let mut world = World::that_can_roll_back("ps-ssp=0", 2, 1);
     let readiness = Readiness { samples: 3, end_of_data: false, plan: PlanVersion(0), acks: vec![] };
     let ask = |world: &mut World, index, step| {
@@ -2167,7 +2167,7 @@ fn a_number_of_servers_that_cannot_be_is_refused_with_the_reason() {
 }
 
 #[test]
-fn a_diagnosis_names_the_straggler_the_evidence_and_what_was_done() {
+fn a_diagnosis_names_the_straggler_the_evidence_and_the_actions() {
     let mut world =
         World::with_policy("allreduce", 4, 0, Box::new(antdt_controller::policy::NonDedicated::default()))
             .running();
@@ -2216,7 +2216,7 @@ fn the_only_worker_with_the_model_that_is_taken_back_goes_once_a_checkpoint_has_
     world.tell(HeadEvent::Kept { checkpoint, outcome: Ok("here".to_owned()) });
     assert_eq!(world.orders(), ["kill worker-0#0"]);
     world.exits(worker(0, 0), KILLED);
-    // Nobody who comes finds the model.
+    // No worker that comes finds the model.
     world.register(worker(0, 1));
     world.join(worker(0, 1), None);
     let orders = world.orders();

@@ -120,7 +120,7 @@ impl Feed {
         self.exchange(want, false)
     }
 
-    /// The batch is part of the model and was acknowledged by somebody else; in vain, if the service was restarted before.
+    /// The batch is part of the model and was acknowledged by another process; in vain, if the service was restarted before.
     pub(super) fn settled(&mut self, batch: &Batch) {
         self.done.append(&mut self.batcher.commit(batch));
     }
@@ -234,7 +234,7 @@ impl Feed {
     fn shards_missing(&self) -> u32 {
         let samples = self.batch_len.saturating_sub(self.batcher.unread());
         if self.shard_len == 0 {
-            // One says how long they are. Who asked for as many as its samples would hold shards that others wait for.
+            // One says how long they are. A worker that asked for as many as its samples would hold shards that others wait for.
             return u32::from(samples > 0);
         }
         let shards = u32::try_from(samples.div_ceil(self.shard_len));

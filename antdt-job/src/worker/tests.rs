@@ -181,7 +181,7 @@ fn when_all_of_a_group_are_drained_in_one_step_the_first_of_them_stays_with_the_
         }
         let Call::Join(standing) = &outside.call else { panic!("{:?}", outside.call) };
         assert_eq!(standing.applied.as_ref().map(|result| result.step), Some(1));
-        // Alone it goes on, and leaves when somebody else has the model.
+        // Alone it goes on, and leaves when another worker has the model.
         outside.peer = None;
         let steps = outside.worker.steps();
         outside.until(|call| matches!(call, Call::Agree(Lanes { leaving: false, .. })));
@@ -522,7 +522,7 @@ fn driver_begins_plan_once_and_again_after_worker_joined_again() {
     assert_eq!(begins(&mut outside), None, "the plan is in force, and nothing is loaded under it");
     outside.until(|call| matches!(call, Call::Load(_)));
     assert_eq!(begins(&mut outside), Some((2, Some(Arc::new(actions)), 16)));
-    // A server is gone: the worker goes on with others, to which nobody has told the plan.
+    // A server is gone: the worker goes on with others, which do not know the plan.
     outside.until(|call| matches!(call, Call::Pull));
     outside.say(&Reply::Broken);
     assert!(matches!(outside.call, Call::Join(_)), "{:?}", outside.call);
@@ -602,7 +602,7 @@ fn a_reply_that_answers_another_call_stops_the_loop_and_is_named() {
     assert!(matches!(outside.call, Call::Stop(End::Failed(_))), "{:?}", outside.call);
 }
 
-/// Until the worker asks to join: a group that breaks when nobody has the result, and then another.
+/// Until the worker asks to join: a group that breaks when no member has the result, and then another.
 #[test]
 fn steps_since_the_last_average_outlive_a_group_that_breaks() {
     let mut outside = Outside::new("local-sgd=3", &[100], 4);

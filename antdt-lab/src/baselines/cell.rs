@@ -164,7 +164,7 @@ impl Cell {
         format!("{}, {}, R_e {}, seed {}", self.scheme.name(), self.slowness(), self.ratio, self.seed)
     }
 
-    /// Who is slow, and how much.
+    /// The slow workers, and their slowness.
     pub(super) fn slowness(&self) -> String {
         match self.slow {
             _ if self.is_one_slow(1.0) => "even".to_owned(),

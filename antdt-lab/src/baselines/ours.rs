@@ -40,7 +40,7 @@ fn row(cells: &[Measured], setting: &Cell, ours: Scheme) -> Option<Entry> {
         });
         let reached = others.filter_map(|other| Some((other.time_to_loss_s?, other.cell.scheme)));
         if let Some((time, scheme)) = reached.min_by(|(a, _), (b, _)| a.total_cmp(b)) {
-            // Who never reached the loss is infinitely slower.
+            // A scheme that never reached the loss is infinitely slower.
             gains.push(it.time_to_loss_s.map_or(0.0, |own| time / own));
             fastest.push(format!("{} {time:.1} s", scheme.name()));
         }

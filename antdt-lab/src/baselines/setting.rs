@@ -63,7 +63,7 @@ impl Setting {
         f64::from(self.global_batch_size()) / step
     }
 
-    /// Steps of a worker that is `sigma` times slower over those of another one, if neither waits for anybody: only its gradients
+    /// Steps of a worker that is `sigma` times slower over those of another one, if neither waits for another: only its gradients
     /// take longer, not what it sends. `even` is the throughput of all workers when none is slow, in samples per second.
     pub(super) fn unblocked_share(&self, sigma: f64, even: f64) -> f64 {
         let step = f64::from(self.workers) * self.speed() / even;

@@ -80,7 +80,7 @@ fn is_near(simulated: f64, real: f64) -> bool {
 }
 
 /// Samples per second of the simulated job; or why there is no such figure. A job may fail: the card of a single server that sends a
-/// model to each of hundreds of workers is so busy that nobody hears of the server in time.
+/// model to each of hundreds of workers is so busy that no worker hears of the server in time.
 fn throughput(setting: &Setting, cell: &Cell, folder: &Path) -> Result<Result<f64, String>> {
     let Some(text) = scenario(setting, cell) else {
         return Ok(Err("the simulator changes no sync mode in the middle of a job".to_owned()));

@@ -52,7 +52,7 @@ enum Contention {
 impl Drop for Contention {
     fn drop(&mut self) {
         match self {
-            // Its processes have ended: an empty group can be removed, and one that is left hurts nobody.
+            // Its processes have ended: an empty group can be removed, and one that is left does no harm.
             Self::Quota(folder) => drop(fs::remove_dir(folder)),
             Self::Rivals(rivals) => {
                 for rival in rivals {
@@ -166,7 +166,7 @@ pub(super) fn worker_of(job: &mut Child) -> Result<u32> {
             .filter_map(|process| Some((process, parent_of(process)?)))
             .collect();
         processes.sort_unstable();
-        // A child may have a smaller number than its parent: until nobody is added.
+        // A child may have a smaller number than its parent: until none is added.
         while processes.iter().any(|(process, parent)| family.contains(parent) && family.insert(*process)) {}
         let is_worker = |process: &&u32| {
             let environment = fs::read(format!("/proc/{process}/environ")).unwrap_or_default();

@@ -73,7 +73,7 @@ impl Found {
         self.to_find
     }
 
-    /// Whether nobody was slow for long enough to be found.
+    /// Whether no worker was slow for long enough to be found.
     pub(super) const fn is_empty(&self) -> bool {
         self.to_find == 0
     }
@@ -119,7 +119,7 @@ fn episodes(rng: &mut DetRng) -> Truth {
     truth
 }
 
-/// Nobody is slow.
+/// No worker is slow.
 fn quiet(_: &mut DetRng) -> Truth {
     vec![vec![1.0; STEPS as usize]; WORKERS as usize]
 }

@@ -41,7 +41,7 @@ pub(super) fn all() -> Result<Option<Vec<Series>>> {
 }
 
 /// What a job of so many seconds meets: a straggler for each worker and each interval of the series, which begins anew at its end. A factor
-/// counts over the smallest one of the series, so that nobody is faster than healthy.
+/// counts over the smallest one of the series, so that no worker is faster than healthy.
 pub(super) fn stragglers(slowdowns: &Slowdowns, length: f64) -> Vec<Straggler> {
     let workers = u32::try_from(slowdowns.workers()).unwrap_or(u32::MAX);
     let all = (0..workers).flat_map(|worker| slowdowns.entries(worker));

@@ -63,7 +63,7 @@ mod tests {
     #[test]
     fn as_many_items_are_in_work_as_there_are_cores() {
         let cores = thread::available_parallelism().map_or(1, NonZeroUsize::get);
-        // Nobody passes until all are there.
+        // No thread passes until all are there.
         let all = Barrier::new(cores);
         spread(&vec![(); cores], |()| {
             all.wait();

@@ -101,7 +101,7 @@ fn episodes(rng: &mut DetRng, length: f64) -> Vec<Straggler> {
     stragglers
 }
 
-/// One of many workers is four times slower for 0.3 to 1.5 s, which is over before anybody can answer it.
+/// One of many workers is four times slower for 0.3 to 1.5 s, which is over before a plan can answer it.
 fn bursts(rng: &mut DetRng, length: f64) -> Vec<Straggler> {
     let (mut stragglers, mut from) = (Vec::new(), between(rng, 2.0, 8.0));
     while from < REACH * length {
@@ -121,10 +121,10 @@ fn mixed(rng: &mut DetRng, length: f64) -> Vec<Straggler> {
 }
 
 /// Seconds that a job of so many samples takes at the very least: if all workers compute all the time, each as fast as it is at
-/// that moment. What a restart would cure slows nobody.
+/// that moment. A slowness that a restart would cure slows no other worker.
 pub(super) fn least_s(stragglers: &[Straggler], workers: u32, noise: f64, samples: f64) -> f64 {
     const SLICE: f64 = 0.01;
-    // The noise has a mean of 1: in the long run nobody is faster. The margin is for a finite number of batches.
+    // The noise has a mean of 1: in the long run no worker is faster. The margin is for a finite number of batches.
     let speed = SPEED * (noise * noise).exp();
     let (mut done, mut now) = (0.0, 0.0);
     let of = |worker: u32| {

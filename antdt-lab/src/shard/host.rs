@@ -102,7 +102,7 @@ impl Shard for Echo {
         }))
     }
 
-    // Nobody asks an echo anything else.
+    // No client asks an echo anything else.
     async fn open(&self, _: Request<v1::OpenRequest>) -> Result<Response<v1::OpenReply>, Status> {
         Err(no_ledger())
     }

@@ -81,7 +81,7 @@ pub(super) fn transitions(scale: &Scale, rows: &mut Rows) -> Result<()> {
     for shards in SIZES {
         ledgers.push((shards, Running::new(shards)?, Vec::new()));
     }
-    // The sizes take turns, so that a slow moment of the machine is everybody's.
+    // The sizes take turns, so that a slow moment of the machine hits all.
     for _ in 0..scale.rounds {
         for (_, running, costs) in &mut ledgers {
             let (ran, took) = on_this_thread(|| running.run(scale.ledger_calls));
@@ -129,7 +129,7 @@ pub(super) fn snapshots(scale: &Scale, rows: &mut Rows) -> Result<()> {
     for _ in 0..scale.rounds {
         let (snapshot, took) = on_this_thread(|| running.ledger.snapshot());
         pauses.push(took);
-        // As a store would, somebody still has it while the ledger goes on and copies what both have.
+        // As a store would, a reader still has it while the ledger goes on and copies what both have.
         kept = Some(snapshot);
         for _ in 0..HOLDERS {
             let (ran, took) = on_this_thread(|| running.run(1));

@@ -45,7 +45,7 @@ pub(super) fn recording(scale: &Scale, folder: &Path, rows: &mut Rows) -> Result
     for _ in 0..scale.rounds {
         for team in [&mut off, &mut plain, &mut packed] {
             team.play(&runtime, scale.round)?;
-            // What still waits is not written in somebody else's round.
+            // What still waits is not written in another round.
             std::thread::sleep(Duration::from_millis(200));
         }
     }

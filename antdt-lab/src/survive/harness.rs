@@ -268,7 +268,7 @@ impl<'a> Bench<'a> {
         Ok(())
     }
 
-    /// Kills a server; the time until anybody ends a batch again.
+    /// Kills a server; the time until any worker ends a batch again.
     fn kill_server(&mut self, m: &mut Measured, sync: &SyncMode) -> Result<()> {
         let mut job = self.kept(m, sync, KEPT)?;
         let before = job.nodes("worker-");
@@ -312,7 +312,7 @@ impl<'a> Bench<'a> {
             .with_context(|| format!("cannot write {}", settings.display()))?;
         let settings = settings.display().to_string();
         let slow = ["--job", &settings, "--straggler", SLOW_SERVER, "--heartbeat", "50ms"];
-        // Before it has one, nobody knows how long the servers would stand still.
+        // Before it has one, the time for which the servers would stand still is unknown.
         let often = ["--checkpoint-every", "5steps"];
         let more = slow.iter().chain(&often).map(|word| (*word).to_owned());
         let arguments: Vec<String> = of_mode(&sync, WORKERS).into_iter().chain(more).collect();

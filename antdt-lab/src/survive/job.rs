@@ -259,7 +259,7 @@ impl Job {
         Ok(Followed { serving, harm })
     }
 
-    /// Who its master is, by the run directory.
+    /// The process of its master, by the run directory.
     fn master(&self) -> Option<MasterFile> {
         let text = fs::read_to_string(self.folder.join("run").join(MASTER)).ok()?;
         serde_json::from_str(&text).ok()

@@ -44,7 +44,7 @@ pub(super) fn measure(members: u32, rounds: usize, folder: &Path) -> Result<Vec<
         workers: members,
         global_batch_size: 8 * members,
         policy: "none".to_owned(),
-        // Nobody reads it.
+        // It has no reader.
         data: Some(DataSpec::Synthetic { rows: SAMPLES }),
         sync: "allreduce".parse()?,
         run_dir: Some(folder.join("run")),
@@ -130,7 +130,7 @@ async fn rounds_of(
 struct Member {
     holder: Holder,
     client: ControlClient<JobChannel>,
-    /// Version of the plan that it holds: who says that it holds none is sent one with each heartbeat.
+    /// Version of the plan that it holds: a node that says it holds none is sent one with each heartbeat.
     plan: Arc<AtomicU64>,
 }
 
@@ -264,7 +264,7 @@ mod tests {
 
     #[test]
     fn all_members_get_a_new_group_in_every_round() {
-        // Nobody trains, but a job names a workload, and without the command line `antdt` is built with none.
+        // No node trains, but a job names a workload, and without the command line `antdt` is built with none.
         if JobSpec::default().workload.is_empty() {
             println!("skipped: antdt is built without workloads; leave out --no-default-features");
             return;

@@ -54,7 +54,7 @@ impl NodeFile {
 impl Drop for NodeFile {
     fn drop(&mut self) {
         if let Self::Disk(path) = self {
-            // Removed by somebody else already, or left for people to find.
+            // Removed by another process already, or left for people to find.
             let _ = std::fs::remove_file(path);
         }
     }

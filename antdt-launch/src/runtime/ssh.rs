@@ -50,7 +50,7 @@ pub(super) const ENTRY: Entry = Entry {
     },
 };
 
-/// The default command. Without a terminal there is nobody to answer a question, so that it fails instead of asking.
+/// The default command. Without a terminal there is no user to answer a question, so that it fails instead of asking.
 const COMMAND: &str = "ssh -T -o BatchMode=yes {host} sh -s";
 
 /// Stands for the name of the host in the command.

@@ -291,7 +291,7 @@ fn connect(
     let group = tcp.group().clone();
     let mut call = Exchange::meeting(&group, deadline);
     let managed = config.setup == RdmaSetup::Manager;
-    // Calls are taken before anybody hears where.
+    // Calls are taken before any member hears where.
     let chosen = Adapter::choose(config.device.as_deref()).and_then(|adapter| {
         let manager = if managed { Some(Manager::listen(&adapter, group.world())?) } else { None };
         Ok((adapter, manager))
@@ -366,7 +366,7 @@ fn connect(
         );
         links[pair.rank.0 as usize] = Some(link);
     }
-    // Nobody begins before all are connected, or know that somebody is not.
+    // No member begins before all are connected, or know that one is not.
     call.tag.round = 2;
     tcp.all_gather(&call, &mut vec![0; group.world() as usize])?;
     tracing::debug!(device = adapter.device.name(), ?shape, managed, "connected over RDMA");

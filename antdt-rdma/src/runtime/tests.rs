@@ -200,7 +200,7 @@ fn requests_are_told_apart_by_their_numbers() {
 }
 
 #[test]
-fn a_group_uses_the_least_that_a_member_offers_or_says_who_offers_nothing() {
+fn a_group_uses_the_least_that_a_member_offers_or_names_the_one_that_offers_nothing() {
     let (members, _aborts) = antdt_collective::runtime::testing::mem_members(2);
     let group = members[0].group();
     let shape = Shape::of_group(2);

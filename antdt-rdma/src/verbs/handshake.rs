@@ -1,13 +1,13 @@
-//! How the connection manager of the RDMA stack connects the members of a group: who calls whom, what a caller says of itself,
+//! How the connection manager of the RDMA stack connects the members of a group: which member calls which, how a caller identifies itself,
 //! and what the member does after each event of the manager.
 //!
 //! Of two members, the one of higher rank calls. The caller asks for the address, then for the way there, then calls, and
 //! confirms when it is answered. The other one answers a request only if it comes from the queue pair that the caller named
-//! over the group's own connections before: whoever else calls is refused.
+//! over the group's own connections before: any other caller is refused.
 
 use antdt_core::Rank;
 
-/// Data of a caller in its connection request, by which the other member checks who calls.
+/// Data of a caller in its connection request, by which the other member checks the caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Greeting {
     /// Version of the caller's membership.
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_not_the_member_that_it_says_it_is_gets_no_answer() {
+    fn a_caller_that_is_not_the_member_it_claims_gets_no_answer() {
         let good = Greeting { membership: 7, from: Rank(2), to: Rank(1) };
         let answered = |greeting: Greeting, queue_pair: u32| {
             handshakes(1, 3).requested(&greeting.encode(), queue_pair).is_some()

@@ -195,7 +195,7 @@ pub struct ShardLedger {
     standing: GenerationState,
     records: VecDeque<Record>,
     wake: bool,
-    /// Epochs that are handed out for now. Not durable: whoever sets it sets it again.
+    /// Epochs that are handed out for now. Not durable: the caller sets it again.
     end_after: u32,
 }
 

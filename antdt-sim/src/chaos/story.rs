@@ -29,7 +29,7 @@ impl Story {
         let all = lines.len();
         let mut names = error.as_ref().map(|error| names(&error.to_string())).unwrap_or_default();
         let about = |line: &str, names: &BTreeSet<String>| words(line).any(|word| names.contains(word));
-        // Who had a lease on the shard, or the shard of the lease, is part of it.
+        // The holder of a lease on the shard, or the shard of the lease, is part of it.
         let more: Vec<String> = lines
             .iter()
             .filter(|(_, line)| line.contains("granted") && about(line, &names))

@@ -182,7 +182,7 @@ impl Observer for Seen {
             Happening::Effect(HeadEffect::Servers(_)) => drop(self.kinds.insert(FaultKind::ScaleServers)),
             Happening::MasterEnded(_) => drop(self.kinds.insert(FaultKind::RestartMaster)),
             Happening::Fault(fault) => {
-                // One that finds nobody is none.
+                // One that finds no node is none.
                 let hits = |node| self.alive.iter().any(|holder| holder.node == node);
                 self.kinds.extend(FaultKind::of(fault).filter(|_| fault.node().is_none_or(hits)));
             }
@@ -204,7 +204,7 @@ mod tests {
         let mut seen = Seen::default();
         let crash = Happening::Fault(Fault::Crash(worker.node));
         let mut saw = |what: &Happening<'_>| seen.saw(JobTime::ZERO, what).unwrap();
-        // Before it runs and after it has ended it hits nobody.
+        // Before it runs and after it has ended it hits no node.
         saw(&crash);
         saw(&Happening::Born(worker));
         saw(&Happening::Fault(Fault::RestartLedger));

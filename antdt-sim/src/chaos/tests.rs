@@ -14,7 +14,7 @@ use crate::recording::RecordingError;
 const SEEDS: u64 = 300;
 
 #[test]
-fn a_case_is_a_function_of_its_seed_and_so_is_what_happens() {
+fn a_case_and_its_history_are_functions_of_its_seed() {
     for seed in 0..5 {
         assert_eq!(case(seed), case(seed));
         assert_eq!(case(seed).run(), case(seed).run());
@@ -136,7 +136,7 @@ fn the_number_of_servers_changes_in_a_hundredth_of_all_worlds_and_in_none_that_i
 /// A job that goes on with another master: that one restarted slow nodes as if none had been restarted before (761), and sooner than
 /// they are to be left alone (1707).
 #[test]
-fn what_a_master_has_spent_on_slow_nodes_is_spent_under_the_next_one() {
+fn restarts_that_a_master_has_spent_on_slow_nodes_are_spent_under_the_next_one() {
     hold_in([761, 1707]);
 }
 
@@ -221,7 +221,7 @@ fn recorded(case: &Case) -> (tempfile::NamedTempFile, Recording) {
 }
 
 #[test]
-fn a_simulated_trace_replays_entry_by_entry_whatever_goes_wrong_in_it() {
+fn a_simulated_trace_replays_entry_by_entry_with_any_faults_in_it() {
     let (mut syncs, mut restarts, mut wakes) = (BTreeSet::new(), 0, 0);
     for case in (0..).map(case).filter(|case| !case.setup.goes_back).take(80) {
         let seed = case.setup.seed.0;
@@ -382,7 +382,7 @@ fn with_the_dead_coming_back(seed: u64) -> Case {
 }
 
 #[test]
-fn the_dead_who_come_back_after_a_restart_of_the_service_change_nothing() {
+fn dead_workers_that_come_back_after_a_restart_of_the_service_change_nothing() {
     let (mut given_up, mut came_back) = (0, 0);
     for seed in 0..150 {
         let case = with_the_dead_coming_back(seed);
@@ -396,7 +396,7 @@ fn the_dead_who_come_back_after_a_restart_of_the_service_change_nothing() {
     assert!(given_up > 100 && came_back > 5, "{given_up} given up, {came_back} came back after a restart");
 }
 
-/// Finds those who want a push counted, or register, when the service has been started again since they were given up.
+/// Finds lives that want a push counted, or register, when the service has been started again since they were given up.
 #[derive(Debug, Default)]
 struct CameBack {
     /// At which life of the service.

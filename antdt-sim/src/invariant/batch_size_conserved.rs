@@ -200,7 +200,7 @@ impl BatchSizeConserved {
     /// With servers: what a step is made of.
     fn committed(&mut self, commit: &StepCommit) -> Result<(), String> {
         if self.committed >= Some(commit.step) {
-            return Ok(()); // Everybody is told.
+            return Ok(()); // All nodes are told.
         }
         self.committed = Some(commit.step);
         if let Some(late) = self.members.iter().find(|member| !self.ready.contains_key(member)) {
@@ -222,7 +222,7 @@ impl BatchSizeConserved {
         }
         let plan = plan.and_then(|version| self.seats.plan(version));
         if plan.is_some_and(|plan| plan.batch_sizes.len() == members) {
-            // Everybody that the plan names took part.
+            // All workers that the plan names took part.
             expected = self.global;
         }
         self.check(commit.step, commit.samples, expected, short)
@@ -274,7 +274,7 @@ impl Invariant for BatchSizeConserved {
                 self.open.clear();
                 self.committed = None;
             }
-            // What one who is gone was ready for is not part of the step.
+            // A gradient of a worker that is gone is not part of the step.
             Happening::Effect(HeadEffect::LedgerLost(holder))
             | Happening::Head(HeadEvent::Leave { holder, .. }, HeadAnswer::Left { .. }) => {
                 self.ready.remove(holder);
@@ -358,7 +358,7 @@ mod tests {
         history.worker(holder(1), &Reply::Released, &batch(3)).fails("3 samples and has 10; plan 1 says 4");
         let mut history = in_a_group();
         history.worker(holder(1), &Reply::Exchanged(lend(&[2])), &release(1)).fails("was not asked for");
-        // Without being asked nobody takes less, whatever it has given back.
+        // Without being asked no worker takes less, however much it has given back.
         let mut history = in_a_group();
         history.worker(holder(1), &Reply::Exchanged(lend(&[])), &release(1));
         history.worker(holder(1), &Reply::Slept, &release(2));

@@ -118,7 +118,7 @@ impl fmt::Display for Committed {
 /// The model as it was copied for a checkpoint.
 #[derive(Debug)]
 struct ModelCopy {
-    /// Whoever had it made does not know yet that the job went back, or it went back since.
+    /// The caller does not know yet that the job went back, or it went back since.
     undone: bool,
     /// Acknowledged samples of that moment, which were all in the model.
     acked: u64,
@@ -340,7 +340,7 @@ impl CommittedOnce {
             return Ok(());
         }
         if self.committed >= Some(commit.step) {
-            return Ok(()); // Everybody is told.
+            return Ok(()); // All nodes are told.
         }
         self.committed = Some(commit.step);
         for (holder, acks) in commit.contributors.iter() {
@@ -518,7 +518,7 @@ impl Invariant for CommittedOnce {
                     let void = held.iter().zip(&registered.adopted).filter(|(_, adopted)| adopted.is_none());
                     void.for_each(|(held, _)| trained.gave_back(*holder, held.key));
                 }
-                // What somebody else was granted meanwhile is refused to it.
+                // A shard that was granted to another worker meanwhile is refused to it.
                 let samples = self.in_model.iter_mut().filter(|(_, samples)| samples.holder == *holder);
                 for (key, samples) in samples {
                     samples.again |= self.leases.holder_of(*key).is_some_and(|other| other != *holder);
@@ -531,7 +531,7 @@ impl Invariant for CommittedOnce {
                     self.keys.get(&ack.lease).is_some_and(|key| self.progress.offset(*key) >= ack.offset)
                 };
                 let lost = match answer {
-                    // Somebody who left in order gave the lease back, and said the same before.
+                    // A worker that left in order gave the lease back, and said the same before.
                     Ok(outcomes) => acks.iter().zip(outcomes).find(|(ack, outcome)| {
                         **outcome == AckOutcome::StaleLease && ack.lease.generation == now && !is_acked(ack)
                     }),

@@ -177,7 +177,7 @@ impl EpochEnds {
                 self.away_until = self.away_until.max(at + lasting);
                 self.harms.values_mut().for_each(|harm| harm.silent = true);
             }
-            // Everyone finds the service again, and what is said twice counts once. The master may end later.
+            // Every client finds the service again, and a call made twice counts once. The master may end later.
             // Of the end of all processes the master cannot hear. Servers that hand over end by an order.
             Fault::RestartLedger
             | Fault::Duplicate(..)
@@ -310,7 +310,7 @@ impl Invariant for EpochEnds {
                     self.harm(holder).ordered = true;
                 }
             }
-            // Who is given up has it for nobody.
+            // A life that was given up has it for no other.
             Happening::Effect(HeadEffect::LedgerLost(holder)) => {
                 self.models.remove(holder);
             }

@@ -1,5 +1,5 @@
 //! Checks that all members of a group take over its average, or none: the master commits a group when every
-//! member has reported the average, tells all of them at once, and nobody takes over what is not committed.
+//! member has reported the average, tells all of them at once, and no member takes over an average that is not committed.
 //!
 //! Source: our design of partial all-reduce.
 

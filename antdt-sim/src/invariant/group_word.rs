@@ -17,7 +17,7 @@ pub(super) enum GroupWord<'a> {
     Commit(&'a StepCommit),
 }
 
-/// The word about a group that the master says here, and to whom.
+/// The word about a group that the master says here, and its receivers.
 pub(super) fn group_word<'a>(what: &Happening<'a>) -> Option<(Holder, GroupWord<'a>)> {
     match what {
         Happening::Effect(HeadEffect::Committed(to, commit)) if commit.counted => {

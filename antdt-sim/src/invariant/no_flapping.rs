@@ -26,7 +26,7 @@ impl Invariant for NoFlapping {
 
     fn saw(&mut self, _at: JobTime, what: &Happening<'_>) -> Result<(), String> {
         if let Happening::TakenOver = what {
-            // The master that ordered them is gone, and nobody says how long they took.
+            // The master that ordered them is gone, and their duration is unknown.
             self.begun.clear();
         }
         let Happening::Effect(HeadEffect::Note { at, note }) = what else { return Ok(()) };

@@ -79,7 +79,7 @@ impl PlanAppliesAtOneIteration {
 
     fn committed(&mut self, commit: &StepCommit) -> Result<(), String> {
         if self.committed >= Some(commit.step) {
-            return Ok(()); // Everybody is told.
+            return Ok(()); // All nodes are told.
         }
         self.committed = Some(commit.step);
         for (holder, (step, plan)) in std::mem::take(&mut self.ready) {

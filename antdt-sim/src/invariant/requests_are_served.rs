@@ -73,7 +73,7 @@ impl Invariant for RequestsAreServed {
             Happening::Effect(HeadEffect::Undone(holder)) => {
                 self.waiting.retain(|(who, asked), _| who != holder || *asked == Asked::Group);
             }
-            // Whoever waited for the master before asks this one.
+            // A worker that waited for the master before asks this one.
             Happening::TakenOver => self.waiting.clear(),
             Happening::Head(HeadEvent::Leave { holder, .. }, _) => self.waits_no_more(*holder),
             Happening::Head(HeadEvent::Exited(holder, ..), _) => {

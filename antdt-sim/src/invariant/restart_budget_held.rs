@@ -56,7 +56,7 @@ impl RestartBudgetHeld {
         if let Some(since) = self.running.insert(node, at) {
             return Err(format!("{node} is restarted again; the restart of {since} has not ended"));
         }
-        // Limits follow the live workers, who are no more than all.
+        // Limits follow the live workers, which are no more than all.
         let part = |percent: u32, least: u32| (self.workers * percent as usize / 100).max(least as usize);
         let at_once = part(self.budget.at_once_percent, 1);
         if self.running.len() > at_once {

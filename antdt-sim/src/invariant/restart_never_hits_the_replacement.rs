@@ -189,7 +189,7 @@ impl Invariant for RestartNeverHitsTheReplacement {
     fn saw(&mut self, at: JobTime, what: &Happening<'_>) -> Result<(), String> {
         match what {
             Happening::Head(event, answer) => self.heard(at, event, answer),
-            // With the model in a checkpoint nothing is lost with whoever its platform takes back anyway.
+            // With the model in a checkpoint nothing is lost with a node that its platform takes back anyway.
             Happening::Kept(_) => {
                 self.lives.values_mut().for_each(|life| life.taken_back |= life.preempted);
             }

@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_acknowledges_what_another_has() {
+    fn no_worker_acknowledges_the_lease_of_another() {
         let mut history = History::new(StaleLifeIsFenced::default());
         history.granted(holder(0), 1, &[grant(1, 0, 0)]);
         history.settled(holder(0), &[ack(1, 10)], &[AckOutcome::Accepted]);
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn the_master_fences_whom_it_gave_up() {
+    fn the_master_fences_a_life_that_it_gave_up() {
         let join = HeadEvent::Join { holder: holder(0), standing: Standing::default() };
         let beat = HeadEvent::heartbeat(holder(0), vec![], PlanVersion(0), (PlanVersion(0), 0));
         let mut history = History::new(StaleLifeIsFenced::default());

@@ -87,7 +87,7 @@ impl Recording {
                 let log = Recovery::new(dataset).map_err(|e| refused("ledger", &e))?;
                 let ledger = log.clone().finish(Generation(1)).map_err(|e| refused("ledger", &e))?;
                 let mut ledger = LedgerPlayer { player: Player::new(self, "ledger", ledger), log };
-                // It begins its first generation before anybody looks on.
+                // It begins its first generation before any observer looks on.
                 while let Some(effect) = ledger.player.machine.poll_effect() {
                     note(&mut ledger.log, &effect);
                 }

@@ -226,7 +226,7 @@ fn an_event_that_was_changed_is_found_where_it_first_matters() {
     let mut lines = lines(&trace());
     let index = lines.iter().position(|line| line.contains("Heartbeat")).unwrap();
     lines[index] = lines[index].replacen("worker-0#0", "worker-0#7", 1);
-    // The answer to somebody who is not alive.
+    // The answer to a node that is not alive.
     let found = parting(&lines);
     assert_eq!(found.entry, index as u64 + 1);
     assert!(found.replayed.unwrap().ends_with("\"Fenced\""));
@@ -304,7 +304,7 @@ fn facts() -> Facts {
 }
 
 #[test]
-fn the_facts_are_what_happened() {
+fn the_facts_agree_with_the_history() {
     let facts = facts();
     assert_eq!((facts.head.workers, facts.head.policy.as_str()), (2, "nd"));
     assert!(!facts.simulated, "it was recorded by another program");
@@ -328,7 +328,7 @@ fn the_facts_are_what_happened() {
 }
 
 #[test]
-fn batches_beyond_what_is_kept_are_kept_as_sums_of_neighbours() {
+fn batches_beyond_the_bound_are_kept_as_sums_of_neighbours() {
     let mut lines = lines(&trace());
     let index = lines.iter().position(|line| line.contains("Heartbeat")).unwrap();
     // Long ago, worker 0 said so again and again.
@@ -369,7 +369,7 @@ fn a_recorded_worker_computes_as_fast_as_it_did_then() {
     assert_eq!(millis(600, life(0, 0)), 200);
     assert_eq!(millis(60_000, life(0, 3)), 200);
     assert_eq!(millis(60_000, life(1, 0)), 600);
-    // Of the two medians the larger one; nobody knows better.
+    // Of the two medians the larger one; nothing better is known.
     assert_eq!(millis(0, life(7, 0)), 600);
 }
 
@@ -412,7 +412,7 @@ fn headers_that_differ_are_told_by_field_and_the_entries_compared_all_the_same()
 }
 
 #[test]
-fn the_first_difference_of_two_traces_is_shown_with_what_is_around_it() {
+fn the_first_difference_of_two_traces_is_shown_with_its_neighbours() {
     let trace = trace();
     assert_eq!(diff(&trace[..], &trace[..]).unwrap(), None);
     let mut changed = trace.clone();

@@ -38,7 +38,7 @@ fn slowdowns_make_a_job_as_long_as_they_are_and_pass_faster_on_demand() {
     let none = world.run(Box::new(Unmanaged)).unwrap();
     let nd = world.run(Box::new(NonDedicated::default())).unwrap();
     assert_eq!((&none.result, &nd.result), (&Ok(()), &Ok(())));
-    // Everybody at the pace of the slow one: 500 samples per second.
+    // All at the pace of the slow one: 500 samples per second.
     let ratio = none.completed.as_secs_f64() / 160.0;
     assert!((1.0..1.05).contains(&ratio), "{ratio}");
     // Shared by speed it would be 1,250 samples per second.

@@ -126,7 +126,7 @@ impl Checkpoints {
         self.restored
     }
 
-    /// The master ends: nobody knows any more of what was being written.
+    /// The master ends: no process knows any more of the checkpoint that was being written.
     pub(super) fn forget(&mut self) {
         self.open.clear();
     }
@@ -213,7 +213,7 @@ impl<O: Observer> World<O> {
         }
     }
 
-    /// The copies are written, if whoever writes them still lives.
+    /// The copies are written, if their writer still lives.
     pub(super) fn written(&mut self, id: LifeId, checkpoint: CheckpointId) {
         if self.setup.servers == 0 && self.put_off(id, Due::Written(id, checkpoint)) {
             return;

@@ -33,7 +33,7 @@ pub(super) struct Successor {
     begins: Option<JobTime>,
     /// When it has written something down, the master ends after so many further effects, for so long.
     doomed: Option<(u32, Duration)>,
-    /// Lives whose end nobody has heard of who could tell why.
+    /// Lives whose end has not been heard of by a process that could tell the reason.
     unheard: Vec<Holder>,
 }
 

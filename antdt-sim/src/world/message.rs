@@ -115,7 +115,7 @@ impl<O: Observer> World<O> {
         }
     }
 
-    /// A second copy of a message reached the head: whoever copied it drops the answer.
+    /// A second copy of a message reached the head: its copier drops the answer.
     pub(super) fn copied(&mut self, message: Message) {
         if self.now < self.master_paused_until {
             self.queue.push(self.master_paused_until, Due::Copied(message));

@@ -34,7 +34,7 @@ impl<O: Observer> World<O> {
             let members: Option<Vec<LifeId>> =
                 joined.members.iter().map(|(holder, _)| self.life_of(*holder)).collect();
             let source = joined.source.map(|rank| rank.0 as usize);
-            // Groups that nobody is in any more are not needed.
+            // Groups without a member are not needed any more.
             let used: std::collections::BTreeSet<MembershipVersion> =
                 self.lives.iter().filter_map(|life| life.group.map(|(group, _)| group)).collect();
             self.groups.retain(|known, group| used.contains(known) || group.arrived > 0);
@@ -81,7 +81,7 @@ impl<O: Observer> World<O> {
             let (lives, holders): (Vec<LifeId>, Vec<Holder>) = members.into_iter().unzip();
             let mut group = SimGroup::new(lives, holders.into(), None);
             group.broken = !is_whole;
-            // Each worker is in one group after the other: those with smaller numbers that nobody waits in are over.
+            // Each worker is in one group after the other: those with smaller numbers in which no member waits are over.
             self.groups.retain(|known, group| !is_apart(*known) || group.arrived > 0 || group.under_way);
             self.groups.insert(version, group);
         }
@@ -114,7 +114,7 @@ impl<O: Observer> World<O> {
             return;
         };
         if cut {
-            // Nobody hears of it, and it hears of nobody: it waits, unless it has yet to connect.
+            // No member hears of it, and it hears of none: it waits, unless it has yet to connect.
             let sets_up = matches!(part, Part::Enter { .. });
             let after = if sets_up { BREAK_DELAY } else { life.timeout };
             group.broken |= sets_up;

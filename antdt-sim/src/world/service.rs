@@ -93,7 +93,7 @@ impl<O: Observer> World<O> {
         self.answer(id, call, event, AckOutcomes::new(), until);
     }
 
-    /// A second copy of a question reached the service: whoever copied it drops the answer. A copy does not outlive the connection to
+    /// A second copy of a question reached the service: its copier drops the answer. A copy does not outlive the connection to
     /// the service of its generation.
     pub(super) fn asked_again(&mut self, question: Question, generation: Generation) {
         if self.now < self.master_paused_until {
@@ -213,7 +213,7 @@ impl<O: Observer> World<O> {
         }
     }
 
-    /// The connections broke: who waited asks again.
+    /// The connections broke: a client that waited asks again.
     pub(super) fn let_askers_go(&mut self) {
         for held in std::mem::take(&mut self.kept) {
             self.lost(held.life, held.call, Lost::Ledger(held.event, held.until.since(self.now)));

@@ -80,7 +80,7 @@ fn job(sync: &str, policy: &str, slowdown: f64, faults: Vec<(JobTime, Fault)>) -
 const MODES: [&str; 4] = ["allreduce", "ps-bsp", "ps-asp", "ps-ssp=1"];
 
 #[test]
-fn a_job_in_which_nothing_goes_wrong_takes_what_its_gradients_take() {
+fn a_job_without_faults_takes_the_time_of_its_gradients() {
     for sync in MODES {
         let outcome = job(sync, "none", 1.0, Vec::new());
         assert_eq!(outcome.result, Ok(()), "{sync:?}");
@@ -145,7 +145,7 @@ fn in_every_mode_the_default_policy_takes_no_longer_than_nd_and_nothing_that_it_
 }
 
 #[test]
-fn whatever_happens_to_a_worker_every_sample_is_counted_once() {
+fn every_sample_is_counted_once_after_any_fault_of_a_worker() {
     let at = |seconds: u64| JobTime::from_duration(Duration::from_secs(seconds));
     for sync in MODES.into_iter().chain(["allreduce=1"]) {
         for fault in [
@@ -195,7 +195,7 @@ fn another_master_goes_on_with_the_job_and_workers_whose_model_is_on_servers_kee
     };
     for sync in SyncMode::examples().iter().map(ToString::to_string) {
         let calm = ended(&sync, Vec::new(), true);
-        // Before anybody has registered, while the first do, in the middle, in the midst of an event, and one after the other.
+        // Before any node has registered, while the first do, in the middle, in the midst of an event, and one after the other.
         for (times, within) in
             [(&[0_u64][..], None), (&[500], Some(1)), (&[9_000], None), (&[9_000, 9_900, 12_000], Some(0))]
         {
@@ -210,7 +210,7 @@ fn another_master_goes_on_with_the_job_and_workers_whose_model_is_on_servers_kee
                 assert_eq!((workers, servers), if kept { (4, 4) } else { (8, 0) }, "{sync}");
             }
         }
-        // Nobody can go on with a job that cannot go back.
+        // No master can go on with a job that cannot go back.
         let alone = ended(&sync, vec![(at(9_000), Fault::RestartMaster(away, None))], false);
         assert_eq!((alone.completed, lives(&alone)), (calm.completed, lives(&calm)), "{sync}");
     }
@@ -311,7 +311,7 @@ fn servers_hand_over_to_as_many_as_are_asked_for_and_nothing_is_trained_again() 
         let undone: Vec<&str> = back.map(|event| &*event.text).collect();
         assert_eq!(undone.len(), 2, "{sync}: {undone:?}");
         assert!(undone.iter().all(|text| text.ends_with(": 0 samples are trained again")), "{undone:?}");
-        // Without a master nobody is asked; the next one has as many as the last one had.
+        // Without a master no node is asked; the next one has as many as the last one had.
         let away = vec![
             (at(9_000), Fault::ScaleServers(3)),
             (at(12_000), Fault::RestartMaster(Duration::from_secs(2), None)),
@@ -325,7 +325,7 @@ fn servers_hand_over_to_as_many_as_are_asked_for_and_nothing_is_trained_again() 
 }
 
 #[test]
-fn who_hangs_is_ended_and_who_is_taken_back_is_followed_once_its_process_has_ended() {
+fn a_hung_worker_is_ended_and_one_taken_back_is_followed_once_its_process_has_ended() {
     let at = |seconds: u64| JobTime::from_duration(Duration::from_secs(seconds));
     let (node, life) = (NodeId::worker(1), Holder::new(NodeId::worker(1), antdt_core::Incarnation(0)));
     let told =
@@ -412,7 +412,7 @@ fn the_only_worker_with_the_model_is_not_drained_or_killed_whenever_the_other_di
         let drained = Holder::new(NodeId::worker(1), antdt_core::Incarnation(0));
         let of_drained = outcome.usage.iter().find(|usage| usage.holder == drained);
         if of_drained.is_some_and(|usage| JobTime::ZERO + usage.alive < at) {
-            // It had left when the other one died: nobody can help that.
+            // It had left when the other one died: no machine can help that.
             break;
         }
         assert_eq!(outcome.result, Ok(()), "{at}: {:#?}", outcome.events);
@@ -530,7 +530,7 @@ fn deaths(outcome: &SimulatedJob) -> usize {
 }
 
 #[test]
-fn what_is_pulled_or_pushed_through_a_cut_gets_through_after_it_and_nothing_is_lost() {
+fn pulls_and_pushes_through_a_cut_get_through_after_it_and_nothing_is_lost() {
     let worker = Holder::new(NodeId::worker(1), antdt_core::Incarnation(0));
     for sync in ["ps-bsp", "ps-asp", "ps-ssp=1"] {
         let (undisturbed, calm) = transfers(sync, Vec::new());
@@ -594,7 +594,7 @@ fn a_model_on_its_way_to_a_replacement_when_a_cut_comes_gets_there_later() {
     }
 }
 
-/// Who has yet to connect sees that it is cut off; those that wait for it see nothing, and hear of it from the master.
+/// A member that has yet to connect sees that it is cut off; those that wait for it see nothing, and hear of it from the master.
 #[test]
 fn a_cut_while_a_group_is_set_up_costs_no_timeout_of_those_that_wait() {
     let crash = (JobTime::from_duration(Duration::from_secs(5)), Fault::Crash(NodeId::worker(1)));
@@ -630,9 +630,9 @@ fn a_shard_that_was_given_back_is_not_asked_for_again_in_the_same_step() {
     assert!(outcome.simulated < 10_000, "{}", outcome.simulated);
 }
 
-/// Who does not look does not see what is done out of turn; so nothing may come of it.
+/// An observer that does not look does not see events out of turn; so nothing may come of them.
 #[test]
-fn what_nobody_watches_goes_as_what_is_watched() {
+fn a_world_without_observers_goes_as_one_with_them() {
     struct Watching;
     impl Observer for Watching {
         fn saw(&mut self, _: JobTime, _: &Happening<'_>) -> Result<(), Violation> {

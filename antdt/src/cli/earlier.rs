@@ -33,8 +33,8 @@ const TOGETHER: [(&str, &[&str]); 4] = [
     ("optimizer", &["learning-rate"]),
 ];
 
-/// Takes what is not given from the job that `spec` resumes, if that left its settings; what it left that cannot be read is told by
-/// whoever resumes it. A job that is resumed from its report or run directory goes on in it.
+/// Takes what is not given from the job that `spec` resumes, if that left its settings; an unreadable file of it is
+/// reported where the job is resumed. A job that is resumed from its report or run directory goes on in it.
 pub(super) fn apply(spec: &mut JobSpec, origins: &mut Origins) {
     let Some(dir) = spec.resume.clone() else { return };
     let Some(before) = settings(&dir) else { return };

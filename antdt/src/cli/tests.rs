@@ -88,7 +88,7 @@ fn underscores_in_flags_are_dashes_and_in_values_stay() {
 }
 
 #[test]
-fn what_stands_after_two_dashes_is_the_users_program_untouched() {
+fn words_after_two_dashes_are_the_users_program_untouched() {
     let spec = run("run --nproc-per-node 2 -- python3 train.py --learning_rate=1 -- --sync x");
     assert_eq!(spec.program.unwrap(), ["python3", "train.py", "--learning_rate=1", "--", "--sync", "x"]);
     assert_eq!(spec.sync.name(), "allreduce");

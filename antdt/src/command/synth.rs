@@ -23,7 +23,7 @@ pub(super) fn data_synth(synth: &DataSynth) -> Result<CommandOutput, CliError> {
         }
         _ => {}
     }
-    // Whoever reads the file sees all of it or nothing.
+    // A reader of the file sees all of it or nothing.
     let part = part_of(synth);
     let file = File::create(&part).map_err(|error| refused(&error))?;
     let written = write_rows(synth, file).and_then(|()| std::fs::rename(&part, &synth.out));

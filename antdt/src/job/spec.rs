@@ -647,7 +647,7 @@ impl JobSpec {
         Deadlines::derive(&self.limits(), step)
     }
 
-    /// Returns the wait for a peer who is about to come: no step of it is waited for.
+    /// Returns the wait for a peer that is about to come: no step of it is waited for.
     pub(crate) fn meeting_wait(&self) -> Duration {
         self.deadlines(Some(Duration::ZERO)).peer
     }
@@ -746,7 +746,7 @@ impl JobSpec {
 
     fn validate_data(&self) -> Result<(), InvalidValue> {
         match &self.data {
-            // A job that is taken over has its own; whoever opens a workload without data asks for them.
+            // A job that is taken over has its own; a caller that opens a workload without data asks for them.
             None if self.program.is_none()
                 && self.resume.is_none()
                 && workload::needs_data(&self.workload) =>

@@ -82,7 +82,7 @@ impl Console {
         }
     }
 
-    /// Lets go of everybody who waits for room, once the value is dropped.
+    /// Lets go of all writers that wait for room, once the value is dropped.
     pub(super) fn close_on_drop(&self) -> Closing {
         Closing(Arc::clone(&self.closing))
     }

@@ -174,7 +174,7 @@ impl Desk {
         let entry = FileEntry { name: request.part, bytes: request.bytes, crc32c: request.crc32c };
         {
             let mut open = lock(&self.0.open);
-            // Attempts that came to nothing leave parts behind that nobody waits for.
+            // Attempts that came to nothing leave parts behind without a waiter.
             while open.len() > 4 {
                 open.pop_first();
             }

@@ -1,4 +1,4 @@
-//! The evaluations of a job, in a file beside its checkpoints, so that whoever goes on from one of them knows those before.
+//! The evaluations of a job, in a file beside its checkpoints, so that a job that goes on from one of them knows those before.
 //!
 //! A folder of checkpoints in an object store has no such file: a job that goes on from there counts its evaluations anew.
 

@@ -181,7 +181,7 @@ pub(crate) fn first_checkpoint(dir: &Path) -> Option<CheckpointId> {
     file.first.filter(|_| file.spec.resume.is_none())
 }
 
-/// Makes the journals of an elected master: copies of those of the last one, where there was one. Whoever finds the folder finds all
+/// Makes the journals of an elected master: copies of those of the last one, where there was one. A reader of the folder finds all
 /// of it.
 pub(super) fn inherit(dir: &RunDir, from: Option<&Path>) -> Result<(), RunDirError> {
     let own = dir.journals();

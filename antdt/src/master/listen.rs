@@ -15,7 +15,7 @@ use crate::net;
 /// How long the advertised name may take to be resolved, and a connection to it to be made.
 const REACH_LIMIT: Duration = Duration::from_secs(5);
 
-/// The open port of a master, which answers nobody yet.
+/// The open port of a master, which answers no call yet.
 pub(super) struct Listening {
     pub(super) listener: TcpListener,
     pub(super) local: SocketAddr,

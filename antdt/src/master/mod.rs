@@ -142,7 +142,7 @@ async fn run_once(
     orphaned: Option<Orphaned>,
     mut order: Order<'_>,
 ) -> Result<(Report, Option<(SyncMode, Before)>), JobError> {
-    // Whichever way this function is left, nobody goes on waiting to write.
+    // Whichever way this function is left, no writer goes on waiting.
     let closing = order.fleet.console.close_on_drop();
     let since = order.before.as_ref().map(|before| before.job_start);
     let parts = (order.seams, &*order.fleet.launcher);

@@ -226,7 +226,7 @@ fn clear_run_dir(
     }
 }
 
-/// Writes who the master of the job is.
+/// Writes the identity of the job's master.
 pub(super) fn announce(
     spec: &JobSpec,
     dir: &mut Option<RunDir>,

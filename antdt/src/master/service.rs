@@ -21,18 +21,18 @@ use super::desk::Desk;
 /// Calls that wait for one kind of decision.
 type Waiting<T> = Arc<Mutex<BTreeMap<Holder, oneshot::Sender<T>>>>;
 
-/// Calls that wait for a decision, by who waits.
+/// Calls that wait for a decision, by caller.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Parked {
     joins: Waiting<v1::JoinReply>,
-    /// What was told last to whoever waited to join.
+    /// The last answer to nodes that waited to join.
     told: Arc<Mutex<Option<Told>>>,
     /// Told nothing if their step is undone.
     ready: Waiting<Option<StepCommit>>,
     resting: Waiting<v1::RestReply>,
 }
 
-/// An answer to whoever waits to join, as the head has it and as it is sent.
+/// An answer to nodes that wait to join, as the head has it and as it is sent.
 #[derive(Debug)]
 struct Told {
     joined: Arc<Joined>,
@@ -72,7 +72,7 @@ impl Parked {
         }
     }
 
-    /// Lets everybody go: the job is over.
+    /// Lets all callers go: the job is over.
     pub(super) fn clear(&self) {
         lock(&self.joins).clear();
         lock(&self.ready).clear();
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn what_all_members_are_told_is_encoded_once() {
+    fn a_message_to_all_members_is_encoded_once() {
         let parked = Parked::default();
         let (first, second) = (joined(1, 256), joined(2, 200));
         let places = told(&parked, 256, &first);
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_wait_is_not_answered() {
+    fn a_node_that_does_not_wait_is_not_answered() {
         let parked = Parked::default();
         parked.joined(worker(0), joined(1, 1));
         assert!(lock(&parked.told).is_none(), "nothing was encoded");

@@ -259,7 +259,7 @@ fn head_config(
         global_batch_size: spec.global_batch_size,
         heartbeat: spec.heartbeat,
         max_restarts: spec.max_restarts,
-        // Nobody else trains the share of a worker, or takes its rank in a program of the user's.
+        // No other worker trains the share of one, or takes its rank in a program of the user's.
         min_workers: if spec.sharding == Sharding::Static || programs.foreign {
             spec.workers
         } else {
@@ -405,7 +405,7 @@ async fn template(
     })
 }
 
-/// Begins the job, before anybody can be answered: a head that takes over knows nobody until then. `gone` have ended since the last
+/// Begins the job, before any node can be answered: a head that takes over knows none until then. `gone` have ended since the last
 /// master did.
 async fn begin(head: &Mailbox<Head>, gone: Vec<Holder>) -> Result<(), JobError> {
     let closed = |_| JobError::master("the head has ended");

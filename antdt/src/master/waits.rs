@@ -1,7 +1,7 @@
 //! [`Waits`]: where the time of the workers' batches went, in all.
 //!
 //! A collective operation is waiting and exchanging in one, so that a worker cannot tell the two apart. All workers leave a
-//! common step together, and the one that arrives last waits for nobody: the least time that any worker spent with others in a step
+//! common step together, and the one that arrives last waits for none: the least time that any worker spent with others in a step
 //! is what the exchange took, and what another worker spent beyond it was waiting. The same holds where models are averaged after
 //! several steps. In modes without common steps the workers' own account stands: there they wait for the master or for partners.
 //!

@@ -22,7 +22,7 @@ const SHOWN: usize = 12;
 pub fn run(asked: &WhatIfCommand) -> Result<CommandOutput, CliError> {
     let calibration = Calibration::line().map_err(|error| CliError::new(error.to_string()))?;
     let refused = |error: &WhatIfError| match error {
-        // Who gave the setting knows it by its flag.
+        // The user knows the setting by its flag.
         WhatIfError::Value(value) if asked.changes.has(value.field.trim_start_matches("job.")) => {
             let InvalidValue { field, value, expected } = value;
             InvalidValue::new(format!("--{}", field.trim_start_matches("job.")), value, expected).into()

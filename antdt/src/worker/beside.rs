@@ -35,7 +35,7 @@ impl<T: Send + 'static> Beside<T> {
                 let began = Instant::now();
                 // What a panic leaves half done is given up with the process: the panic goes on in the thread that takes the outcome.
                 let outcome = catch_unwind(AssertUnwindSafe(work)).map(|made| (made, began.elapsed()));
-                // Who has left needs no outcome.
+                // A worker that has left needs no outcome.
                 let _ = done.send(outcome);
             }
         };

@@ -200,7 +200,7 @@ impl Compute {
         Self { engine: Some(Box::new(engine)), layout, beside: None, dense: Vec::new() }
     }
 
-    /// The trainer and its batch. A gradient that is computed beside this thread, and that nobody took, is waited for and dropped.
+    /// The trainer and its batch. A gradient that is computed beside this thread, and was not taken, is waited for and dropped.
     fn engine(&mut self) -> &mut Engine {
         if self.engine.is_none() {
             let computed = self.beside.as_mut().and_then(Beside::take);

@@ -154,7 +154,7 @@ impl<'a> Training<'a> {
         }
         // A new member has seen no exchange yet.
         self.plane.all(|home| home.entered());
-        // Without a source nobody was trained: everybody starts from the seed.
+        // Without a source no member was trained: all start from the seed.
         self.is_trained = true;
         self.peers.keep((comm, abort));
         Ok(())

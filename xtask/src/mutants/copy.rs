@@ -157,7 +157,7 @@ fn make_variable(folders: &BTreeSet<String>, files: &mut BTreeMap<PathBuf, Vec<u
 fn prepare(folder: &Path, files: &mut BTreeMap<PathBuf, Vec<u8>>) -> Result<()> {
     let lib = folder.join("src/lib.rs");
     let text = files.remove(&lib).with_context(|| format!("there is no {}", lib.display()))?;
-    // What the lints say about the choices is of no use to anybody.
+    // Lints about the choices are of no use.
     files.insert(lib, [b"#![allow(warnings)]\n", &text[..], b"\nmod planted;\n"].concat());
     files.insert(folder.join("src/planted.rs"), plant::MODULE.into());
     Ok(())

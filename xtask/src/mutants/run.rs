@@ -115,7 +115,7 @@ impl Suite {
 
     /// How long the tests take without a mutant.
     fn sound(&self, say: &(impl Fn(&str) + Sync)) -> Result<Duration> {
-        // Whoever else wants to know waits here.
+        // Another thread that wants to know waits here.
         let mut sound = self.sound.lock().expect("nothing panics while it has the lock");
         if let Some(time) = *sound {
             return Ok(time);
@@ -178,7 +178,7 @@ struct ProcessTree(Child);
 
 impl Drop for ProcessTree {
     fn drop(&mut self) {
-        // Until it is waited for, its number belongs to nobody else. One that has ended already needs no signal.
+        // Until it is waited for, its number belongs to no other process. One that has ended already needs no signal.
         if let (Ok(None), Ok(id)) = (self.0.try_wait(), i32::try_from(self.0.id()))
             && let Some(id) = Pid::from_raw(id)
         {
@@ -206,7 +206,7 @@ fn follow(stdout: impl Read, said: &mpsc::SyncSender<Said>) {
             _ => Ok(()),
         };
         if said.is_err() {
-            return; // Nobody wants to know more.
+            return; // No receiver wants to know more.
         }
         line.push(byte);
         if byte == b'\n' {

@@ -184,7 +184,7 @@ pub trait Communicator: Send {
     /// Each member says by `role` what it has to do with it. Those that have the bytes share the sending.
     ///
     /// # Errors
-    /// See [`CollectiveError`]; also if lengths differ, or if members lack what nobody has. What was to be overwritten may
+    /// See [`CollectiveError`]; also if lengths differ, or if members lack bytes that none has. What was to be overwritten may
     /// then be so in part.
     fn copy(&mut self, role: CopyRole<'_>) -> Result<(), CollectiveError> {
         copy_by_broadcast(self, role)

@@ -33,7 +33,7 @@ impl CopyRole<'_> {
     }
 }
 
-/// Who copies to whom.
+/// The pairs of givers and takers.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Copies {
     pub(super) givers: Vec<Rank>,
@@ -46,7 +46,7 @@ impl Copies {
     /// By the [`CopyRole::number`] of each rank.
     ///
     /// # Errors
-    /// If some give or take other lengths than the first giver, or nobody gives what others take.
+    /// If some give or take other lengths than the first giver, or no member gives what others take.
     pub(super) fn agreed(numbers: &[u64], group: &Group) -> Result<Self, CollectiveError> {
         let len = |number: u64| number >> CopyRole::BITS;
         let all = || (0..).map(Rank).zip(numbers.iter().copied());

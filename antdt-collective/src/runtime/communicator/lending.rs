@@ -112,7 +112,7 @@ struct Total<'a, E> {
 }
 
 impl<E: Element> Total<'_, E> {
-    // Of everybody's bytes, in order of rank.
+    // Of the bytes of all ranks, in order of rank.
     fn fold(&self, into: &mut [E], operands: &[&[u8]]) {
         let aligned: Result<SmallVec<[&[E]; 8]>, _> =
             operands.iter().map(|operand| bytemuck::try_cast_slice(operand)).collect();
@@ -130,7 +130,7 @@ impl<E: Element> Total<'_, E> {
         }
     }
 
-    // Straight to all who want it, past the caches; `false`, and nothing done, where an answer goes where its message is.
+    // Straight to all that want it, past the caches; `false`, and nothing done, where an answer goes where its message is.
     fn stream(&mut self, start: usize, pieces: &mut [Piece<'_>]) -> bool {
         let mut operands: SmallVec<[&[E]; 8]> = SmallVec::with_capacity(pieces.len() + 1);
         let mut places: SmallVec<[&mut [E]; 8]> = SmallVec::with_capacity(pieces.len() + 1);

@@ -517,7 +517,7 @@ impl<T: Transport> ScheduledCommunicator<T> {
         }
     }
 
-    // Nobody returns before all have come, with the same operation.
+    // No rank returns before all have come, with the same operation.
     fn meet(&mut self, call: &Exchange) -> Result<(), CollectiveError> {
         let world = self.world();
         if world <= BARRIER_DIRECT_MAX {
@@ -571,7 +571,7 @@ impl<T: Transport> ScheduledCommunicator<T> {
         Ok(lens.iter().map(|len| *len as usize).collect())
     }
 
-    // Bytes that nobody folds, in place.
+    // Bytes that no rank folds, in place.
     // How so many bytes of a root get to all others.
     fn broadcasting(&self, root: Rank, len: usize) -> Schedule {
         let algorithm: &dyn Algorithm = if len <= self.cost.burst.min(BROADCAST_SEGMENT) {
@@ -824,7 +824,7 @@ impl<T: Transport> Communicator for ScheduledCommunicator<T> {
 
     fn copy(&mut self, role: CopyRole<'_>) -> Result<(), CollectiveError> {
         let call = self.begin(Operation::plain(OperationKind::Copy), 0);
-        // All meet first, in one round: members of which one lacks what nobody has, or other lengths, find out.
+        // All meet first, in one round: members of which one lacks bytes that none has, or other lengths, find out.
         let numbers = self.numbers(&call, role.number())?;
         let copies = Copies::agreed(&numbers, self.transport.group());
         let Copies { givers, takers, len } = copies.map_err(|error| self.transport.fail(error))?;

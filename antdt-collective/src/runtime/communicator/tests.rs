@@ -254,7 +254,7 @@ fn a_fitted_model_is_the_same_on_all_members_and_makes_sense() {
     for world in 2..=4 {
         let costs = on_all_with(world, CommunicatorConfig::default(), |_, communicator| {
             let cost = communicator.fit().unwrap();
-            // Everybody goes on alike.
+            // All members go on alike.
             let mut data = vec![1.0_f32; 1000];
             communicator.all_reduce_by(Choice::Auto, &mut data, ReduceOp::Sum).unwrap();
             assert_eq!(data, vec![world as f32; 1000]);
@@ -271,7 +271,7 @@ fn a_fitted_model_is_the_same_on_all_members_and_makes_sense() {
 #[test]
 fn members_that_hold_an_open_result_take_it_over_if_one_of_them_did() {
     // The vote is the second gathering of a unanimous call by gathering, and the second after a ring's rounds: all hear it
-    // but member 2, who breaks off when the others have its own.
+    // but member 2, which breaks off when the others have its own.
     use crate::runtime::testing::{Fault, FaultTransport, at_once};
     for (algorithm, before) in [(Choice::Gather, 1), (Choice::Ring, 4)] {
         let config = CommunicatorConfig { unanimous: true, algorithm, ..CommunicatorConfig::default() };
@@ -284,7 +284,7 @@ fn members_that_hold_an_open_result_take_it_over_if_one_of_them_did() {
             assert_eq!(communicator.all_reduce(&mut data, ReduceOp::Sum).is_ok(), me != 2);
             assert_eq!(data, [if me == 2 { 2.0 } else { 3.0 }; 100]);
             if me == 2 {
-                // Who tries once more neither spoils its data nor the result that may count.
+                // A member that tries once more neither spoils its data nor the result that may count.
                 assert!(communicator.all_reduce(&mut data, ReduceOp::Sum).is_err());
                 assert!(communicator.weighted_mean(&mut data, 1.0).is_err());
                 assert_eq!(data, [2.0; 100]);

@@ -79,7 +79,7 @@ impl Compressor {
         gradient: &mut [f32],
         weight: f64,
     ) -> Result<WeightedMean, CollectiveError> {
-        // A member whose weight is refused fails on all: a NaN reaches everybody's total.
+        // A member whose weight is refused fails on all: a NaN reaches the total of every member.
         let valid = weight.is_finite() && weight >= 0.0;
         let mut total = [if valid { weight } else { f64::NAN }];
         communicator.all_reduce(&mut total, crate::op::ReduceOp::Sum)?;

@@ -472,7 +472,7 @@ impl<C> Drop for Reducer<C> {
             self.abort.abort(DROPPED);
         }
         self.jobs = None;
-        // A panic of the thread is the error of everyone who waited for it.
+        // A panic of the thread is the error of every caller that waited for it.
         let _ = thread.join();
     }
 }

@@ -213,7 +213,7 @@ fn everywhere_or_nowhere(story: &Story, make: &Make<'_>) {
         if result.is_err() {
             assert!(data == operand(rank, story.len), "rank {rank} after {result:?}: {story:?}");
         } else if rank.0 != story.odd {
-            // Whoever took it over finds out with the next call that the odd member is gone.
+            // A member that took it over finds out with the next call that the odd member is gone.
             let later = story.call.make(&mut communicator, &mut operand(rank, story.len));
             assert!(later.is_err(), "rank {rank}: {story:?}");
         }

@@ -37,7 +37,7 @@ pub fn i09_fencing(make: &Make<'_>) {
                     communicator.all_reduce_by(choice, &mut data, case.op).expect("all members reduce");
                     assert!(bytes(&data) == bytes(expected), "{choice}, rank {rank}, odd {odd}, {case:?}");
                 }
-                // Who leaves early cannot be sent anything any more.
+                // A member that leaves early cannot be sent anything any more.
                 done.wait();
             });
         });

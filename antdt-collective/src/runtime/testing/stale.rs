@@ -19,7 +19,7 @@ const REPEATED: usize = 2;
 #[derive(Debug)]
 pub struct StaleTransport<T> {
     inner: T,
-    // Of what was sent: where it belonged, to whom it went, and how long it was.
+    // Messages sent: the place, the receiver and the length of each.
     sent: VecDeque<(Tag, Rank, usize)>,
 }
 
@@ -29,7 +29,7 @@ impl<T: Transport> StaleTransport<T> {
         Self { inner, sent: VecDeque::new() }
     }
 
-    // To those who are sent something now.
+    // To ranks that are sent something now.
     fn repeat(&mut self, call: &Exchange, now: &[(Tag, Rank, usize)]) -> Result<(), CollectiveError> {
         for (tag, to, len) in &self.sent {
             if now.iter().any(|(_, next, _)| next == to) {

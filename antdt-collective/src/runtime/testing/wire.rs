@@ -53,7 +53,7 @@ pub struct Wires {
 struct Proxy {
     pair: (u32, u32),
     address: SocketAddr,
-    // Held, so that nobody else gets the port before this is dropped.
+    // Held, so that no other process gets the port before this is dropped.
     _listener: Arc<TcpListener>,
     thread: Option<JoinHandle<()>>,
 }
@@ -142,7 +142,7 @@ impl Drop for Wires {
     fn drop(&mut self) {
         self.shared.closed.store(true, Ordering::SeqCst);
         for proxy in &self.proxies {
-            // Wakes an acceptor that nobody ever called.
+            // Wakes an acceptor without a caller.
             let _ = TcpStream::connect(proxy.address);
         }
         self.shared.end(|_| true);
@@ -163,7 +163,7 @@ impl Proxy {
     }
 }
 
-// One connection; whoever calls again waits in vain.
+// One connection; a second caller waits in vain.
 fn forward(pair: (u32, u32), listener: &TcpListener, target: SocketAddr, shared: &Shared) {
     let Ok((near, _)) = listener.accept() else { return };
     let Ok(far) = TcpStream::connect(target) else { return };
@@ -193,7 +193,7 @@ fn pump(way: (u32, u32), mut from: &TcpStream, mut to: &TcpStream, shared: &Shar
         if let Some(strike) = strike.filter(|strike| (passed..passed + got).contains(&strike.at)) {
             shared.struck.store(true, Ordering::SeqCst);
             let (before, after) = due.split_at_mut(strike.at - passed);
-            // What cannot be delivered any more is not missed by anybody.
+            // Messages that cannot be delivered any more are missed by none.
             let _ = to.write_all(before);
             match &strike.damage {
                 Damage::Flip => after[0] ^= 0x10,
@@ -202,7 +202,7 @@ fn pump(way: (u32, u32), mut from: &TcpStream, mut to: &TcpStream, shared: &Shar
                 Damage::HalfClose => return drop(to.shutdown(Shutdown::Write)),
                 Damage::Cut => return [from, to].iter().for_each(|end| drop(end.shutdown(Shutdown::Both))),
                 Damage::Kill(rank) => {
-                    // Before the first connection ends: the dead tell nobody of the others' silence.
+                    // Before the first connection ends: the dead tell no member of the others' silence.
                     *shared.dead() = Some(*rank);
                     return shared.end(|(low, high)| [low, high].contains(rank));
                 }

@@ -21,14 +21,14 @@ type Queue = VecDeque<(Tag, Vec<u8>)>;
 struct Mailboxes {
     // By sender and receiver.
     queues: BTreeMap<(Rank, Rank), Queue>,
-    // By rank: for whom it waits.
+    // By rank: the rank that it waits for.
     waits: Vec<Option<Rank>>,
     gone: Vec<bool>,
     failed: Option<(Rank, CollectiveError)>,
 }
 
 impl Mailboxes {
-    // For whom `me` waits in the end: `peer` may itself wait for another.
+    // The rank that `me` waits for in the end: `peer` may itself wait for another.
     fn culprit(&self, me: Rank, peer: Rank) -> Rank {
         let mut last = peer;
         for _ in &self.waits {

@@ -317,7 +317,7 @@ fn trade_by_exchange<T: Transport + ?Sized>(
     transport.exchange(&Exchange { tag, ..*call }, &sends, &mut receives)
 }
 
-// One round of messages from everybody to everybody.
+// One round of messages from every rank to every rank.
 fn gather_by_exchange<T: Transport + ?Sized>(
     transport: &mut T,
     call: &Exchange,

@@ -46,7 +46,7 @@ impl Context {
         Ok(10 * major + part(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?)
     }
 
-    /// Whether the address is in the memory of this GPU, whoever in this process allocated it.
+    /// Whether the address is in the memory of this GPU, allocated by any part of this process.
     pub(in crate::runtime) fn holds(&self, address: u64) -> Result<bool, BulkError> {
         self.make_current()?;
         let ask = |which: sys::CUpointer_attribute| {

@@ -110,7 +110,7 @@ impl Lane {
         let event = result::event::create(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)
             .map_err(refused("an event"))?;
         let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
-        // SAFETY: whoever has the memory says that this is its stream; the event lives until it is destroyed below, and the
+        // SAFETY: the owner of the memory says that this is its stream; the event lives until it is destroyed below, and the
         // driver keeps it for the stream that waits.
         let followed = unsafe { result::event::record(event, stream as sys::CUstream) }
             // SAFETY: as above.

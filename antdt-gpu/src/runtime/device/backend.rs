@@ -204,7 +204,7 @@ impl<L: Library> DeviceBackend<L> {
         })
     }
 
-    // A call that failed is judged by who comes to a barrier, which therefore waits as long as may be for each.
+    // A call that failed is judged by the members that come to a barrier, which therefore waits as long as may be for each.
     fn below_config(&self, config: CommunicatorConfig) -> CommunicatorConfig {
         match &self.library {
             Ok(_) => CommunicatorConfig { patience: f64::MAX, ..config },
@@ -241,8 +241,8 @@ impl<L: Library> DeviceBackend<L> {
     }
 }
 
-/// A communicator that all members have made, or the first of them that could not: if one has no part of it, it is of use to
-/// nobody.
+/// A communicator that all members have made, or the first of them that could not: if one has no part of it, it is of no use
+/// to any.
 fn of_all<C>(
     below: &mut dyn ProcessGroup,
     made: Result<C, BulkError>,

@@ -125,7 +125,7 @@ impl Library for Threads {
     ) -> Result<ThreadComm, BulkError> {
         self.took(format!("shrink without {excluded:?}, {stop:?}"));
         let gone = excluded.iter().filter(|rank| **rank < comm.rank).count() as u32;
-        // The same for all who stay, and new.
+        // The same for all that stay, and new.
         let identity = 1000 + comm.identity;
         Ok(self.comm(identity, comm.world - excluded.len() as u32, comm.rank - gone))
     }
@@ -355,7 +355,7 @@ impl<L: Library> Process<L> {
     }
 }
 
-// A long all-reduce over whoever is there.
+// A long all-reduce over the members that are there.
 pub(in crate::runtime) fn assert_sums(group: &mut Box<dyn ProcessGroup>, members: &[u32], me: u32) {
     let mut values = vec![me as f32 + 1.0; LONG];
     group.all_reduce(&mut values, ReduceOp::Sum).unwrap();
@@ -443,7 +443,7 @@ pub(in crate::runtime) fn every_collective(group: &mut Box<dyn ProcessGroup>) {
 }
 
 #[test]
-fn every_collective_gives_over_the_library_what_it_gives_over_messages() {
+fn every_collective_gives_the_same_over_the_library_and_messages() {
     let (meeting, all) = processes(3);
     let addresses = addresses(&all);
     at_once(all, |mut process| {
@@ -537,7 +537,7 @@ fn a_group_of_a_few_with_a_member_without_a_gpu_does_without_and_keeps_nothing()
 }
 
 #[test]
-fn members_of_a_few_of_which_one_cannot_join_do_without_and_seldom_try_again() {
+fn a_few_members_with_one_that_cannot_join_do_without_and_seldom_try_again() {
     let meeting = Arc::<Meeting>::default();
     let fault = |me: u32| if me == 1 { Fault::CannotInit } else { Fault::Nothing };
     let all: Vec<Process<Threads>> = (0..2).map(|me| process(&meeting, me, ABLE, fault(me))).collect();
@@ -594,7 +594,7 @@ fn a_communicator_follows_its_group_by_keeping_shrinking_growing_and_splitting()
 }
 
 #[test]
-fn a_communicator_is_cut_in_parts_in_each_of_which_members_are_in_the_order_they_say() {
+fn a_communicator_is_cut_in_parts_with_members_in_the_order_they_say() {
     let meeting = Arc::<Meeting>::default();
     let patience =
         || Patience { deadline: std::time::Instant::now() + PATIENT, abort: abort_handles(1).remove(0) };
@@ -667,7 +667,7 @@ fn a_call_that_fails_changes_no_operand_and_the_next_group_goes_on() {
         let mut values = vec![1.0_f32; LONG];
         let error = group.all_reduce(&mut values, ReduceOp::Sum).unwrap_err();
         assert_eq!(values, vec![1.0; LONG]);
-        // All are alive, and nobody is named.
+        // All are alive, and none is named.
         assert_eq!(error.culprit(), None, "{error}");
         let what = if process.me == 2 { "an illegal memory access" } else { "not done at the deadline" };
         assert!(error.to_string().contains(what), "{error}");

@@ -26,7 +26,7 @@ fn kernels() -> Option<HostKernels> {
 const SGD: RowStep = RowStep::Sgd { rate: 0.5, scale: 2.0, decay: 0.0 };
 
 #[test]
-fn a_step_changes_a_piece_and_what_is_kept_of_it_and_nothing_else() {
+fn a_step_changes_a_piece_and_its_state_and_nothing_else() {
     let Some(kernels) = kernels() else { return };
     let gpu = EmulatedGpu::start(&kernels, true).unwrap();
     let flat = gpu.flat(FlatShape { len: 5, state_per_value: 1 }).unwrap();
@@ -101,7 +101,7 @@ fn gradients_are_copied_and_added_up_without_the_host() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused_and_changes_nothing() {
+fn values_that_do_not_fit_are_refused_and_change_nothing() {
     let Some(kernels) = kernels() else { return };
     let gpu = EmulatedGpu::start(&kernels, true).unwrap();
     let flat = gpu.flat(FlatShape { len: 3, state_per_value: 1 }).unwrap();

@@ -62,7 +62,7 @@ functions! {
     }
 }
 
-/// A communicator of the library; whoever holds it may use it from one thread at a time.
+/// A communicator of the library; its owner may use it from one thread at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Raw(ncclComm_t);
 
@@ -150,7 +150,7 @@ impl Api {
 
     fn done(&self, call: &str, status: Status) -> Result<(), BulkError> {
         match status {
-            // What is under way is asked for by whoever needs it.
+            // The caller asks for operations under way where it needs them.
             SUCCESS | IN_PROGRESS => Ok(()),
             status => Err(self.failed(call, status)),
         }

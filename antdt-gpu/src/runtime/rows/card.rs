@@ -23,7 +23,7 @@ pub(in crate::runtime) trait Card: Send {
     /// Starts a kernel.
     fn start(&mut self, kernel: RowKernel, work: &Work) -> Result<(), RowsError>;
 
-    /// Whether the address is in its memory, whoever allocated it.
+    /// Whether the address is in its memory, allocated by any library.
     fn holds(&mut self, address: u64) -> Result<bool, RowsError>;
 
     /// Copies within its memory.

@@ -175,7 +175,7 @@ impl Card for CudaCard {
     fn copy(&mut self, from: u64, to: u64, len_bytes: usize) -> Result<(), RowsError> {
         self.make_current()?;
         // SAFETY: so many bytes are a batch of the store. Those that are written are memory of the GPU, as the store has asked, so that
-        // nothing of the host's can change; that it is so long is said by whoever gave the address.
+        // nothing of the host's can change; the giver of the address answers for its length.
         unsafe { result::memcpy_dtod_async(to, from, len_bytes, self.lane.stream) }
             .map_err(|error| failed(refused("a copy within the GPU")(error)))
     }

@@ -40,7 +40,7 @@ fn rows_lie_in_their_slots_and_batches_take_guests_in_order() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused_and_changes_nothing() {
+fn values_that_do_not_fit_are_refused_and_change_nothing() {
     let kernels = match HostKernels::build() {
         Ok(kernels) => kernels,
         Err(why) => return println!("skipped, not here: {why}"),

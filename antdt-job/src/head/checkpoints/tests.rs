@@ -125,7 +125,7 @@ fn a_worker_that_dies_is_not_waited_for_and_a_keeper_that_dies_ends_the_attempt(
     assert!(!all.is_busy());
     // A number is never used twice.
     assert_eq!(all.begin(at(60), None, 0, 0), CheckpointId(5));
-    // A keeper may die while copies are being written: that matters if it is the one who writes them.
+    // A keeper may die while copies are being written: that matters if it is the one that writes them.
     let mut one = checkpoints(CheckpointEvery::Steps(1));
     let id = one.begin(at(0), Some(worker(0)), 0, 0);
     one.rests(worker(0), id, [worker(0)].into_iter());

@@ -127,7 +127,7 @@ fn a_job_cannot_go_on_from_a_model_that_is_in_no_checkpoint() {
 }
 
 #[test]
-fn an_interrupt_of_an_evaluation_ends_the_job_with_what_was_found() {
+fn an_interrupt_of_an_evaluation_ends_the_job_with_its_metrics() {
     let mut world = evaluated("allreduce", 0, None);
     world.leave(worker(0, 0), true);
     world.leave(worker(1, 0), true);

@@ -100,7 +100,7 @@ fn groups(workers: &[u32], step: u64) -> Vec<Vec<usize>> {
 ///
 /// Lone workers of one host average with each other. A single lone worker of a host joins the first group that lies within that
 /// host; if there is none, it averages with the lone workers of other hosts.
-fn nobody_alone(workers: &[u32], groups: Vec<Vec<usize>>) -> Vec<Vec<usize>> {
+fn no_worker_alone(workers: &[u32], groups: Vec<Vec<usize>>) -> Vec<Vec<usize>> {
     let (alone, mut groups): (Vec<_>, Vec<_>) = groups.into_iter().partition(|group| group.len() == 1);
     let mut strangers = Vec::new();
     let mut first = 0;
@@ -129,7 +129,7 @@ impl Partners for RipplesStatic {
     fn of(&self, step: u64, me: Rank, members: &[(Holder, String)]) -> Vec<Rank> {
         let (order, workers) = self.hosts(members);
         let place = order.iter().position(|rank| *rank == me).expect("a member is on a host");
-        let groups = nobody_alone(&workers, groups(&workers, step));
+        let groups = no_worker_alone(&workers, groups(&workers, step));
         let own = groups.into_iter().find(|group| group.contains(&place)).expect("a member is in a group");
         let mut ranks: Vec<Rank> = own.into_iter().map(|place| order[place]).collect();
         ranks.sort_unstable();

@@ -183,7 +183,7 @@ impl HeadHalf for Group {
     fn set_back(&mut self, _now: JobTime, core: &mut HeadCore) {
         self.breaks_up(core);
         if self.held.is_none() {
-            // No group is in force any more. Whoever was in it and lives starts from the checkpoint.
+            // No group is in force any more. A member of it that lives starts from the checkpoint.
             for holder in core.membership().disband() {
                 core.release_leases(holder);
             }

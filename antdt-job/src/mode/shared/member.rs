@@ -121,7 +121,7 @@ pub(crate) struct Member<R> {
     broken: bool,
     /// Its members and their addresses, in order of rank.
     members: Arc<[(Holder, String)]>,
-    /// Where models mix: who averages with whom.
+    /// Where models mix: the partners of each average.
     partners: Option<Arc<dyn Partners>>,
     /// Where models mix: all members average with all in the step under way.
     whole: bool,
@@ -370,7 +370,7 @@ impl<R: Round> WorkerHalf for Member<R> {
                 self.join_from_broken(core)
             }
             (At::Agreeing, Reply::Agreed(verdict)) => self.ask(core, At::Applying(*verdict), Call::Apply),
-            // Everybody contributed to the control values, so everybody has the result; it is part of the model.
+            // All members contributed to the control values, so all have the result; it is part of the model.
             (At::Applying(verdict), Reply::Applied) => {
                 self.at = At::Finishing(verdict);
                 match self.commit(core) {

@@ -218,7 +218,7 @@ impl LoopDriver for Thread<'_, '_> {
         if micro.is_first() {
             life.batch = Batch::default();
         }
-        // A gradient that nobody waited for is dropped.
+        // A gradient without a waiter is dropped.
         life.beside = None;
         let first = life.piece.samples().next();
         Ok(Some(match first.filter(|_| std::mem::take(&mut life.unreadable)) {

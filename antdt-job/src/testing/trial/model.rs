@@ -111,7 +111,7 @@ impl Trial<'_> {
             return Ok(());
         }
         if life.rollback < self.rollback {
-            // The job went back without it; nobody takes its model, and it is started again when it asks for something.
+            // The job went back without it; no worker takes its model, and it is started again when it asks for something.
             return Ok(());
         }
         let follows = before.map_or(0, |before| before + 1);

@@ -35,7 +35,7 @@ fn joined_up(fragments: Vec<antdt_core::Fragment>) -> Batch {
     batch
 }
 
-/// One worker, and everybody it talks to.
+/// One worker, and all processes that it talks to.
 #[derive(Debug)]
 pub(super) struct Outside {
     pub(super) worker: WorkerLoop,
@@ -44,7 +44,7 @@ pub(super) struct Outside {
     /// What the worker asked for last.
     pub(super) call: Call,
     sync: &'static str,
-    /// Shards that nobody holds.
+    /// Shards without a holder.
     pub(super) shards: VecDeque<Grant>,
     /// What was granted under each name.
     leased: BTreeMap<LeaseId, Grant>,
@@ -62,7 +62,7 @@ pub(super) struct Outside {
     /// The newest group.
     pub(super) membership: u64,
     pub(super) plan: Plan,
-    /// Who else is in the next group.
+    /// The other members of the next group.
     pub(super) peer: Option<Holder>,
     /// That one is the first member.
     pub(super) peer_first: bool,
@@ -289,7 +289,7 @@ impl Outside {
     /// What a reply means for the service and for the model.
     fn note(&mut self, reply: &Reply) {
         match (&self.call, reply) {
-            // Somebody else may have the rest.
+            // Another worker may have the rest.
             (Call::Release(acks), Reply::Released) => {
                 acks.clone().iter().for_each(|ack| self.take_back(*ack));
             }
@@ -341,7 +341,7 @@ impl Outside {
     }
 
     fn take_back(&mut self, ack: Ack) {
-        // A lease that ended without the worker, or in a restart, is nobody's to give.
+        // A lease that ended without the worker, or in a restart, cannot be given.
         let Some(before) = self.leased.remove(&ack.lease) else { return };
         let lease = self.name();
         self.shards.push_back(Grant { lease, resume_at: ack.offset, ..before });

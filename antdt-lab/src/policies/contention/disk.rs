@@ -70,7 +70,7 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // Its processes have ended; an empty group that is left hurts nobody.
+        // Its processes have ended; an empty group that is left does no harm.
         let _ = fs::remove_dir(&self.0);
     }
 }
@@ -130,7 +130,7 @@ impl Uncached {
         let file = File::open(file).with_context(|| format!("cannot read {}", file.display()))?;
         let (over, ended) = channel();
         let thread = thread::spawn(move || {
-            // What the system does not drop is read from memory: then the row says that nobody waits.
+            // What the system does not drop is read from memory: then the row says that no worker waits.
             while let Err(RecvTimeoutError::Timeout) = ended.recv_timeout(DROP_EVERY) {
                 let _ = fadvise(&file, 0, None, Advice::DontNeed);
             }

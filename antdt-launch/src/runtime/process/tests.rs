@@ -98,7 +98,7 @@ async fn the_process_launcher_passes_the_suite_of_launchers() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_launcher_that_changes_what_it_starts_passes_the_suite_of_launchers() {
+async fn a_launcher_that_changes_its_commands_passes_the_suite_of_launchers() {
     let under_env = |spec: NodeSpec| {
         let args = std::iter::once(spec.program.clone().into()).chain(spec.args.clone()).collect();
         NodeSpec { program: "env".into(), args, ..spec }

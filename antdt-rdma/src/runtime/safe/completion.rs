@@ -75,7 +75,7 @@ impl CompletionQueue {
         let queue =
             unsafe { sys::ibv_create_cq(device.context(), len, ptr::null_mut(), channel.as_ptr(), 0) };
         let queue = object("ibv_create_cq", queue).inspect_err(|_| {
-            // SAFETY: made above, and used by nobody.
+            // SAFETY: made above, and not in use.
             unsafe { sys::ibv_destroy_comp_channel(channel.as_ptr()) };
         })?;
         let made = Self { queue, channel, _device: device.clone() };

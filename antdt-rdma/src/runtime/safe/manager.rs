@@ -29,9 +29,9 @@ pub(in super::super) enum Event {
     Of(ConnectionKey, HandshakeReport),
     /// A connection does not come about, for this reason.
     Failed(ConnectionKey, String),
-    /// Somebody calls: the connection, the bytes that the caller sent, and the number of its queue pair.
+    /// A call: the connection, the bytes that the caller sent, and the number of its queue pair.
     Request(Connection, Vec<u8>, u32),
-    /// What concerns nobody.
+    /// An event without a receiver.
     Other,
 }
 
@@ -206,7 +206,7 @@ impl Connection {
 
     /// Refuses the peer that called.
     pub(in super::super) fn refuse(&self) {
-        // Whoever is not told finds out when its patience ends.
+        // A member that is not told finds out when its patience ends.
         // SAFETY: the connection is alive.
         let _ = unsafe { sys::rdma_reject(self.id.as_ptr(), ptr::null(), 0) };
     }

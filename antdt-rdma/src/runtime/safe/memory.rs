@@ -66,7 +66,7 @@ impl MemoryRegion {
         let region = unsafe { sys::ibv_reg_mr(domain.as_ptr(), start, mapped, flags.0 as i32) };
         let (Some(region), Some(start)) = (NonNull::new(region), NonNull::new(start.cast::<u8>())) else {
             let error = io::Error::last_os_error();
-            // SAFETY: mapped above, and used by nobody.
+            // SAFETY: mapped above, and not in use.
             let _ = unsafe { munmap(start, mapped) };
             return Err(failed(error));
         };

@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_asked_for_is_understood_and_all_else_is_refused_with_the_usage() {
+    fn arguments_are_understood_and_all_others_refused_with_the_usage() {
         let many = |from, count, seconds| Ok(Order::Many { from, count, seconds });
         assert_eq!(parse(&["--seeds", "9", "--from", "4"]), many(4, 9, u64::MAX));
         assert_eq!(parse(&["--for", "60"]), many(0, u64::MAX, 60));

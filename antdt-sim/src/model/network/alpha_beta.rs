@@ -66,7 +66,7 @@ impl AlphaBeta {
         if world < 2 {
             return 0.0;
         }
-        // The formulas shift by its logarithm, and nobody has more.
+        // The formulas shift by its logarithm, and no rank has more.
         let world = world.min(1 << 24);
         let per_host = self.hosts.workers_per_host();
         let link = if world > per_host { &self.between } else { &self.inside };
@@ -110,7 +110,7 @@ const HOSTS_MIN_BYTES: u64 = 64 << 10;
 // As the communicator cuts a broadcast.
 const BROADCAST_SEGMENT: u64 = 1 << 20;
 
-// Everybody's number of bytes, for all: what gathers and broadcasts begin with.
+// The number of bytes of each rank, for all: gathers and broadcasts begin with it.
 fn price_lengths(world: u32, link: &CostModel) -> f64 {
     let others = f64::from(world - 1);
     link.alpha + link.overhead * (others - 1.0) + others * 8.0 / link.bandwidth
@@ -232,7 +232,7 @@ mod tests {
             let closed = 2.0 * others * (1e-5 + 1e6 / f64::from(world) / 1e9);
             let seen = price(&mut network(1, Choice::Ring), Collective::AllReduce(1_000_000), world);
             assert!(near(seen, closed), "{world}: {seen} {closed}");
-            // It crosses the link of a host once each way, whoever shares it.
+            // It crosses the link of a host once each way, however many share it.
             if world > 2 {
                 assert_eq!(
                     seen,
@@ -254,7 +254,7 @@ mod tests {
         };
         let bytes = |bandwidth: f64| 6.0 * 1e-5 + 14_000_000.0 / bandwidth;
         assert!(near(halving(1), bytes(1e9)) && near(halving(4), bytes(1e9 / 4.0)), "{}", halving(4));
-        // On one host, nobody crosses anything.
+        // On one host, no message crosses a link.
         assert!(near(halving(8), 6.0 * 1e-6 + 14_000_000.0 / 1e10));
     }
 

@@ -191,7 +191,7 @@ mod tests {
         let crashes: Vec<_> = market().crashes().collect();
         let crash = |index| Fault::Crash(NodeId::worker(index));
         assert_eq!(crashes, [(second(10), crash(0)), (second(20), crash(1))]);
-        // The third machine waited for somebody; the second worker has to wait.
+        // The third machine waited for a node; the second worker has to wait.
         assert_eq!(market().available(0, second(10)), Some(second(10)));
         assert_eq!(market().available(1, second(20)), Some(second(30)));
         assert_eq!(market().available(1, second(40)), Some(second(40)));

@@ -114,7 +114,7 @@ fn a_part_is_named_by_the_flag_else_the_variable_else_the_file_else_its_only_tab
 }
 
 #[test]
-fn what_is_shown_is_a_job_file_of_the_same_job() {
+fn the_shown_settings_are_a_job_file_of_the_same_job() {
     let alone = "[policy.dd]\n[workload.mlp]\nhidden = \"8\"\n[optimizer.adam]\n";
     let tables = "[policy]\nname = \"none\"\n[policy.nd]\n\"a b\" = [1, 2]\nwindow = { most = \"1s\" }\n";
     for (job, flags) in [
@@ -224,7 +224,7 @@ fn accepts(schema: &Json, value: &Json) -> bool {
 }
 
 #[test]
-fn the_schema_accepts_job_files_and_refuses_what_they_refuse() {
+fn the_schema_accepts_and_refuses_as_job_files_do() {
     let schema: Json = serde_json::from_str(&printed("config schema", &[])).unwrap();
     assert_eq!(schema["$schema"], "https://json-schema.org/draft/2020-12/schema");
     let file = |text: &str| accepts(&schema, &toml::from_str(text).unwrap());

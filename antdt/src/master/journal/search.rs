@@ -48,7 +48,7 @@ impl Orphaned {
     /// it lives; from then on no other master can take the job over. `None` if the job ended in order. `waiting` is called once,
     /// before the wait.
     ///
-    /// Whoever calls this decides when it ends: dropping it leaves everything as it is.
+    /// The caller decides when it ends: dropping it leaves everything as it is.
     ///
     /// # Errors
     /// If no job runs there, it cannot be taken over, or a file is damaged.
@@ -76,11 +76,11 @@ impl Orphaned {
                 None => found.insert(elector(&dir)?),
             };
             match RunDir::open(&dir, true, elector) {
-                // Who waits already goes on while nobody can be elected.
+                // A master that waits already goes on while none can be elected.
                 Err(RunDirError::Election { why }) if waiting.is_none() => {
                     tracing::warn!(why, "nobody can be elected");
                 }
-                // Its master may be about to say who it is, or to end.
+                // Its master may be about to identify itself, or to end.
                 Err(RunDirError::Taken { .. }) => {
                     if let Ok(master) = run_dir::read_master(&dir)
                         && let Some(waiting) = waiting.take()
@@ -126,7 +126,7 @@ impl Orphaned {
     }
 }
 
-/// Who says which master leads the job in a run directory.
+/// The authority that says which master leads the job in a run directory.
 fn elector(dir: &Path) -> Result<Elector, RunDirError> {
     let file = read::<JobFile>(&dir.join(JOB))?;
     Ok(file.map_or(Elector::Lock, |file| Elector::new(file.spec.elect.as_ref(), &file.job)))

@@ -40,7 +40,7 @@ fn in_parts(
     Ok(Given::join(&means, layout))
 }
 
-/// Each member is given the models of its peers, whoever averages with those.
+/// Each member is given the models of its peers, whichever members average with those.
 fn of_whole_models(
     comm: &mut (impl Communicator + ?Sized),
     own: &LocalReplica,

@@ -31,7 +31,7 @@ pub struct PeerGroup<'a> {
     algorithm: Choice,
     /// Smaller groups of members of the group of all take steps, each under a number of its own.
     has_parts: bool,
-    /// Limit for one wait for a peer who is about to come.
+    /// Limit for one wait for a peer that is about to come.
     timeout: Duration,
     /// Limit for one wait for a peer's step, until the master says another.
     first_wait: Duration,

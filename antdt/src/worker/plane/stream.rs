@@ -134,7 +134,7 @@ impl<C: Communicator + 'static> GradientStream<C> {
             Err(ReducerError::Collective(error)) => Err(error.into()),
             Err(error @ ReducerError::Bucket(_)) => Err(TrainError::Model(error.to_string()).into()),
             Err(error) => {
-                // The thread has ended, or is later than any call may be: nobody can wait for this group any more.
+                // The thread has ended, or is later than any call may be: no caller can wait for this group any more.
                 let reason = error.to_string();
                 self.abort.abort(reason.clone());
                 Err(CollectiveError::Aborted { by: None, culprit: None, reason }.into())
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn members_get_the_sums_of_every_step_whatever_order_their_groups_come_in() {
+    fn members_get_the_sums_of_every_step_in_any_order_of_their_groups() {
         for (bucket_bytes, compress) in [(0, false), (80, false), (80, true)] {
             let plan = plan(&layout(), bucket_bytes, false).unwrap();
             // All values travel: nothing is left out.

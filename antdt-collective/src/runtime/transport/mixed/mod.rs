@@ -49,7 +49,7 @@ pub struct MixedConfig {
 /// between hosts.
 #[derive(Debug)]
 pub struct MixedTransport {
-    // In this order: those who still wait for this member find its connections closed when they are woken.
+    // In this order: members that still wait for this one find its connections closed when they are woken.
     tcp: TcpTransport,
     local: Local,
     // By rank.
@@ -130,7 +130,7 @@ impl MixedTransport {
         let mut local = Local::new(&group, abort).map_err(|error| tcp.fail(error))?;
         let swapped = swap(&mut tcp, &mut local, &call, &counter, &cards, abort);
         swapped.map_err(|ended| tcp.conclude(&call, ended, &[]))?;
-        // Nobody begins before all have what they need, or know that somebody has not.
+        // No member begins before all have what they need, or know that one has not.
         call.tag.round = 1;
         tcp.all_gather(&call, &mut vec![0; group.world() as usize])?;
         let all_local = hosts.iter().all(|host| *host == 0);

@@ -277,7 +277,7 @@ fn an_answer_that_comes_too_late_changes_nothing_that_is_used_again() {
 
 #[test]
 fn a_rank_that_waits_for_the_last_message_is_not_taken_for_silent() {
-    // The third one comes later than anybody may be silent; the others wait for it, each for the same.
+    // The third one comes later than a rank may be silent; the others wait for it, each for the same.
     let trade = |stall: Duration| -> Result<(), CollectiveError> {
         let (transports, _aborts) = shm_members(3);
         let traded = at_once((0..3_u32).zip(transports), |(me, mut transport)| {

@@ -8,7 +8,7 @@
 //! each other as fast as the fabric below lets them.
 //!
 //! Lines are numbers in memory that all processes have mapped ([`Lines`]): the time from which a line is free.
-//! Whoever sends adds its message's time to it. No process waits for another's bookkeeping, and a process that dies leaves
+//! A sender adds its message's time to it. No process waits for another's bookkeeping, and a process that dies leaves
 //! nothing but the time that its last message takes.
 //!
 //! What is not emulated: loss, reordering, flows that slow each other down unequally, and everything that does not go

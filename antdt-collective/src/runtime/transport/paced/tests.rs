@@ -131,7 +131,7 @@ proptest! {
         let (mut now, mut free) = (0, 0);
         for (later, bytes) in messages {
             now += later;
-            // To a host that nobody else sends to.
+            // To a host without another sender.
             let arrives = lines.carry(&network, 0, 1, bytes, now).arrives;
             free = now.max(free) + occupies(bytes);
             prop_assert_eq!(arrives, free);

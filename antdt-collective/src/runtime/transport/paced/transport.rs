@@ -104,7 +104,7 @@ impl Transport for PacedTransport {
         self.below.region(len_bytes)
     }
 
-    // Whoever reads in place does not wait for a link: trades and short blocks are exchanges here.
+    // A rank that reads in place does not wait for a link: trades and short blocks are exchanges here.
     fn lends(&self) -> bool {
         false
     }

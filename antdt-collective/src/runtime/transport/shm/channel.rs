@@ -75,7 +75,7 @@ pub(in crate::runtime::transport) fn offer(
     tcp.receive(&mut answer, deadline)?;
     let Some((known, card)) = after_magic(&answer)?.split_first() else { return Err(strange()) };
     if *known == 0 {
-        // A stranger to it: whoever speaks next over the connection learns why.
+        // A stranger to it: the next speaker over the connection learns why.
         return Ok(Box::new(tcp));
     }
     go_on(tcp, &counter, &decode(card)?, terms, deadline)

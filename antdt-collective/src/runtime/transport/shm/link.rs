@@ -52,7 +52,7 @@ pub(in crate::runtime::transport) struct Link {
     read: u64,
     // In the order in which they were needed last.
     lent: Vec<Lent>,
-    // Of a message that nobody waits for any more: bytes still in the ring.
+    // Of a message without a waiter: bytes still in the ring.
     dropped: u64,
 }
 

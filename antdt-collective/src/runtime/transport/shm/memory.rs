@@ -63,7 +63,7 @@ impl Segment {
         let protection = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
         // All pages at once: faults one by one would cost more than the reduction.
         let flags = MapFlags::SHARED | MapFlags::POPULATE;
-        // SAFETY: a new mapping, at an address that the system picks, changes no memory that anybody has.
+        // SAFETY: a new mapping, at an address that the system picks, changes no memory that is in use.
         let start = unsafe { rustix::mm::mmap(ptr::null_mut(), len, protection, flags, file, offset)? };
         let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::AddrNotAvailable)?;
         Ok(Self { start, len, writable })
@@ -89,7 +89,7 @@ impl Segment {
     /// Bytes that another process has offered and this one has not yet said to have read.
     pub(super) fn lent(&self, offset: usize, len: usize) -> &[u8] {
         let start = self.at(offset, len);
-        // SAFETY: mapped and initialised. Nobody writes them while the offer stands; see the module for the one case in
+        // SAFETY: mapped and initialised. No rank writes them while the offer stands; see the module for the one case in
         // which it is taken back.
         unsafe { slice::from_raw_parts(start, len) }
     }
@@ -245,7 +245,7 @@ impl RingReader {
             (self.consumer.available(most as u64)? as usize, self.consumer.place() as usize);
         let len = available.min(self.capacity - place).min(most);
         let from = self.segment.at(place, len);
-        // SAFETY: mapped and initialised; the consumer's protocol says that nobody writes them until they are released,
+        // SAFETY: mapped and initialised; the consumer's protocol says that no rank writes them until they are released,
         // which needs this reader and so cannot happen while the slice lives.
         Ok(unsafe { slice::from_raw_parts(from, len) })
     }
@@ -299,7 +299,7 @@ impl Slots {
         let parts = [(Self::LEN_AT, &len[..]), (Self::HEADER_AT, &header[..]), (Self::CONTENT_AT, content)];
         for (at, bytes) in parts {
             let to = self.segment.at(slot + at, bytes.len());
-            // SAFETY: writable bytes of the mapping, which by the slots' protocol nobody else touches until the number
+            // SAFETY: writable bytes of the mapping, which by the slots' protocol no other rank touches until the number
             // is stored below.
             unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
         }

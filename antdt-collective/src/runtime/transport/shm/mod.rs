@@ -225,7 +225,7 @@ impl Waiting for Round<'_, '_> {
         call: &Exchange,
         gathers: u64,
     ) -> Result<(), CollectiveError> {
-        // Whom this rank receives from is checked where it is received. Who has sent what was expected may repeat it.
+        // The sender is checked where its message is received. One that has sent the expected message may repeat it.
         let receive = self.receives[rank].as_ref();
         let waiting =
             if receive.is_some_and(|receive| !receive.is_done()) { None } else { link.waiting_tag()? };
@@ -507,7 +507,7 @@ impl Local {
 
 impl Drop for Local {
     fn drop(&mut self) {
-        // Those who still wait for this member find its connection closed at once, and not after their tick.
+        // Members that still wait for this one find its connection closed at once, and not after their tick.
         self.give_up();
     }
 }

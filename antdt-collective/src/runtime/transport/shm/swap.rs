@@ -41,7 +41,7 @@ impl Host {
         Self(bytes)
     }
 
-    // Where the system does not say, nobody is known to be on the same host.
+    // Where the system does not say, no rank is known to be on the same host.
     fn is_known(&self) -> bool {
         self.0[0] != b' '
     }

@@ -577,7 +577,7 @@ impl Link {
         let len = header.len as usize;
         let (ours, theirs) = (tag.membership, header.tag.membership);
         if theirs > ours && receiving.is_none_or(Receiving::is_done) {
-            // Whoever has gone on to a newer group has sent all that this rank needs of it.
+            // A member that has gone on to a newer group has sent all that this rank needs of it.
             self.body = Body::Later;
             return Ok(());
         }

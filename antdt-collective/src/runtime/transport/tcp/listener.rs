@@ -37,7 +37,7 @@ pub struct Listener {
 /// Callers that no group has taken yet. They outlive a meeting that fails: the next one may be theirs.
 #[derive(Debug, Default)]
 struct Waiting {
-    // Have not said who they are.
+    // Have not identified themselves.
     callers: Vec<Greeting>,
     // Belong to a membership that this process has not reached.
     early: Vec<(Hello, TcpStream)>,
@@ -143,7 +143,7 @@ struct Meeting<'a> {
     group: &'a Group,
     config: TcpConfig,
     abort: &'a AbortHandle,
-    // For bytes that nobody wants.
+    // For unwanted bytes.
     scratch: &'a mut [u8],
     started: Instant,
     deadline: Instant,
@@ -183,7 +183,7 @@ impl Meeting<'_> {
             self.accept()?;
             self.hear_callers()?;
             self.flush_met()?;
-            // A greeting that still waits behind the rest of an older message is sent by nobody once this is over, and its
+            // A greeting that still waits behind the rest of an older message is never sent once this is over, and its
             // member would wait for it.
             let is_missing =
                 |rank: &Rank| *rank != me && self.met[rank.0 as usize].as_ref().is_none_or(Link::has_mail);
@@ -378,7 +378,7 @@ impl Meeting<'_> {
     fn answer(&mut self, hello: Hello, stream: TcpStream) -> Result<(), CollectiveError> {
         let (ours, me) = (self.group.membership(), self.group.me());
         if hello.job != self.listener.job {
-            // Another job's process: the port was somebody else's before.
+            // Another job's process: the port was another job's before.
             return Ok(());
         }
         if hello.membership > ours {
@@ -435,7 +435,7 @@ impl Meeting<'_> {
             PollFd::new(&link.stream, events)
         }));
         wait(&mut fds, until).map_err(|e| CollectiveError::io("waiting for connections", &e))?;
-        // A member that hung up has given up on this group, or died: nobody need wait for the rest.
+        // A member that hung up has given up on this group, or died: no member need wait for the rest.
         let gone = fds[connected_from..]
             .iter()
             .zip(connected())

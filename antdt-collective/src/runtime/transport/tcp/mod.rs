@@ -15,7 +15,7 @@
 //! and not kept: buffers of a fixed size (for sending, a segment or two: once all-reduces went slice by slice, and what is on
 //! its way therefore fits in a cache anyway, it cost four ranks an eighth of their time, on the clock and on the cores; for
 //! receiving, no gain); waking up only for larger amounts (`SO_RCVLOWAT`: no gain, and the reason of a failing peer would not
-//! wake anybody); and sharing pages with the socket (`vmsplice`), which saves a copy: an exchange of 512 KiB took 0.6 to
+//! wake a rank); and sharing pages with the socket (`vmsplice`), which saves a copy: an exchange of 512 KiB took 0.6 to
 //! 0.7 ms, and the bytes could change until the peer has read them. Weighed and not built: several streams per peer, since one
 //! thread drives all.
 //!
@@ -98,7 +98,7 @@ impl Flow<'_, '_> {
     fn stalled_since(&self, link: &Link, tag: &Tag) -> Option<Instant> {
         let incoming = self.receive.as_ref().filter(|receive| !receive.is_done());
         let begun = self.receive.as_ref().and_then(|receive| receive.moved);
-        // Who sends this round's message, or says so, is there and takes what is for it.
+        // A peer that sends this round's message, or says so, is there and takes what is for it.
         let taken = begun.is_some() || link.takes(tag);
         let outgoing = self.send.as_ref().filter(|send| taken && !send.is_done());
         let outgoing = outgoing.map(|send| begun.map_or(send.moved, |begun| begun.max(send.moved)));
@@ -302,7 +302,7 @@ impl TcpTransport {
                 Err(link::Gone) => reachable = false,
             },
             Some(_) => {}
-            // Who cannot be told that its message is taken may have sent all of it before it closed.
+            // A peer that cannot be told that its message is taken may have sent all of it before it closed.
             None => {
                 let _ = link.flush();
             }

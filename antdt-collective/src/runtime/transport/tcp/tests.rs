@@ -146,7 +146,7 @@ fn pump(
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        // Wakes the acceptor if nobody ever called.
+        // Wakes the acceptor if no process ever called.
         let _ = TcpStream::connect(self.address);
         for (pair, wire) in self.wires.lock().unwrap().iter() {
             if *pair == self.pair {
@@ -198,7 +198,7 @@ fn run_with_fault(
             })
             .collect();
         let group = group(1, &addresses, me);
-        // Whoever fails to connect leaves some who can only wait.
+        // A member that fails to connect leaves some that can only wait.
         let patience = timeout.min(Duration::from_secs(1));
         let transport =
             match TcpTransport::connect_with(&listeners[me as usize], &group, patience, &abort(), CHECKED) {
@@ -399,7 +399,7 @@ fn a_rank_that_fails_in_the_middle_of_a_segment_ends_the_segment_and_then_says_w
     let mut reading = transports.pop().unwrap().links[0].take().unwrap().stream;
     reading.set_nonblocking(false).unwrap();
     let mut transport = transports.remove(0);
-    // More than the sockets hold, and nobody reads: it stops in the middle of some segment.
+    // More than the sockets hold, and no reader: it stops in the middle of some segment.
     let bytes = vec![1; 100 << 20];
     let (tag, started) = (reduce_tag(1, 1, 0), Instant::now());
     let send = Some(Sending::new(tag, &bytes, started));

@@ -91,7 +91,7 @@ impl TcpTransport {
                 _ => (self.late(call, flows, None), here, true),
             },
             Ended::Gone(rank) => {
-                // It may have said why, or somebody else why it went.
+                // It may have said why it went, or another rank did.
                 self.listen();
                 if let Some(error) = self.certain(rank) {
                     return self.tell(error, flows);
@@ -124,12 +124,12 @@ impl TcpTransport {
         error
     }
 
-    // Whether all who need it have been told. Who gave up before knows.
+    // Whether all that need it have been told. A rank that gave up before knows.
     fn has_told(&self) -> bool {
         !self.links.iter().flatten().any(|link| link.has_mail() && link.told.is_none() && !link.closed)
     }
 
-    // Tells all peers whom this rank was waiting for, hears the same from them, and finds the one at the end.
+    // Tells all peers the rank that this one was waiting for, hears the same from them, and finds the one at the end.
     fn suspect(
         &mut self,
         accusation: CollectiveError,
@@ -158,9 +158,9 @@ impl TcpTransport {
         self.trace(me, (at.sequence, at.round), accusation)
     }
 
-    // Whom the accusations lead to, beginning with that of this rank.
+    // The rank that the accusations lead to, beginning with that of this rank.
     fn trace(&self, me: Rank, at: (u64, u32), accusation: CollectiveError) -> CollectiveError {
-        // Who waited, in which round, and the error that names whom for.
+        // The rank that waited, its round, and the error that names the rank it waited for.
         let mut path = vec![(me, at, accusation)];
         loop {
             let (.., error) = path.last().expect("it begins with this rank");
@@ -178,7 +178,7 @@ impl TcpTransport {
         }
     }
 
-    // The call and round in which somebody waited in vain, by what this rank said.
+    // The call and round in which a rank waited in vain, by the word of this rank.
     fn waited_at(&self, rank: Rank) -> (u64, u32) {
         self.links[rank.0 as usize].as_ref().map_or((0, 0), |link| link.told_at)
     }
@@ -216,7 +216,7 @@ impl TcpTransport {
         let deadline = Instant::now() + patience;
         loop {
             for link in self.links.iter_mut().flatten() {
-                // Nobody needs to be told who is gone.
+                // No rank needs to be told which one is gone.
                 let _ = link.flush();
             }
             self.listen();

@@ -166,7 +166,7 @@ const SHAPES: [(usize, usize, usize); 6] =
     [(1, 0, 5), (2, 0, 1003), (4, 32, 517), (7, 3, 100), (5, 0, 1024), (6, 16, 0)];
 
 #[test]
-fn every_kernel_computes_what_the_loops_of_the_host_compute() {
+fn every_kernel_computes_the_results_of_the_hosts_loops() {
     let host = match host() {
         Ok(host) => host,
         Err(why) => return println!("skipped, not here: {why}"),

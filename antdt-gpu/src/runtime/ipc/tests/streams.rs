@@ -453,7 +453,7 @@ fn with_a_fault(fault: Fault) -> (Arc<Machine>, Vec<Process<Ipc<ThreadGpu>>>) {
 const SHORT: Duration = Duration::from_secs(4);
 
 #[test]
-fn every_collective_gives_over_windows_what_it_gives_over_messages() {
+fn every_collective_gives_the_same_over_windows_and_messages() {
     for world in [3, 5] {
         let (machine, all) = processes(world);
         let (addresses, members) = (addresses(&all), (0..world).collect::<Vec<_>>());
@@ -468,7 +468,7 @@ fn every_collective_gives_over_windows_what_it_gives_over_messages() {
 }
 
 #[test]
-fn all_operands_are_folded_in_order_of_rank_whatever_the_type_and_length() {
+fn all_operands_are_folded_in_order_of_rank_for_any_type_and_length() {
     let (machine, all) = processes(3);
     let addresses = addresses(&all);
     // Of a million, a thousandth and minus a million the order can be seen, and of the halves every rounding.

@@ -451,7 +451,7 @@ impl HeadHalf for Head {
     fn joining(&mut self, now: JobTime, core: &mut HeadCore, holder: Holder, standing: Standing) {
         let arrival = core.membership().join(holder, standing);
         if arrival == Arrival::Waits {
-            // All others meet it. One that asks again where it belongs disturbs nobody.
+            // All others meet it. One that asks again where it belongs disturbs no other.
             self.break_up(core);
             if let Some(told) = self.told.get_mut(&holder) {
                 // It is in no group any more.
@@ -470,7 +470,7 @@ impl HeadHalf for Head {
         step: u64,
         readiness: Readiness,
     ) -> Result<(), String> {
-        // Asked again. What is older than the newest answer is a late copy, for which nobody waits.
+        // Asked again. A question older than the newest answer is a late copy without a waiter.
         if let Some(Told { question, commit }) = self.told.get(&holder).filter(|told| step <= told.question) {
             match commit {
                 Some(commit) if step == *question => core.tell_commit(holder, commit.clone()),

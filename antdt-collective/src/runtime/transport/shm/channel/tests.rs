@@ -108,7 +108,7 @@ fn bytes_sent_before_an_end_closed_are_received_and_then_its_end() {
     assert_eq!(came, [1, 2, 3]);
     assert!(matches!(second.wait(soon), Err(ChannelError::Closed)));
     assert!(matches!(second.receive(&mut came, soon), Err(ChannelError::Closed)));
-    // A ring that nobody empties is full one day.
+    // A ring without a reader is full one day.
     let full = (0..2).try_for_each(|_| second.send(&vec![0; SHAPE.ring_bytes], soon));
     assert!(matches!(full, Err(ChannelError::Closed)), "{full:?}");
 }

@@ -58,7 +58,7 @@ fn messages_sent_before_a_peer_closed_are_received_although_it_cannot_be_answere
     const ROUNDS: u32 = 4;
     let (mut puppet, mut transport) = Puppet::meet(5);
     for round in 0..ROUNDS {
-        // After the first segment the peer is told that its message is being taken: nobody is there to hear it.
+        // After the first segment the peer is told that its message is being taken: no process is there to hear it.
         puppet.send(reduce_tag(5, 1, round), 0, &[1; 64]);
         puppet.send(reduce_tag(5, 1, round), 1, &[2; 36]);
     }

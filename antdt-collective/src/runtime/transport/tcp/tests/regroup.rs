@@ -189,7 +189,7 @@ fn a_member_that_missed_the_new_membership_learns_of_it_in_its_next_call() {
         let group = processes.group(2, &[0, 1], 0);
         let short = Duration::from_millis(300);
         let error = first.regroup(&processes.listeners[0], &group, short, &abort()).unwrap_err();
-        // It gave up its connections, and its listener is nobody's.
+        // It gave up its connections, and its listener has no owner.
         assert!(
             matches!(error, CollectiveError::Timeout { .. } | CollectiveError::PeerClosed { .. }),
             "{error}"
@@ -217,7 +217,7 @@ fn a_member_that_went_on_to_a_newer_group_spoils_no_round_that_has_all_it_needs_
     let mut place = [0; 8];
     third.exchange(&call(0, PATIENT), &[], &mut [from(1, &mut place)]).unwrap();
     assert_eq!(place, [7; 8]);
-    // The second member greets the third one in the next group. That one still waits for the first one, and for nobody
+    // The second member greets the third one in the next group. That one still waits for the first one, and for none
     // else.
     let (job, fingerprint) = (JobToken::new("test"), 0);
     let hello =

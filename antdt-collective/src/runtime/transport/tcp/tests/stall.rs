@@ -10,7 +10,7 @@ fn call(deadline: Duration) -> Exchange {
     Exchange { tag: reduce_tag(5, 1, 0), started, deadline: started + deadline, stall: STALL }
 }
 
-// Who is given up, after how long, and how much is missing.
+// The rank that is given up, after how long, and how much is missing.
 fn given_up(error: &CollectiveError) -> (Duration, u64) {
     let CollectiveError::Timeout { peer, waited, missing, .. } = error else { panic!("{error}") };
     assert_eq!(*peer, holder(0));
@@ -95,7 +95,7 @@ fn a_receiver_of_a_long_message_that_sends_nothing_says_that_it_takes_it() {
         scope.spawn(|| {
             let bytes = vec![1; 100 * MIB];
             first.exchange(&exchange, &[Outgoing { to: Rank(1), bytes: &bytes }], &mut []).unwrap();
-            // Who never has to wait does not listen; what was said comes before an answer.
+            // A rank that never has to wait does not listen; what was said comes before an answer.
             let sink = crate::runtime::transport::Sink::Place(&mut [0]);
             first.exchange(&answer, &[], &mut [Incoming { from: Rank(1), sink }]).unwrap();
             assert!(first.links[1].as_ref().unwrap().takes(&exchange.tag));

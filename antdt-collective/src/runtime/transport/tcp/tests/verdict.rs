@@ -46,7 +46,7 @@ fn in_a_circle_all_name_the_one_whose_message_the_earliest_round_lacks() {
     // A rank that is off its processor for longer than the deadline is late, and rightly named: then the deadline was too
     // short for this machine.
     let deadlines = [50, 500, 5000].map(Duration::from_millis);
-    // Each rank waits for the next one, in any order of their rounds; who waits in round 0 lacks what was sent.
+    // Each rank waits for the next one, in any order of their rounds; a rank that waits in round 0 lacks what was sent.
     for rounds in [[0, 1, 2], [2, 1, 0], [1, 0, 2], [2, 0, 1]] {
         let lacking = rounds.iter().position(|round| *round == 0).unwrap() as u32;
         let culprit = Some(holder((lacking + 1) % 3));
