@@ -868,12 +868,12 @@ fn secret_reaches_nodes_by_a_private_file_that_ends_with_them() {
     let folder = tempfile::tempdir().unwrap();
     let go = folder.path().join("go");
     let script = format!("until [ -e {} ]; do sleep 0.01; done", go.display());
-    let servers = ["--sync", "ps-asp", "--servers", "1", "--emulate-speed", "1000"];
+    let ours = ["--data", "synthetic:3000", "--sync", "ps-asp", "--servers", "1", "--emulate-speed", "300"];
     // The second job cannot be taken over, and its files are nowhere on a disk.
     for (flags, nodes) in
-        [(&servers[..], &["worker-0", "server-0"][..]), (&["--", "sh", "-c", &script][..], &["worker-0"][..])]
+        [(&ours[..], &["worker-0", "server-0"][..]), (&["--", "sh", "-c", &script][..], &["worker-0"][..])]
     {
-        let job = Job::start(&[&["--nproc-per-node", "1", "--data", "synthetic:3000"][..], flags].concat());
+        let job = Job::start(&[&["--nproc-per-node", "1"][..], flags].concat());
         let token = job.folder.path().join("run/token");
         let token = wait_for("the token", || std::fs::read_to_string(&token).ok());
         let paths: Vec<String> = nodes
