@@ -106,7 +106,7 @@ pub struct EarlyStopping {
 
 /// Whether a job goes on after an evaluation.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Verdict {
+pub enum EvaluationVerdict {
     /// The job goes on.
     GoOn,
     /// The job ends well, for this reason.
@@ -118,17 +118,17 @@ pub enum Verdict {
 impl EarlyStopping {
     /// Judges the evaluations of a job, in order. A value that is not a number is no improvement, and an evaluation without
     /// samples does not count.
-    pub fn judge(&self, evaluations: &[EvaluationEntry]) -> Verdict {
+    pub fn judge(&self, evaluations: &[EvaluationEntry]) -> EvaluationVerdict {
         let Self { patience, metric } = self;
         let evaluations: Vec<&EvaluationEntry> =
             evaluations.iter().filter(|evaluation| evaluation.samples > 0).collect();
-        let Some(newest) = evaluations.last() else { return Verdict::GoOn };
+        let Some(newest) = evaluations.last() else { return EvaluationVerdict::GoOn };
         let better = match newest.better.get(metric) {
             Some(better @ (Better::Higher | Better::Lower)) => *better,
             Some(Better::Neither) | None => {
                 let names: Vec<&str> = newest.better.keys().map(String::as_str).collect();
                 let names = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
-                return Verdict::Unknown(format!(
+                return EvaluationVerdict::Unknown(format!(
                     "--early-stopping = {self}: must name a metric by which the model is judged; it has {names}"
                 ));
             }
@@ -147,9 +147,9 @@ impl EarlyStopping {
         }
         let since = evaluations.len() - best.map_or(0, |(at, _)| at + 1);
         if since < *patience as usize {
-            return Verdict::GoOn;
+            return EvaluationVerdict::GoOn;
         }
-        Verdict::Stop(match best {
+        EvaluationVerdict::Stop(match best {
             Some((at, value)) => {
                 let EvaluationEntry { epoch, checkpoint, .. } = evaluations[at];
                 let kept = checkpoint.map(|id| format!(", in checkpoint {id}")).unwrap_or_default();
@@ -262,23 +262,23 @@ mod tests {
         let rule: EarlyStopping = "2:auc".parse().unwrap();
         let judge = |values: &[f64]| rule.judge(&found("auc", Better::Higher, values));
         for values in [&[][..], &[0.7], &[0.7, 0.6], &[0.7, 0.6, 0.8], &[0.7, 0.6, 0.8, 0.8], &[f64::NAN]] {
-            assert_eq!(judge(values), Verdict::GoOn, "{values:?}");
+            assert_eq!(judge(values), EvaluationVerdict::GoOn, "{values:?}");
         }
-        let Verdict::Stop(why) = judge(&[0.7, 0.8, 0.8, f64::NAN]) else {
+        let EvaluationVerdict::Stop(why) = judge(&[0.7, 0.8, 0.8, f64::NAN]) else {
             panic!("it has not improved twice")
         };
         let expected = "--early-stopping 2:auc: ended after 4 epochs; auc was best after epoch 2, 0.80000, in checkpoint 20";
         assert_eq!(why, expected);
         let loss: EarlyStopping = "1".parse().unwrap();
-        assert_eq!(loss.judge(&found("loss", Better::Lower, &[0.9, 0.8])), Verdict::GoOn);
-        assert!(matches!(loss.judge(&found("loss", Better::Lower, &[0.8, 0.9])), Verdict::Stop(_)));
-        assert!(matches!(loss.judge(&found("loss", Better::Lower, &[f64::NAN])), Verdict::Stop(_)));
+        assert_eq!(loss.judge(&found("loss", Better::Lower, &[0.9, 0.8])), EvaluationVerdict::GoOn);
+        assert!(matches!(loss.judge(&found("loss", Better::Lower, &[0.8, 0.9])), EvaluationVerdict::Stop(_)));
+        assert!(matches!(loss.judge(&found("loss", Better::Lower, &[f64::NAN])), EvaluationVerdict::Stop(_)));
     }
 
     #[test]
     fn a_metric_that_the_model_is_not_judged_by_is_refused() {
         let rule: EarlyStopping = "2:auk".parse().unwrap();
-        let Verdict::Unknown(why) = rule.judge(&found("auc", Better::Higher, &[0.7])) else {
+        let EvaluationVerdict::Unknown(why) = rule.judge(&found("auc", Better::Higher, &[0.7])) else {
             panic!("there is no such metric")
         };
         assert!(why.ends_with("must name a metric by which the model is judged; it has auc"), "{why}");

@@ -14,7 +14,7 @@ use antdt_core::{CheckpointId, Counts, Holder, JobTime, Metrics, NodeStatus};
 use super::checkpoints::Checkpoints;
 use super::core::Phase;
 use super::{Head, HeadAnswer, HeadEffect, Note};
-use crate::evaluation::{EarlyStopping, EvalEvery, EvaluationEntry, Verdict};
+use crate::evaluation::{EarlyStopping, EvalEvery, EvaluationEntry, EvaluationVerdict};
 
 /// Settings of the evaluations between the epochs of a job.
 #[derive(Debug, Clone, PartialEq)]
@@ -150,9 +150,11 @@ impl Evaluations {
         let has_found = self.found.last().is_some_and(|last| last.epoch == self.until && last.samples > 0);
         let judge = |rule: &EarlyStopping| rule.judge(&self.found);
         match self.schedule.stopping.as_ref().filter(|_| has_found).map(judge) {
-            Some(Verdict::Unknown(why)) => return AfterEpoch::Fail(why),
-            Some(Verdict::Stop(why)) if self.is_between_epochs() => return AfterEpoch::EndEarly(why),
-            Some(Verdict::Stop(_) | Verdict::GoOn) | None => {}
+            Some(EvaluationVerdict::Unknown(why)) => return AfterEpoch::Fail(why),
+            Some(EvaluationVerdict::Stop(why)) if self.is_between_epochs() => {
+                return AfterEpoch::EndEarly(why);
+            }
+            Some(EvaluationVerdict::Stop(_) | EvaluationVerdict::GoOn) | None => {}
         }
         if !self.is_between_epochs() {
             return AfterEpoch::End;

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use antdt_checkpoint::Folder;
 use antdt_core::{CheckpointId, ParamLayout, Role, Seed};
-use antdt_job::evaluation::Verdict;
+use antdt_job::evaluation::EvaluationVerdict;
 use antdt_launch::Launcher;
 use antdt_proto::Token;
 use antdt_rt::{Packing, TraceSink};
@@ -88,7 +88,7 @@ pub(super) fn prepare(
         _ => Vec::new(),
     };
     if let (Some(rule), Some(path), None) = (&spec.early_stopping, &spec.resume, &orphaned)
-        && let Verdict::Stop(why) = rule.judge(&evaluations)
+        && let EvaluationVerdict::Stop(why) = rule.judge(&evaluations)
     {
         return Err(ResumeError::Stopped { path: path.clone(), why }.into());
     }
