@@ -7,7 +7,7 @@ use antdt_core::{InvalidValue, ParamLayout, Seed};
 use serde::{Deserialize, Serialize};
 
 use crate::dense::{Change, DenseParams};
-use crate::gradient::{self, SparseGradient, mean_scale, square_sum};
+use crate::gradient::{SparseGradient, mean_scale, square_sum};
 #[cfg(feature = "runtime")]
 use crate::optimizer::Optimizer;
 use crate::optimizer::{STATE_MAX, UpdateStep};
@@ -146,12 +146,12 @@ impl Replica {
     /// If `dense_sum` does not fit the model.
     pub fn square_sum(&self, dense_sum: &[f32], rows: &SparseGradient) -> Result<f64, TableError> {
         self.check_len(dense_sum)?;
-        Ok(self
-            .dense
-            .trainable(dense_sum)
-            .chain([&rows.values[..]])
-            .map(square_sum)
-            .fold(0.0, |sum, of| sum + of))
+        Ok(self.squares(dense_sum, rows))
+    }
+
+    fn squares(&self, dense_sum: &[f32], rows: &SparseGradient) -> f64 {
+        let parts = self.dense.trainable(dense_sum).chain([&rows.values[..]]);
+        parts.map(square_sum).fold(0.0, |sum, squares| sum + squares)
     }
 
     /// As [`apply`](Self::apply), but the samples do not count yet: others have not agreed. `norm` is that of the gradient of a
@@ -182,7 +182,7 @@ impl Replica {
         if samples == 0 {
             return Ok(None);
         }
-        let own = || gradient::norm(self.dense.trainable(dense_sum).chain([&rows.values[..]]));
+        let own = || self.squares(dense_sum, rows).sqrt();
         Ok(Some(self.step_of(|| norm.unwrap_or_else(own), samples)))
     }
 

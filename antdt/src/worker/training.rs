@@ -22,7 +22,10 @@ use super::compute::Compute;
 use super::error::WorkerError;
 use super::interrupt::Interrupt;
 use super::keep::Keep;
-use super::plane::{self, BatchGradient, Devices, Pass, PeerGroup, Plane, Site, Step, Update, Values};
+use super::plane::{
+    self, BatchGradient, Devices, GradientPass, GroupStep, ParamValues, PeerGroup, Plane, StepUpdate,
+    WorkerSite,
+};
 use super::share::Share;
 use crate::node::NodeEnv;
 use crate::resume::Taken;
@@ -40,8 +43,8 @@ pub(super) struct Ground<'a> {
 }
 
 impl Ground<'_> {
-    pub(super) fn site<'s>(&'s self, compute: &'s mut Compute) -> Site<'s> {
-        Site {
+    pub(super) fn site<'s>(&'s self, compute: &'s mut Compute) -> WorkerSite<'s> {
+        WorkerSite {
             env: self.env,
             rule: self.rule,
             trainer: compute.trainer(),
@@ -240,7 +243,7 @@ impl<'a> Training<'a> {
         let Self { compute, plane, accumulator, touched, gradient, .. } = self;
         let layout = compute.layout().clone();
         {
-            let (Pass { dense, sink }, rows) = plane.pass()?;
+            let (GradientPass { dense, sink }, rows) = plane.pass()?;
             let params = Params { dense: dense.buffer(), rows: rows.buffer() };
             let mut values = RowValues::new(params.rows.len());
             if let Some(sink) = sink.filter(|_| self.streams) {
@@ -280,8 +283,8 @@ impl<'a> Training<'a> {
         // Rows on a device change with the steps that are taken meanwhile.
         let mut values = Vec::new();
         match self.plane.rows().values()? {
-            Values::Host(rows) => values.extend_from_slice(rows),
-            Values::Device(rows) => rows.read(&mut values)?,
+            ParamValues::Host(rows) => values.extend_from_slice(rows),
+            ParamValues::Device(rows) => rows.read(&mut values)?,
         }
         let gradient = std::mem::replace(&mut self.gradient, Gradient::new(self.compute.layout()));
         self.compute.begin_beside(self.plane.dense().host()?, values, gradient)?;
@@ -335,7 +338,7 @@ impl<'a> Training<'a> {
         with: &Peers,
     ) -> Result<StepResult, WorkerError> {
         let Self { plane, peers, gradient, touched, .. } = self;
-        let step = Step { number, samples, streamed: std::mem::take(&mut self.streams), peers: with };
+        let step = GroupStep { number, samples, streamed: std::mem::take(&mut self.streams), peers: with };
         let mut brought =
             BatchGradient { dense: &mut gradient.dense, rows: touched, values: &mut gradient.rows };
         plane.dense().reduce(peers, &step, &mut brought)?;
@@ -365,7 +368,7 @@ impl<'a> Training<'a> {
         let (samples, of_all) =
             prepared.map_or((0, false), |Prepared { samples, of_all, .. }| (samples, of_all));
         let norm = self.norm_of_step(samples)?;
-        let update = Update { samples, committed: self.committed.take(), of_all, norm };
+        let update = StepUpdate { samples, committed: self.committed.take(), of_all, norm };
         let mut distance = None;
         let applied = self.plane.each(|home| {
             distance = distance.or(home.apply(&update)?);

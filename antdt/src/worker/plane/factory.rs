@@ -11,7 +11,7 @@ use super::own::Own;
 use super::replicas::Replicas;
 use super::servers::Servers;
 use super::weighted::Weighted;
-use super::{DensePlane, Plane, RowsPlane, Site};
+use super::{DensePlane, Plane, RowsPlane, WorkerSite};
 use crate::worker::WorkerError;
 use crate::worker::hot::RowMemoryFactory;
 use crate::worker::lift::Accelerator;
@@ -28,7 +28,7 @@ pub struct Devices {
 
 /// Makes the data plane of each worker: in the worker's process, once for each of its incarnations.
 ///
-/// A function or closure `Fn(&Site) -> Result<Plane, WorkerError>` is a factory for a program without devices of its own.
+/// A function or closure `Fn(&WorkerSite) -> Result<Plane, WorkerError>` is a factory for a program without devices of its own.
 pub trait PlaneFactory: Send + Sync {
     /// Returns the devices on which the parameters of the homes that ship lie.
     fn devices(&self) -> Devices {
@@ -39,14 +39,14 @@ pub trait PlaneFactory: Send + Sync {
     ///
     /// # Errors
     /// If the job's settings do not fit it, or a device fails.
-    fn plane(&self, site: &Site<'_>) -> Result<Plane, WorkerError>;
+    fn plane(&self, site: &WorkerSite<'_>) -> Result<Plane, WorkerError>;
 }
 
 impl<F> PlaneFactory for F
 where
-    F: Fn(&Site<'_>) -> Result<Plane, WorkerError> + Send + Sync,
+    F: Fn(&WorkerSite<'_>) -> Result<Plane, WorkerError> + Send + Sync,
 {
-    fn plane(&self, site: &Site<'_>) -> Result<Plane, WorkerError> {
+    fn plane(&self, site: &WorkerSite<'_>) -> Result<Plane, WorkerError> {
         self(site)
     }
 }
@@ -63,7 +63,7 @@ impl PlaneFactory for Standard {
         self.devices
     }
 
-    fn plane(&self, site: &Site<'_>) -> Result<Plane, WorkerError> {
+    fn plane(&self, site: &WorkerSite<'_>) -> Result<Plane, WorkerError> {
         let mode = site.sync().capabilities();
         let layout = site.layout().clone();
         if mode.dense != mode.rows {
@@ -85,7 +85,7 @@ impl PlaneFactory for Standard {
 ///
 /// # Errors
 /// If there is none, or its memory fails.
-pub fn dense_home(place: ParamPlace, site: &Site<'_>) -> Result<Box<dyn DensePlane>, WorkerError> {
+pub fn dense_home(place: ParamPlace, site: &WorkerSite<'_>) -> Result<Box<dyn DensePlane>, WorkerError> {
     let layout = site.dense_layout();
     Ok(match place {
         ParamPlace::Replicas => Box::new(Replicas::new(site, layout)?),
@@ -102,7 +102,7 @@ pub fn dense_home(place: ParamPlace, site: &Site<'_>) -> Result<Box<dyn DensePla
 ///
 /// # Errors
 /// If there is none, or its memory fails.
-pub fn rows_home(place: ParamPlace, site: &Site<'_>) -> Result<Box<dyn RowsPlane>, WorkerError> {
+pub fn rows_home(place: ParamPlace, site: &WorkerSite<'_>) -> Result<Box<dyn RowsPlane>, WorkerError> {
     let layout = site.rows_layout();
     Ok(match place {
         ParamPlace::Replicas => Box::new(Replicas::new(site, layout)?),
@@ -112,7 +112,7 @@ pub fn rows_home(place: ParamPlace, site: &Site<'_>) -> Result<Box<dyn RowsPlane
     })
 }
 
-fn both_on_servers(site: &Site<'_>) -> WorkerError {
+fn both_on_servers(site: &WorkerSite<'_>) -> WorkerError {
     let expected = "a mode whose servers have both kinds of parameters, or one with a data plane of its own";
     WorkerError::Input(InvalidValue::new("--sync", site.sync(), expected).to_string())
 }

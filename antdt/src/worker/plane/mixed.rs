@@ -5,7 +5,7 @@ use antdt_model::{Given, LocalReplica};
 
 use super::own::Averaging;
 use super::spread::Spread;
-use super::{PeerGroup, Step, Update, mean, unfit};
+use super::{GroupStep, PeerGroup, StepUpdate, mean, unfit};
 use crate::worker::WorkerError;
 
 /// See the [module](self).
@@ -35,14 +35,14 @@ impl Averaging for Mixed {
         &mut self,
         own: &LocalReplica,
         peers: &mut PeerGroup<'_>,
-        step: &Step<'_>,
+        step: &GroupStep<'_>,
         _: &[Vec<u64>],
     ) -> Result<(), WorkerError> {
         self.mean = Some(mean::uniform(peers.group()?, own, &self.layout, step.peers)?);
         Ok(())
     }
 
-    fn apply(&mut self, own: &mut LocalReplica, update: &Update) -> Result<Option<f64>, WorkerError> {
+    fn apply(&mut self, own: &mut LocalReplica, update: &StepUpdate) -> Result<Option<f64>, WorkerError> {
         let mean = self.mean.take();
         let mean = mean.ok_or_else(|| WorkerError::Loop("no average was made to apply".to_owned()))?;
         let is_measured = self.spread.averages(update.of_all, update.samples);

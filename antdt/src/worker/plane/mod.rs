@@ -49,7 +49,7 @@ use super::WorkerError;
 pub use copy::{ModelSource, SharedModel};
 pub use factory::{Devices, ModeParts, PlaneFactory, Planes, Standard, dense_home, rows_home};
 pub use peers::PeerGroup;
-pub use site::Site;
+pub use site::WorkerSite;
 pub use table_sums::TableSums;
 
 pub(super) use copy::share;
@@ -58,14 +58,14 @@ pub(super) use servers::is_gone;
 
 /// Values to compute with, where they lie.
 #[derive(Debug)]
-pub enum Values<'a> {
+pub enum ParamValues<'a> {
     /// In the host's memory.
     Host(&'a [f32]),
     /// In the memory of a device.
     Device(Box<dyn DeviceValues + 'a>),
 }
 
-impl Values<'_> {
+impl ParamValues<'_> {
     /// Returns the values as a trainer takes them.
     pub fn buffer(&self) -> Buffer<'_> {
         match self {
@@ -76,35 +76,35 @@ impl Values<'_> {
 }
 
 /// What a backward pass works with: the dense parameters, and where their gradient goes group by group while it is computed.
-pub struct Pass<'a> {
+pub struct GradientPass<'a> {
     /// Dense parameters.
-    pub dense: Values<'a>,
+    pub dense: ParamValues<'a>,
     /// Takes the groups of the gradient as they come, once [`DensePlane::begin`] has said so; otherwise the gradient is
     /// handed over as a whole.
     pub sink: Option<&'a mut dyn GradientSink>,
 }
 
-impl std::fmt::Debug for Pass<'_> {
+impl std::fmt::Debug for GradientPass<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { dense, sink } = self;
-        f.debug_struct("Pass").field("dense", dense).field("streams", &sink.is_some()).finish()
+        f.debug_struct("GradientPass").field("dense", dense).field("streams", &sink.is_some()).finish()
     }
 }
 
 /// One step in which workers combine what they computed.
 #[derive(Debug, Clone, Copy)]
-pub struct Step<'a> {
+pub struct GroupStep<'a> {
     /// Number of the step.
     pub number: u64,
     /// Samples of this worker in the step.
     pub samples: u64,
-    /// The gradient of the dense parameters was taken [group by group](Pass::sink).
+    /// The gradient of the dense parameters was taken [group by group](GradientPass::sink).
     pub streamed: bool,
     /// Members of the group with which this worker combines.
     pub peers: &'a Peers,
 }
 
-impl Step<'_> {
+impl GroupStep<'_> {
     /// Returns whether this worker's gradient is part of the step. Without samples it may still be computed, for another one.
     pub const fn has_gradient(&self) -> bool {
         self.samples > 0 || self.streamed
@@ -114,7 +114,7 @@ impl Step<'_> {
 /// The gradient of a batch: sums over its samples.
 #[derive(Debug)]
 pub struct BatchGradient<'a> {
-    /// Gradient of the dense parameters, `[dense_len]`; empty if it was taken [group by group](Pass::sink).
+    /// Gradient of the dense parameters, `[dense_len]`; empty if it was taken [group by group](GradientPass::sink).
     pub dense: &'a mut Vec<f32>,
     /// Rows that the batch touches, ascending.
     pub rows: &'a mut Vec<u64>,
@@ -131,7 +131,7 @@ impl BatchGradient<'_> {
 
 /// A step that is to be applied.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Update {
+pub struct StepUpdate {
     /// Samples of all members behind the step.
     pub samples: u64,
     /// Samples of all workers of the job since this worker applied a step, if the master has said.
@@ -183,7 +183,7 @@ pub trait Home {
     ///
     /// # Errors
     /// If they do not fit the model, or a device fails.
-    fn restart(&mut self, _site: &Site<'_>) -> Result<(), WorkerError> {
+    fn restart(&mut self, _site: &WorkerSite<'_>) -> Result<(), WorkerError> {
         Ok(())
     }
 
@@ -257,11 +257,11 @@ pub trait Home {
     ///
     /// # Errors
     /// If no step was combined, or the parameters cannot be changed.
-    fn apply(&mut self, _update: &Update) -> Result<Option<f64>, WorkerError> {
+    fn apply(&mut self, _update: &StepUpdate) -> Result<Option<f64>, WorkerError> {
         Ok(None)
     }
 
-    /// Takes a step with this worker's gradient alone. `norm` is as in [`Update`].
+    /// Takes a step with this worker's gradient alone. `norm` is as in [`StepUpdate`].
     ///
     /// # Errors
     /// If the gradient does not fit, or a device fails.
@@ -295,7 +295,7 @@ pub trait Home {
 /// A home of dense parameters.
 pub trait DensePlane: Home {
     /// Called before the backward pass of the last micro-batch of a batch. Returns whether the gradient is taken [group by
-    /// group](Pass::sink) while it is computed; otherwise it is handed over as a whole.
+    /// group](GradientPass::sink) while it is computed; otherwise it is handed over as a whole.
     ///
     /// # Errors
     /// If a device fails.
@@ -312,7 +312,7 @@ pub trait DensePlane: Home {
     ///
     /// # Errors
     /// If they are not there.
-    fn pass(&mut self) -> Result<Pass<'_>, WorkerError>;
+    fn pass(&mut self) -> Result<GradientPass<'_>, WorkerError>;
 
     /// Returns the parameters in the host's memory, `[dense_len]`: for a gradient that is computed beside further calls, and for an
     /// evaluation.
@@ -328,7 +328,7 @@ pub trait DensePlane: Home {
     fn reduce(
         &mut self,
         _peers: &mut PeerGroup<'_>,
-        _step: &Step<'_>,
+        _step: &GroupStep<'_>,
         _gradient: &mut BatchGradient<'_>,
     ) -> Result<(), WorkerError> {
         Ok(())
@@ -347,7 +347,7 @@ pub trait RowsPlane: Home {
     ///
     /// # Errors
     /// If a device fails.
-    fn values(&mut self) -> Result<Values<'_>, WorkerError>;
+    fn values(&mut self) -> Result<ParamValues<'_>, WorkerError>;
 
     /// Takes this worker's gradient for a step, and returns what the other members must know before rows are exchanged, such as
     /// numbers of rows. All members return as many numbers.
@@ -356,7 +356,7 @@ pub trait RowsPlane: Home {
     /// If the gradient does not fit.
     fn announce(
         &mut self,
-        _step: &Step<'_>,
+        _step: &GroupStep<'_>,
         _gradient: &mut BatchGradient<'_>,
     ) -> Result<Vec<u64>, WorkerError> {
         Ok(Vec::new())
@@ -370,7 +370,7 @@ pub trait RowsPlane: Home {
     fn exchange(
         &mut self,
         _peers: &mut PeerGroup<'_>,
-        _step: &Step<'_>,
+        _step: &GroupStep<'_>,
         _announced: &[Vec<u64>],
     ) -> Result<(), WorkerError> {
         Ok(())
@@ -390,7 +390,7 @@ pub trait JointPlane: DensePlane + RowsPlane {
     ///
     /// # Errors
     /// As those.
-    fn pass_with_rows(&mut self) -> Result<(Pass<'_>, Values<'_>), WorkerError>;
+    fn pass_with_rows(&mut self) -> Result<(GradientPass<'_>, ParamValues<'_>), WorkerError>;
 }
 
 /// The data plane of one worker.
@@ -463,7 +463,7 @@ impl Plane {
     }
 
     /// What a backward pass works with, and the values of the rows.
-    pub(super) fn pass(&mut self) -> Result<(Pass<'_>, Values<'_>), WorkerError> {
+    pub(super) fn pass(&mut self) -> Result<(GradientPass<'_>, ParamValues<'_>), WorkerError> {
         match &mut self.0 {
             Homes::Joint(home) => home.pass_with_rows(),
             Homes::Apart { dense, rows } => Ok((dense.pass()?, rows.values()?)),

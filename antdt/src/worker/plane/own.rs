@@ -10,8 +10,8 @@ use antdt_model::optimizer::Momentum;
 use antdt_model::{LocalReplica, Portion, Trained, UpdateRule};
 
 use super::{
-    BatchGradient, DensePlane, Home, JointPlane, ModelCopy, ModelSource, Pass, PeerGroup, RowsPlane,
-    SharedModel, Site, Step, Update, Values, unfit,
+    BatchGradient, DensePlane, GradientPass, GroupStep, Home, JointPlane, ModelCopy, ModelSource,
+    ParamValues, PeerGroup, RowsPlane, SharedModel, StepUpdate, WorkerSite, unfit,
 };
 use crate::worker::WorkerError;
 
@@ -28,12 +28,12 @@ pub(super) trait Averaging {
         &mut self,
         own: &LocalReplica,
         peers: &mut PeerGroup<'_>,
-        step: &Step<'_>,
+        step: &GroupStep<'_>,
         announced: &[Vec<u64>],
     ) -> Result<(), WorkerError>;
 
     /// The average becomes the worker's own model. Returns how far that was from it, if that is of interest.
-    fn apply(&mut self, own: &mut LocalReplica, update: &Update) -> Result<Option<f64>, WorkerError>;
+    fn apply(&mut self, own: &mut LocalReplica, update: &StepUpdate) -> Result<Option<f64>, WorkerError>;
 
     /// Another group was formed.
     fn entered(&mut self) {}
@@ -71,7 +71,7 @@ pub(in crate::worker) fn kept_optimizer(sync: &SyncMode, rule: &UpdateRule) -> S
 
 impl<A: Averaging> Own<A> {
     /// Returns the home of the parameters that `layout`, a part of the model's, has: those that every job begins with.
-    pub(super) fn new(site: &Site<'_>, layout: ParamLayout, averaging: A) -> Result<Self, WorkerError> {
+    pub(super) fn new(site: &WorkerSite<'_>, layout: ParamLayout, averaging: A) -> Result<Self, WorkerError> {
         let outer = outer_rule(site.sync());
         let why = format!("with --sync {} each worker has a model of its own", site.sync());
         if !layout.tables().is_empty() {
@@ -93,7 +93,7 @@ impl<A: Averaging> Own<A> {
 }
 
 fn local(
-    site: &Site<'_>,
+    site: &WorkerSite<'_>,
     layout: &ParamLayout,
     outer: Option<&UpdateRule>,
 ) -> Result<LocalReplica, WorkerError> {
@@ -114,7 +114,7 @@ impl<A: Averaging> Home for Own<A> {
         self.averaging.entered();
     }
 
-    fn restart(&mut self, site: &Site<'_>) -> Result<(), WorkerError> {
+    fn restart(&mut self, site: &WorkerSite<'_>) -> Result<(), WorkerError> {
         self.local = local(site, &self.layout, self.outer.as_ref())?;
         self.averaging.restart();
         Ok(())
@@ -149,7 +149,7 @@ impl<A: Averaging> Home for Own<A> {
         Ok(())
     }
 
-    fn apply(&mut self, update: &Update) -> Result<Option<f64>, WorkerError> {
+    fn apply(&mut self, update: &StepUpdate) -> Result<Option<f64>, WorkerError> {
         self.averaging.apply(&mut self.local, update)
     }
 
@@ -174,7 +174,7 @@ impl<A: Averaging> Home for Own<A> {
 }
 
 impl<A: Averaging> DensePlane for Own<A> {
-    fn pass(&mut self) -> Result<Pass<'_>, WorkerError> {
+    fn pass(&mut self) -> Result<GradientPass<'_>, WorkerError> {
         Ok(self.pass_with_rows()?.0)
     }
 
@@ -185,7 +185,7 @@ impl<A: Averaging> DensePlane for Own<A> {
     fn reduce(
         &mut self,
         peers: &mut PeerGroup<'_>,
-        _: &Step<'_>,
+        _: &GroupStep<'_>,
         _: &mut BatchGradient<'_>,
     ) -> Result<(), WorkerError> {
         self.averaging.reduce(&self.local, peers)
@@ -198,18 +198,18 @@ impl<A: Averaging> RowsPlane for Own<A> {
         self.local.model().gather(rows, &mut self.values).map_err(unfit)
     }
 
-    fn values(&mut self) -> Result<Values<'_>, WorkerError> {
-        Ok(Values::Host(&self.values))
+    fn values(&mut self) -> Result<ParamValues<'_>, WorkerError> {
+        Ok(ParamValues::Host(&self.values))
     }
 
-    fn announce(&mut self, _: &Step<'_>, _: &mut BatchGradient<'_>) -> Result<Vec<u64>, WorkerError> {
+    fn announce(&mut self, _: &GroupStep<'_>, _: &mut BatchGradient<'_>) -> Result<Vec<u64>, WorkerError> {
         Ok(self.averaging.announce())
     }
 
     fn exchange(
         &mut self,
         peers: &mut PeerGroup<'_>,
-        step: &Step<'_>,
+        step: &GroupStep<'_>,
         announced: &[Vec<u64>],
     ) -> Result<(), WorkerError> {
         self.averaging.exchange(&self.local, peers, step, announced)
@@ -221,8 +221,8 @@ impl<A: Averaging> RowsPlane for Own<A> {
 }
 
 impl<A: Averaging> JointPlane for Own<A> {
-    fn pass_with_rows(&mut self) -> Result<(Pass<'_>, Values<'_>), WorkerError> {
-        let dense = Values::Host(self.local.model().dense());
-        Ok((Pass { dense, sink: None }, Values::Host(&self.values)))
+    fn pass_with_rows(&mut self) -> Result<(GradientPass<'_>, ParamValues<'_>), WorkerError> {
+        let dense = ParamValues::Host(self.local.model().dense());
+        Ok((GradientPass { dense, sink: None }, ParamValues::Host(&self.values)))
     }
 }

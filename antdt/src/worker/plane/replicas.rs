@@ -14,8 +14,8 @@ use antdt_model::{Dense, DenseSums, HotError, HotReplica, Portion, SparseGradien
 use super::stream::{self, GradientStream};
 use super::sums::{Sums, SumsMemory};
 use super::{
-    BatchGradient, DensePlane, Home, JointPlane, ModelCopy, ModelSource, Pass, PeerGroup, RowsPlane,
-    SharedModel, Site, Step, TableSums, Update, Values, unfit,
+    BatchGradient, DensePlane, GradientPass, GroupStep, Home, JointPlane, ModelCopy, ModelSource,
+    ParamValues, PeerGroup, RowsPlane, SharedModel, StepUpdate, TableSums, WorkerSite, unfit,
 };
 use crate::worker::WorkerError;
 use crate::worker::hot::{self, OnDevice};
@@ -57,7 +57,7 @@ fn lost(error: HotError) -> WorkerError {
 
 impl Replicas {
     /// Returns the home of the parameters that `layout`, a part of the model's, has: those that every job begins with.
-    pub(super) fn new(site: &Site<'_>, layout: ParamLayout) -> Result<Self, WorkerError> {
+    pub(super) fn new(site: &WorkerSite<'_>, layout: ParamLayout) -> Result<Self, WorkerError> {
         let (rule, seed) = (site.rule().clone(), site.seed());
         let mut model: HotReplica = site.replica(&layout)?.into();
         if !layout.tables().is_empty() {
@@ -194,7 +194,7 @@ impl Home for Replicas {
         }
     }
 
-    fn restart(&mut self, site: &Site<'_>) -> Result<(), WorkerError> {
+    fn restart(&mut self, site: &WorkerSite<'_>) -> Result<(), WorkerError> {
         self.model.replace(site.replica(&self.layout)?).map_err(lost)?;
         self.compressors = self.new_compressors();
         Ok(())
@@ -226,8 +226,8 @@ impl Home for Replicas {
         self.with_sums(|model, dense, rows| model.square_sum(dense, rows))
     }
 
-    fn apply(&mut self, update: &Update) -> Result<Option<f64>, WorkerError> {
-        let Update { samples, norm, .. } = *update;
+    fn apply(&mut self, update: &StepUpdate) -> Result<Option<f64>, WorkerError> {
+        let StepUpdate { samples, norm, .. } = *update;
         self.with_sums(|model, dense, rows| model.apply_part(dense, rows, samples, norm))?;
         self.recycle();
         Ok(None)
@@ -258,7 +258,7 @@ impl DensePlane for Replicas {
         self.model.flat().cloned()
     }
 
-    fn pass(&mut self) -> Result<Pass<'_>, WorkerError> {
+    fn pass(&mut self) -> Result<GradientPass<'_>, WorkerError> {
         Ok(self.pass_with_rows()?.0)
     }
 
@@ -269,7 +269,7 @@ impl DensePlane for Replicas {
     fn reduce(
         &mut self,
         peers: &mut PeerGroup<'_>,
-        step: &Step<'_>,
+        step: &GroupStep<'_>,
         gradient: &mut BatchGradient<'_>,
     ) -> Result<(), WorkerError> {
         self.recycle();
@@ -305,13 +305,13 @@ impl RowsPlane for Replicas {
         self.model.load(rows, &mut self.values).map_err(lost)
     }
 
-    fn values(&mut self) -> Result<Values<'_>, WorkerError> {
+    fn values(&mut self) -> Result<ParamValues<'_>, WorkerError> {
         Ok(self.pass_with_rows()?.1)
     }
 
     fn announce(
         &mut self,
-        step: &Step<'_>,
+        step: &GroupStep<'_>,
         gradient: &mut BatchGradient<'_>,
     ) -> Result<Vec<u64>, WorkerError> {
         let rows = if step.has_gradient() { gradient.take_rows() } else { SparseGradient::default() };
@@ -321,7 +321,7 @@ impl RowsPlane for Replicas {
     fn exchange(
         &mut self,
         peers: &mut PeerGroup<'_>,
-        _: &Step<'_>,
+        _: &GroupStep<'_>,
         announced: &[Vec<u64>],
     ) -> Result<(), WorkerError> {
         self.row_sums = Some(self.tables.exchange(peers.group()?, announced)?);
@@ -334,18 +334,18 @@ impl RowsPlane for Replicas {
 }
 
 impl JointPlane for Replicas {
-    fn pass_with_rows(&mut self) -> Result<(Pass<'_>, Values<'_>), WorkerError> {
+    fn pass_with_rows(&mut self) -> Result<(GradientPass<'_>, ParamValues<'_>), WorkerError> {
         let (dense, loaded) = self.model.parameters();
         let rows = match loaded {
-            Some(loaded) => Values::Device(Box::new(OnDevice::new(loaded))),
-            None => Values::Host(&self.values),
+            Some(loaded) => ParamValues::Device(Box::new(OnDevice::new(loaded))),
+            None => ParamValues::Host(&self.values),
         };
         let dense = match dense {
-            Dense::Host(dense) => Values::Host(dense),
-            Dense::Device(flat) => Values::Device(Box::new(LiftedDense(Arc::clone(flat)))),
+            Dense::Host(dense) => ParamValues::Host(dense),
+            Dense::Device(flat) => ParamValues::Device(Box::new(LiftedDense(Arc::clone(flat)))),
         };
         let sink = self.stream.as_mut().map(|stream| stream as &mut dyn GradientSink);
-        Ok((Pass { dense, sink }, rows))
+        Ok((GradientPass { dense, sink }, rows))
     }
 }
 
@@ -403,16 +403,16 @@ mod tests {
                 joint.row_sums = Some(touched.clone());
                 of_dense.dense_sums = Some(sums.into());
                 of_rows.row_sums = Some(touched);
-                let update = Update { samples: 7, ..Update::default() };
+                let update = StepUpdate { samples: 7, ..StepUpdate::default() };
                 joint.apply(&update).unwrap();
                 let norm = (of_dense.square_sum().unwrap() + of_rows.square_sum().unwrap()).sqrt();
-                let update = Update { norm: clip_norm.map(|_| norm), ..update };
+                let update = StepUpdate { norm: clip_norm.map(|_| norm), ..update };
                 of_dense.apply(&update).unwrap();
                 of_rows.apply(&update).unwrap();
             }
             let (whole, dense, rows) = (portion(&mut joint), portion(&mut of_dense), portion(&mut of_rows));
             assert_eq!(whole, Portion { tables: rows.tables, ..dense }, "{clip_norm:?}");
-            let nothing = joint.apply(&Update::default()).unwrap_err().to_string();
+            let nothing = joint.apply(&StepUpdate::default()).unwrap_err().to_string();
             assert!(nothing.contains("no step was combined"), "{nothing}");
         }
     }

@@ -12,7 +12,10 @@ use antdt_model::runtime::PsError;
 use antdt_model::wire::PsRefusal;
 use antdt_model::{CommitToken, PsClient, PsClientConfig, Trained, clip};
 
-use super::{BatchGradient, DensePlane, Home, JointPlane, ModelCopy, Pass, RowsPlane, Site, Update, Values};
+use super::{
+    BatchGradient, DensePlane, GradientPass, Home, JointPlane, ModelCopy, ParamValues, RowsPlane, StepUpdate,
+    WorkerSite,
+};
 use crate::net;
 use crate::worker::WorkerError;
 use crate::worker::interrupt::Interrupt;
@@ -90,7 +93,7 @@ fn agreed(trained: &[Trained]) -> Result<Trained, WorkerError> {
 }
 
 impl Servers {
-    pub(super) fn new(site: &Site<'_>) -> Result<Self, WorkerError> {
+    pub(super) fn new(site: &WorkerSite<'_>) -> Result<Self, WorkerError> {
         let mode = site.sync().capabilities();
         let why = format!("with --sync {} the servers have them", site.sync());
         site.heating().decline(&why, site.trainer());
@@ -227,7 +230,7 @@ impl Home for Servers {
     }
 
     /// The newest push counts: the servers are to apply it.
-    fn apply(&mut self, _: &Update) -> Result<Option<f64>, WorkerError> {
+    fn apply(&mut self, _: &StepUpdate) -> Result<Option<f64>, WorkerError> {
         let holder = self.holder;
         self.call(|servers| servers.client.count(&[PushMark { holder, step: servers.pushed }]))?;
         Ok(None)
@@ -247,7 +250,7 @@ impl Home for Servers {
 }
 
 impl DensePlane for Servers {
-    fn pass(&mut self) -> Result<Pass<'_>, WorkerError> {
+    fn pass(&mut self) -> Result<GradientPass<'_>, WorkerError> {
         Ok(self.pass_with_rows()?.0)
     }
 
@@ -265,8 +268,8 @@ impl RowsPlane for Servers {
         Ok(())
     }
 
-    fn values(&mut self) -> Result<Values<'_>, WorkerError> {
-        Ok(Values::Host(&self.values))
+    fn values(&mut self) -> Result<ParamValues<'_>, WorkerError> {
+        Ok(ParamValues::Host(&self.values))
     }
 
     fn gather(&mut self, rows: &[u64], into: &mut Vec<f32>) -> Result<(), WorkerError> {
@@ -275,8 +278,11 @@ impl RowsPlane for Servers {
 }
 
 impl JointPlane for Servers {
-    fn pass_with_rows(&mut self) -> Result<(Pass<'_>, Values<'_>), WorkerError> {
-        Ok((Pass { dense: Values::Host(&self.dense), sink: None }, Values::Host(&self.values)))
+    fn pass_with_rows(&mut self) -> Result<(GradientPass<'_>, ParamValues<'_>), WorkerError> {
+        Ok((
+            GradientPass { dense: ParamValues::Host(&self.dense), sink: None },
+            ParamValues::Host(&self.values),
+        ))
     }
 }
 

@@ -1,4 +1,4 @@
-//! [`Site`]: what a worker knows when its data plane is made.
+//! [`WorkerSite`]: what a worker knows when its data plane is made.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::worker::{WorkerError, fabric, library};
 
 /// What a worker knows when its data plane is made: its job, its model, and the devices of the program.
 #[derive(Clone)]
-pub struct Site<'a> {
+pub struct WorkerSite<'a> {
     pub(in crate::worker) env: &'a NodeEnv,
     pub(in crate::worker) rule: &'a UpdateRule,
     pub(in crate::worker) trainer: &'a dyn Trainer,
@@ -29,13 +29,13 @@ pub struct Site<'a> {
     pub(in crate::worker) devices: Devices,
 }
 
-impl std::fmt::Debug for Site<'_> {
+impl std::fmt::Debug for WorkerSite<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Site").field("holder", &self.holder()).finish_non_exhaustive()
+        f.debug_struct("WorkerSite").field("holder", &self.holder()).finish_non_exhaustive()
     }
 }
 
-impl Site<'_> {
+impl WorkerSite<'_> {
     /// Returns the settings of the job.
     pub const fn spec(&self) -> &JobSpec {
         &self.env.spec

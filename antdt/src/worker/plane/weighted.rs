@@ -6,7 +6,7 @@ use antdt_model::{LocalReplica, SparseGradient};
 
 use super::own::Averaging;
 use super::sums::{Sums, SumsMemory};
-use super::{PeerGroup, Step, TableSums, Update, unfit};
+use super::{GroupStep, PeerGroup, StepUpdate, TableSums, unfit};
 use crate::worker::WorkerError;
 
 /// See the [module](self): what travels is how far each model went since the last average, times its samples.
@@ -55,7 +55,7 @@ impl Averaging for Weighted {
         &mut self,
         _: &LocalReplica,
         peers: &mut PeerGroup<'_>,
-        _: &Step<'_>,
+        _: &GroupStep<'_>,
         announced: &[Vec<u64>],
     ) -> Result<(), WorkerError> {
         let rows = self.tables.exchange(peers.group()?, announced)?;
@@ -63,7 +63,7 @@ impl Averaging for Weighted {
         Ok(())
     }
 
-    fn apply(&mut self, own: &mut LocalReplica, update: &Update) -> Result<Option<f64>, WorkerError> {
+    fn apply(&mut self, own: &mut LocalReplica, update: &StepUpdate) -> Result<Option<f64>, WorkerError> {
         let sums = self.sums.take();
         let (dense, rows) =
             sums.ok_or_else(|| WorkerError::Loop("no average was made to apply".to_owned()))?;
