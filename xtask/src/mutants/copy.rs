@@ -94,6 +94,7 @@ fn manifest(root: &Path, folders: &BTreeSet<String>) -> Result<Vec<u8>> {
     let moved = |folder: &str| format!("{CRATES}/{folder}");
     let members: Vec<String> = folders.iter().map(|folder| moved(folder)).collect();
     workspace.insert("members".into(), members.into());
+    workspace.remove("default-members");
     let dependencies = workspace.get_mut("dependencies").and_then(toml::Value::as_table_mut);
     for (_, dependency) in dependencies.into_iter().flatten() {
         if let Some(toml::Value::String(path)) = dependency.get_mut("path") {
