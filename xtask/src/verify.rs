@@ -121,7 +121,7 @@ const TESTS_A_CORE: usize = 5;
 
 /// Which tests are of whole jobs, and how many of them run at the same time on two cores: there is room for one of another kind
 /// beside them, so that those are not left for the end, when nothing runs while they wait.
-const JOBS: (&str, usize) = ("package(antdt)", 7);
+const JOBS: (&str, usize) = ("package(antdt) | package(antdt-chaos)", 7);
 
 /// Name of the variable by which a caller has another number of tests run at the same time.
 const TEST_THREADS: &str = "NEXTEST_TEST_THREADS";
