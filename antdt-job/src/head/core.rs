@@ -362,6 +362,7 @@ impl HeadCore {
     pub(super) fn launch(&mut self, now: JobTime, holder: Holder) {
         let Some(node) = self.nodes.get_mut(holder.node) else { return };
         node.incarnation = holder.incarnation;
+        node.placed = None;
         node.launched = now;
         node.first_report = false;
         node.exited = false;
