@@ -3,7 +3,7 @@
 //! A row of the table holds a field's embedding and, as its last value, its first-order weight.
 
 use antdt_core::InvalidValue;
-use antdt_core::registry::{PartSettings, Setting, Settings};
+use antdt_core::registry::{Setting, SettingSet, Settings};
 use burn::module::Module;
 use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;

@@ -12,7 +12,7 @@ use std::sync::{PoisonError, RwLock};
 use std::time::Duration;
 
 use crate::error::InvalidValue;
-pub use crate::settings::PartSettings;
+pub use crate::settings::SettingSet;
 #[doc(hidden)]
 pub use crate::settings::key;
 use crate::text::{format_duration, named_duration, nearest};
@@ -157,7 +157,7 @@ impl<T> Entry<T> {
     }
 
     /// Returns an entry with the settings `S`, which `build` [reads](Settings::read).
-    pub const fn with<S: PartSettings>(
+    pub const fn with<S: SettingSet>(
         name: &'static str,
         about: &'static str,
         build: fn(&Settings<'_>) -> Result<T, InvalidValue>,
@@ -228,8 +228,8 @@ impl Settings<'_> {
     ///
     /// # Errors
     /// If a value is invalid; the error names the table and the key.
-    pub fn read<S: PartSettings>(&self) -> Result<S, InvalidValue> {
-        S::default().read_over(self)
+    pub fn read<S: SettingSet>(&self) -> Result<S, InvalidValue> {
+        S::read(self)
     }
 
     /// Returns a setting parsed as a number or truth value; `default` if the job does not give it.

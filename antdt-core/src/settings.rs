@@ -1,4 +1,4 @@
-//! [`PartSettings`]: the settings of a part of a [registry](crate::registry), written once as a struct.
+//! [`SettingSet`]: the settings of a part of a [registry](crate::registry), written once as a struct.
 
 use std::collections::BTreeMap;
 
@@ -6,12 +6,20 @@ use crate::error::InvalidValue;
 use crate::registry::{Setting, Settings};
 
 /// The settings of a part as a struct with a default; [`settings!`](crate::settings!) declares one.
-pub trait PartSettings: Default {
+pub trait SettingSet: Default {
     /// Reads the settings that a job gives; those that it does not give stay as they are in `self`.
     ///
     /// # Errors
     /// If a value cannot be parsed or is out of bounds; the error names the table and the key.
     fn read_over(self, settings: &Settings<'_>) -> Result<Self, InvalidValue>;
+
+    /// Reads the settings that a job gives; those that it does not give have their defaults.
+    ///
+    /// # Errors
+    /// As [`read_over`](Self::read_over).
+    fn read(settings: &Settings<'_>) -> Result<Self, InvalidValue> {
+        Self::default().read_over(settings)
+    }
 
     /// Returns every setting with its value, in the order in which they are listed.
     fn texts(&self) -> Vec<Setting>;
@@ -27,7 +35,7 @@ pub trait PartSettings: Default {
     }
 }
 
-/// Declares the settings of a part: a struct with its [`Default`] and its [`PartSettings`].
+/// Declares the settings of a part: a struct with its [`Default`] and its [`SettingSet`].
 ///
 /// A field is written as `name: Type = default, about, expected, if |value| fits, else bounds;`, where `about`
 /// is the setting's line in the help text, and `expected` says what an unreadable value must be. Both parts of
@@ -37,7 +45,7 @@ pub trait PartSettings: Default {
 ///
 /// ```
 /// use std::time::Duration;
-/// use antdt_core::registry::{Entry, PartSettings, Registry};
+/// use antdt_core::registry::{Entry, SettingSet, Registry};
 ///
 /// antdt_core::settings! {
 ///     /// Settings of a pause.
@@ -84,7 +92,7 @@ macro_rules! settings {
             }
         }
 
-        impl $crate::registry::PartSettings for $name {
+        impl $crate::registry::SettingSet for $name {
             fn read_over(
                 self,
                 settings: &$crate::registry::Settings<'_>,

@@ -7,7 +7,7 @@ use antdt::controller::policy::{self, Decision, FromFn};
 use antdt::core::{Capabilities, Reason};
 use antdt::launch::runtime::{self, process::ProcessLauncher};
 use antdt::launch::{Changed, NodeSpec};
-use antdt::workload::format::{Bucketing, Columns, Field, FieldSink, Format, Schema};
+use antdt::workload::format::{Bucketing, Columns, FieldSink, Format, RowField, Schema};
 use antdt_job::mode::{Entry, HeadHalf, Mode, SyncMode, WorkerHalf};
 
 #[derive(Debug)]
@@ -34,7 +34,7 @@ impl Columns for Visits {
     const SCHEMA: Schema = Schema { numeric: &[Bucketing::Exact], categorical: 1 };
     const FIRST_COLUMN: &'static str = "bought";
     const CHECK: &'static str = "visits 1";
-    fn parse(column: usize, field: &Field<'_>, sink: &mut impl FieldSink) -> Result<(), &'static str> {
+    fn parse(column: usize, field: &RowField<'_>, sink: &mut impl FieldSink) -> Result<(), &'static str> {
         match column {
             0 => sink.label(field.label(b"1", b"0").ok_or("a label, 0 or 1")?),
             1 => sink.numeric(field.number().ok_or("an age")?),

@@ -8,7 +8,7 @@ use super::{MISSING, NO_CATEGORY, RowBatch, category};
 
 /// One value of a row.
 #[derive(Debug, Clone)]
-pub enum Field<'a> {
+pub enum RowField<'a> {
     /// The row has no value.
     Missing,
     /// The value as written in a text file, or in a column of strings.
@@ -19,7 +19,7 @@ pub enum Field<'a> {
     Real(f64),
 }
 
-impl<'a> Field<'a> {
+impl<'a> RowField<'a> {
     /// Returns the value of a row of text; an empty one is missing.
     pub fn of_text(text: Cow<'a, [u8]>) -> Self {
         if text.is_empty() { Self::Missing } else { Self::Text(text) }
@@ -154,8 +154,8 @@ impl FieldSink for Discard {
 mod tests {
     use super::*;
 
-    fn text(text: &str) -> Field<'_> {
-        Field::of_text(text.as_bytes().into())
+    fn text(text: &str) -> RowField<'_> {
+        RowField::of_text(text.as_bytes().into())
     }
 
     #[test]
@@ -168,11 +168,11 @@ mod tests {
             (text("1.5"), None),
             (text("999999999999999999999999"), Some(i32::MAX)),
             (text("-999999999999999999999999"), Some(MISSING + 1)),
-            (Field::of_value(Value::I64(-12)), Some(-12)),
-            (Field::of_value(Value::F64(-12.0)), Some(-12)),
-            (Field::of_value(Value::F64(f64::NAN)), Some(MISSING)),
-            (Field::of_value(Value::F32(0.5)), None),
-            (Field::of_value(Value::Null), Some(MISSING)),
+            (RowField::of_value(Value::I64(-12)), Some(-12)),
+            (RowField::of_value(Value::F64(-12.0)), Some(-12)),
+            (RowField::of_value(Value::F64(f64::NAN)), Some(MISSING)),
+            (RowField::of_value(Value::F32(0.5)), None),
+            (RowField::of_value(Value::Null), Some(MISSING)),
         ] {
             assert_eq!(field.number(), expected, "{field:?}");
         }
@@ -183,11 +183,11 @@ mod tests {
         for code in [1_u32, 42, 0xdead_beef] {
             let written = format!("{code:08x}");
             assert_eq!(text(&written).category(), code);
-            assert_eq!(Field::of_value(Value::I64(code.into())).category(), code);
-            assert_eq!(Field::of_value(Value::I32(code.cast_signed())).category(), code);
+            assert_eq!(RowField::of_value(Value::I64(code.into())).category(), code);
+            assert_eq!(RowField::of_value(Value::I32(code.cast_signed())).category(), code);
         }
         assert_eq!(text("").category(), NO_CATEGORY);
-        assert_ne!(Field::Integer(0).category(), NO_CATEGORY);
-        assert_eq!(Field::Integer(1 << 40).category(), text("1099511627776").category());
+        assert_ne!(RowField::Integer(0).category(), NO_CATEGORY);
+        assert_eq!(RowField::Integer(1 << 40).category(), text("1099511627776").category());
     }
 }

@@ -22,7 +22,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use antdt_core::registry::PartSettings;
+use antdt_core::registry::SettingSet;
 use antdt_core::{ActionOutcome, Capabilities, ClusterView, JobTime, NodeView, PaceEstimate, Reason};
 use antdt_cost::forecast::expected_steps_with_backups;
 

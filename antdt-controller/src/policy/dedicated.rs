@@ -21,7 +21,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use antdt_core::registry::PartSettings;
+use antdt_core::registry::SettingSet;
 use antdt_core::{
     Capabilities, ClusterView, DeviceClass, Forecast, JobTime, MembershipVersion, NodeId, NodeView,
     PlanVersion, Reason,

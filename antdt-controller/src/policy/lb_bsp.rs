@@ -20,7 +20,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use antdt_core::registry::PartSettings;
+use antdt_core::registry::SettingSet;
 use antdt_core::{Capabilities, ClusterView, Incarnation, JobTime, NodeId, NodeView, PaceEstimate, Reason};
 
 use super::{Decision, Policy, Seat, Split, percent, split_by};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use antdt_core::registry::PartSettings;
+use antdt_core::registry::SettingSet;
 use antdt_core::{Capabilities, ClusterView, JobTime, Reason};
 
 use super::{Decision, Policy};

@@ -62,7 +62,7 @@ use crate::action;
 use crate::apportion::{ApportionError, Share, apportion};
 use crate::budget::RestartBudget;
 use crate::speed::believed;
-use antdt_core::registry::PartSettings;
+use antdt_core::registry::SettingSet;
 use antdt_cost::forecast::expected_step;
 
 antdt_core::settings! {

@@ -3,7 +3,7 @@
 //! The master, recordings, `whatif` and the simulator use this one registry. A program adds policies of its
 //! own before it reads its command line; they are then treated like those that ship.
 
-use antdt_core::registry::{self, Registry};
+use antdt_core::registry::{self, Registry, SettingSet};
 
 use super::{
     BackupWorkers, BackupWorkersConfig, Dedicated, DedicatedConfig, ExcludeSlowHosts, FollowBatch, LbBsp,
@@ -69,7 +69,7 @@ const SHIPPED: &[Entry] = &[
     Entry::with::<FollowBatch>(
         FollowBatch::NAME,
         "a learning rate that follows each worker's batch size, where every worker steps alone; for joining, as nd+lr",
-        |settings| Ok(Box::new(settings.read::<FollowBatch>()?)),
+        |settings| Ok(Box::new(FollowBatch::read(settings)?)),
     ),
     Entry::new(
         ExcludeSlowHosts::NAME,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 #[cfg(feature = "runtime")]
 use antdt_collective::RowStep;
-use antdt_core::registry::PartSettings;
+use antdt_core::registry::SettingSet;
 
 use super::registry::{EPSILON, EPSILON_RANGE};
 use super::{Defaults, Optimizer, Update, UpdateStep, bias};

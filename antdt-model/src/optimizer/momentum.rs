@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 #[cfg(feature = "runtime")]
 use antdt_collective::RowStep;
-use antdt_core::registry::PartSettings;
+use antdt_core::registry::SettingSet;
 
 use super::{Defaults, Optimizer, Update, UpdateStep};
 

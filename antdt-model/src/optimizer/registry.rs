@@ -3,7 +3,7 @@
 //! A program adds optimizers of its own to [`REGISTRY`] before it reads its command line; they are then
 //! treated like those that ship. Workers and servers run the same program, and so have them too.
 
-use antdt_core::registry::{self, Registry};
+use antdt_core::registry::{self, Registry, SettingSet};
 
 use super::{Adagrad, Adam, AdamW, Momentum, Optimizer, Sgd};
 
@@ -27,17 +27,17 @@ const SHIPPED: &[Entry] = &[
     Entry::with::<Momentum>(
         Momentum::NAME,
         "a step along a running sum of gradients; rate 0.01",
-        |settings| Ok(Box::new(settings.read::<Momentum>()?)),
+        |settings| Ok(Box::new(Momentum::read(settings)?)),
     ),
     Entry::with::<Adagrad>(
         Adagrad::NAME,
         "shorter steps where gradients were large, for embeddings that few samples touch; rate 0.01",
-        |settings| Ok(Box::new(settings.read::<Adagrad>()?)),
+        |settings| Ok(Box::new(Adagrad::read(settings)?)),
     ),
     Entry::with::<Adam>(
         Adam::NAME,
         "a running mean of gradients over the root of one of their squares; rate 0.001",
-        |settings| Ok(Box::new(settings.read::<Adam>()?)),
+        |settings| Ok(Box::new(Adam::read(settings)?)),
     ),
     Entry::with::<Adam>(
         AdamW::NAME,

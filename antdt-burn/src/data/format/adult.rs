@@ -1,6 +1,6 @@
 //! UCI Adult (census income): 14 attributes and the label, separated by spaces or by commas.
 
-use super::{Bucketing, Columns, Dialect, Field, FieldSink, Schema};
+use super::{Bucketing, Columns, Dialect, FieldSink, RowField, Schema};
 
 /// Which columns are numeric, from 0: age, sampling weight, years of education, capital gain, capital loss, hours per week.
 const NUMERIC: [usize; 6] = [0, 2, 4, 10, 11, 12];
@@ -39,22 +39,22 @@ impl Columns for Adult {
         Dialect::tsv().with_delimiter(b' ')
     }
 
-    fn fields(_dialect: Dialect, row: &[u8]) -> impl Iterator<Item = Field<'_>> + Clone {
-        columns(row).map(|token| Field::of_text(token.into()))
+    fn fields(_dialect: Dialect, row: &[u8]) -> impl Iterator<Item = RowField<'_>> + Clone {
+        columns(row).map(|token| RowField::of_text(token.into()))
     }
 
-    fn parse(column: usize, field: &Field<'_>, sink: &mut impl FieldSink) -> Result<(), &'static str> {
-        let missing = Field::Missing;
+    fn parse(column: usize, field: &RowField<'_>, sink: &mut impl FieldSink) -> Result<(), &'static str> {
+        let missing = RowField::Missing;
         let field = match field {
-            Field::Text(text) if **text == *b"?" => &missing,
+            RowField::Text(text) if **text == *b"?" => &missing,
             field => field,
         };
         if column == Self::COLUMNS - 1 {
             let label = match field {
                 // The published test file ends its labels with a dot.
-                Field::Text(text) => {
+                RowField::Text(text) => {
                     let text = text.strip_suffix(b".").unwrap_or(text);
-                    Field::of_text(text.into()).label(b">50K", b"<=50K")
+                    RowField::of_text(text.into()).label(b">50K", b"<=50K")
                 }
                 field => field.label(b"1", b"0"),
             };

@@ -1,6 +1,6 @@
 //! Criteo's click logs as published: label, 13 integers, 26 categories.
 
-use super::{Bucketing, Columns, Dialect, Field, FieldSink, Schema};
+use super::{Bucketing, Columns, Dialect, FieldSink, RowField, Schema};
 
 /// Integer columns.
 pub(in crate::data) const INTEGERS: usize = 13;
@@ -29,7 +29,7 @@ impl Columns for Criteo {
         if !first.contains(&b'\t') && first.contains(&b',') { Dialect::csv() } else { Dialect::tsv() }
     }
 
-    fn parse(column: usize, field: &Field<'_>, sink: &mut impl FieldSink) -> Result<(), &'static str> {
+    fn parse(column: usize, field: &RowField<'_>, sink: &mut impl FieldSink) -> Result<(), &'static str> {
         if column == 0 {
             sink.label(field.label(b"1", b"0").ok_or("a label, 0 or 1")?);
         } else if column <= INTEGERS {

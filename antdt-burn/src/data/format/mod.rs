@@ -16,7 +16,7 @@ pub use antdt_data::Dialect;
 use antdt_data::{ColumnRow, RowCheck};
 
 use super::field::Discard;
-pub use super::field::{Field, FieldSink};
+pub use super::field::{FieldSink, RowField};
 use super::{DatasetError, RowBatch};
 pub use super::{MISSING, NO_CATEGORY, Schema};
 pub use crate::features::Bucketing;
@@ -56,8 +56,8 @@ pub trait Columns {
     }
 
     /// Returns the values of a row of text; by default those that the dialect separates.
-    fn fields(dialect: Dialect, row: &[u8]) -> impl Iterator<Item = Field<'_>> + Clone {
-        dialect.fields(row).map(Field::of_text)
+    fn fields(dialect: Dialect, row: &[u8]) -> impl Iterator<Item = RowField<'_>> + Clone {
+        dialect.fields(row).map(RowField::of_text)
     }
 
     /// Parses the value of a column, counted from 0, and gives it to `sink`: the label of a row once, and of each numeric and
@@ -65,7 +65,7 @@ pub trait Columns {
     ///
     /// # Errors
     /// If the value is invalid in this column; the text says what it must be, such as `an integer`.
-    fn parse(column: usize, field: &Field<'_>, sink: &mut impl FieldSink) -> Result<(), &'static str>;
+    fn parse(column: usize, field: &RowField<'_>, sink: &mut impl FieldSink) -> Result<(), &'static str>;
 }
 
 /// A format of rows: the meaning of their columns, and the value of `--format`. The container (text with
@@ -100,7 +100,7 @@ impl Format {
             fits: C::fits,
             dialect: C::dialect,
             first: |dialect, row| match C::fields(dialect, row).next() {
-                Some(Field::Text(text)) => text.to_ascii_lowercase(),
+                Some(RowField::Text(text)) => text.to_ascii_lowercase(),
                 _ => Vec::new(),
             },
             check: RowCheck {
@@ -108,7 +108,7 @@ impl Format {
                 check: |dialect, row| parse::<C>(C::fields(dialect, row), &mut Discard),
             },
             parse_text: |dialect, row, batch| parse::<C>(C::fields(dialect, row), batch),
-            parse_values: |row, batch| parse::<C>(row.values().map(Field::of_value), batch),
+            parse_values: |row, batch| parse::<C>(row.values().map(RowField::of_value), batch),
         }
     }
 
@@ -184,7 +184,7 @@ impl Format {
 
 /// Parses the values of a row into `sink`, which holds a part of it if that fails.
 fn parse<'a, C: Columns>(
-    fields: impl Iterator<Item = Field<'a>> + Clone,
+    fields: impl Iterator<Item = RowField<'a>> + Clone,
     sink: &mut impl FieldSink,
 ) -> Result<(), String> {
     let all = fields.clone();
