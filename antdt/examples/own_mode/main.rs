@@ -41,7 +41,9 @@ impl Optimizer for Sums {
 /// Counts the samples of each row, and all of them in its dense parameter.
 struct Counting {
     layout: ParamLayout,
-    batch: Vec<u64>,
+    /// Rows of the batch, ascending, and how often each is in it: at the end of an epoch a sample may be twice.
+    rows: Vec<u64>,
+    counts: Vec<f32>,
 }
 
 impl Counting {
@@ -50,7 +52,7 @@ impl Counting {
             vec![ParamGroup::trainable("all", 1)],
             vec![TableSpec::new("rows", SAMPLES, 1, 0.0)],
         );
-        Self { layout: layout.expect("a small layout"), batch: Vec::new() }
+        Self { layout: layout.expect("a small layout"), rows: Vec::new(), counts: Vec::new() }
     }
 }
 
@@ -72,15 +74,17 @@ impl Trainer for Counting {
     }
 
     fn load(&mut self, samples: &[u64]) -> Result<&[u64], TrainError> {
-        self.batch = samples.to_vec();
-        self.batch.sort_unstable();
-        self.batch.dedup();
-        Ok(&self.batch)
+        let mut sorted = samples.to_vec();
+        sorted.sort_unstable();
+        let alike: Vec<&[u64]> = sorted.chunk_by(|one, other| one == other).collect();
+        self.rows = alike.iter().map(|samples| samples[0]).collect();
+        self.counts = alike.iter().map(|samples| samples.len() as f32).collect();
+        Ok(&self.rows)
     }
 
     fn load_eval(&mut self, samples: SampleRange) -> Result<&[u64], TrainError> {
-        self.batch = (samples.start..samples.end).collect();
-        Ok(&self.batch)
+        let all: Vec<u64> = (samples.start..samples.end).collect();
+        self.load(&all)
     }
 
     fn forward_backward(
@@ -88,10 +92,10 @@ impl Trainer for Counting {
         _: Params<'_>,
         sink: &mut dyn GradientSink,
     ) -> Result<StepStats, TrainError> {
-        let ones = vec![1.0; self.batch.len()];
-        sink.group(0, Buffer::Host(&[ones.len() as f32]))?;
-        sink.rows(Buffer::Host(&ones))?;
-        Ok(StepStats { loss_sum: ones.len() as f64, samples: ones.len() as u64 })
+        let total: f32 = self.counts.iter().sum();
+        sink.group(0, Buffer::Host(&[total]))?;
+        sink.rows(Buffer::Host(&self.counts))?;
+        Ok(StepStats { loss_sum: f64::from(total), samples: total as u64 })
     }
 
     fn evaluate(&mut self, _: Params<'_>, _: &mut Metrics) -> Result<(), TrainError> {
