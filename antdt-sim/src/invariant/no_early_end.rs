@@ -1,6 +1,6 @@
 //! Checks that the end of the data is not announced while a sample waits or is leased; after the first
 //! announcement, nothing is granted any more; and the job does not count as complete before. A job that goes
-//! back begins anew.
+//! back begins anew. Where the data end after some of the epochs for now, the samples of those are meant.
 //!
 //! Source: our design, against a defect of `DLRover`'s data sharding service, whose workers are told "end" while an epoch is out.
 
@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use antdt_core::{FetchOutcome, Generation, Holder, JobTime, LeaseId};
 use antdt_job::{HeadEffect, HeadEvent, Note};
 use antdt_shard::DatasetSpec;
-use antdt_shard::ledger::{Answer, Record};
+use antdt_shard::ledger::{Answer, Event, Record};
 
 use super::Invariant;
 use super::leases::Progress;
@@ -25,19 +25,29 @@ pub struct NoEarlyEnd {
     newest: Option<LeaseId>,
     /// Workers that were let in since the job went back, if it did. The others speak of an end that is undone.
     since: Option<BTreeSet<Holder>>,
+    /// Samples of one epoch, and of the epochs that are handed out for now.
+    epoch: u64,
+    handed_out: u64,
 }
 
 impl NoEarlyEnd {
     /// Returns the invariant for a ledger of this data set.
     pub fn new(spec: &DatasetSpec) -> Self {
-        Self { progress: Progress::new(spec), said: None, newest: None, since: None }
+        Self {
+            progress: Progress::new(spec),
+            said: None,
+            newest: None,
+            since: None,
+            epoch: spec.num_samples,
+            handed_out: u64::MAX,
+        }
     }
 
     fn must_be_finished(&self, what: &str) -> Result<(), String> {
-        if self.progress.is_finished() {
+        let (acked, quarantined) = (self.progress.acked(), self.progress.quarantined());
+        if self.progress.is_finished() || acked + quarantined >= self.handed_out {
             return Ok(());
         }
-        let (acked, quarantined) = (self.progress.acked(), self.progress.quarantined());
         let total = self.progress.total().unwrap_or(u64::MAX);
         Err(format!("{what} with {acked} samples acknowledged and {quarantined} given up of {total}"))
     }
@@ -59,6 +69,10 @@ impl Invariant for NoEarlyEnd {
                 if let Some(since) = &mut self.since {
                     since.insert(*holder);
                 }
+                Ok(())
+            }
+            Happening::Ledger(Event::EndAfter { epochs }, _) => {
+                self.handed_out = self.epoch.saturating_mul(u64::from(*epochs));
                 Ok(())
             }
             Happening::Ledger(_, Answer::Exchange(Ok(exchanged))) => match exchanged.fetched {
@@ -109,6 +123,18 @@ mod tests {
         // A late copy of the question that was answered with it.
         history.granted(holder(0), 1, &[grant(3, 2, 0)]).holds();
         history.granted(holder(1), 1, &[grant(4, 2, 0)]).fails("after the end of the data");
+    }
+
+    #[test]
+    fn the_end_for_now_is_announced_when_the_epochs_handed_out_are_acknowledged() {
+        let mut history = History::new(NoEarlyEnd::new(&spec()));
+        let none = Event::EndAfter { epochs: 0 };
+        history.generation(1).recorded_ack(0, 10);
+        history.saw(&Happening::Ledger(&none, &Answer::Frozen));
+        history.fetched(holder(0), 1, FetchOutcome::EndOfData).holds();
+        let all = Event::EndAfter { epochs: 1 };
+        history.saw(&Happening::Ledger(&all, &Answer::Frozen));
+        history.fetched(holder(0), 2, FetchOutcome::EndOfData).fails("the end of the data is announced");
     }
 
     #[test]
