@@ -40,7 +40,10 @@ fn a_filter_that_matches_nothing_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     for (args, says) in [
         (&["collective", "--only", "nonsense"][..], "--only = nonsense: no row begins so"),
-        (&["shard", "--only", "nonsense"], "--only = nonsense: here it is `recording`"),
+        (
+            &["shard", "--only", "nonsense"],
+            "shard is a benchmark of antdt-lab; run `cargo xtask bench shard`",
+        ),
         (
             &["sim", "--only", "kernel"],
             "--only is for `job`, `collective`, `shard`, `policies` and `survive`",
