@@ -67,6 +67,8 @@ fn leave(now: JobTime, view: &ClusterView, budget: &RestartBudget) -> Decision {
 #[derive(Debug, Serialize, Deserialize)]
 struct Order {
     spec: JobSpec,
+    /// Names of the hosts, which are those of the process that made them.
+    hosts: Vec<String>,
     out: PathBuf,
     /// A script that runs in place of the worker.
     script: Option<String>,
@@ -89,6 +91,10 @@ fn network() -> Option<Network> {
             None
         }
     }
+}
+
+fn hosts() -> Vec<String> {
+    (0..HOSTS).map(Network::name).collect()
 }
 
 /// The launcher's settings: two workers on each host.
@@ -157,8 +163,8 @@ fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
 }
 
 /// The processes on a host.
-fn pids(host: u32) -> Vec<String> {
-    let output = Command::new("ip").args(["netns", "pids", &Network::name(host)]).output().unwrap();
+fn pids(host: &str) -> Vec<String> {
+    let output = Command::new("ip").args(["netns", "pids", host]).output().unwrap();
     String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
 }
 
@@ -172,7 +178,7 @@ fn node_of(pid: &str) -> Option<NodeId> {
 
 /// Kills a node.
 fn kill(host: u32, node: NodeId) {
-    let pid = pids(host).into_iter().find(|pid| node_of(pid) == Some(node));
+    let pid = pids(&Network::name(host)).into_iter().find(|pid| node_of(pid) == Some(node));
     let pid = pid.unwrap_or_else(|| panic!("{node} is not on host {host}"));
     let killed = Command::new("kill").args(["-KILL", &pid]).status().unwrap();
     assert!(killed.success(), "{node} has ended before its time");
@@ -221,11 +227,11 @@ fn a_master() {
     policy::REGISTRY.register(policy::Entry::new(LEAVE, "a host is left", leave)).unwrap();
 
     let over = Arc::new(AtomicBool::new(false));
-    let watched = Arc::clone(&over);
+    let (watched, hosts) = (Arc::clone(&over), order.hosts.clone());
     let watcher = std::thread::spawn(move || {
         let mut shared = BTreeSet::new();
         while !watched.load(Ordering::Relaxed) {
-            shared.extend(sharing());
+            shared.extend(sharing(&hosts));
             std::thread::park_timeout(Duration::from_millis(20));
         }
         shared
@@ -240,10 +246,10 @@ fn a_master() {
     std::fs::write(&order.out, serde_json::to_string(&Answer { report, shared }).unwrap()).unwrap();
 }
 
-/// The pairs of workers that have mapped the same anonymous file.
-fn sharing() -> BTreeSet<(u32, u32)> {
+/// The pairs of workers on these hosts that have mapped the same anonymous file.
+fn sharing(hosts: &[String]) -> BTreeSet<(u32, u32)> {
     let mut owners: BTreeMap<String, BTreeSet<u32>> = BTreeMap::new();
-    for pid in (0..HOSTS).flat_map(pids) {
+    for pid in hosts.iter().flat_map(|host| pids(host)) {
         let Some(NodeId { role: Role::Worker, index }) = node_of(&pid) else { continue };
         let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
         for line in maps.lines().filter(|line| line.contains("/memfd:")) {
@@ -265,6 +271,7 @@ fn a_job_of_six_workers_on_three_hosts_is_exact() {
         let folder = tempfile::tempdir().unwrap();
         let order = Order {
             spec: spec(folder.path(), sync, servers),
+            hosts: hosts(),
             out: folder.path().join("answer.json"),
             script: None,
         };
@@ -307,6 +314,7 @@ fn workers_that_are_restarted_leave_a_host_that_is_excluded() {
             emulate_speed: Some(25.0),
             ..spec(folder.path(), "allreduce", 0)
         },
+        hosts: hosts(),
         out: folder.path().join("answer.json"),
         script: None,
     };
@@ -338,6 +346,7 @@ fn shared_memory_alone_is_refused_in_one_line_on_several_hosts() {
         let folder = tempfile::tempdir().unwrap();
         let order = Order {
             spec: JobSpec { transport: "shm".to_owned(), ..spec(folder.path(), sync, servers) },
+            hosts: hosts(),
             out: folder.path().join("answer.json"),
             script: None,
         };
@@ -352,7 +361,7 @@ fn shared_memory_alone_is_refused_in_one_line_on_several_hosts() {
         let expected =
             "is on another host, where shared memory does not reach; choose the transport `auto` or `tcp`";
         assert!(
-            said.lines().any(|line| line.starts_with("error: ") && line.ends_with(expected)),
+            said.lines().any(|line| line.contains("] error: ") && line.ends_with(expected)),
             "{sync}: {said}"
         );
     }
@@ -368,6 +377,7 @@ fn ranks_follow_the_hosts() {
     );
     let order = Order {
         spec: spec(folder.path(), "allreduce", 0),
+        hosts: hosts(),
         out: folder.path().join("answer.json"),
         script: Some(script),
     };

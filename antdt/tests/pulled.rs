@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use antdt::core::{Holder, NodeId, ParamLayout, Role};
-use antdt::job::JobSpec;
+use antdt::job::{DataSpec, JobSpec};
 use antdt::launch::{LaunchError, LaunchStatus, Launcher, LauncherEvent, NodeExit, NodeSpec, Outlets};
 use antdt::master::{self, Programs, Seams, TrainingData};
 use antdt::node::NodeEnv;
@@ -105,6 +105,7 @@ async fn run(sync: &str, servers: u32, slope: f32) -> (Report, Found) {
         workers: 2,
         servers,
         sync: sync.parse().unwrap(),
+        data: Some(DataSpec::Synthetic { rows: SAMPLES }),
         global_batch_size: 40,
         policy: "none".to_owned(),
         run_dir: Some(folder.path().join("run")),
