@@ -146,7 +146,7 @@ impl JobBuilder {
     /// If the name of an added part is taken, it prints one line and returns exit code 2.
     pub fn main(self) -> ExitCode {
         match self.refused {
-            None => command::main(self.seams, self.planes),
+            None => command::main(self.seams, &self.planes),
             Some(error) => {
                 command::complain(&error);
                 ExitCode::from(CliError::EXIT_CODE)

@@ -31,7 +31,7 @@ const EXIT_INCOMPLETE: u8 = 3;
 const EXIT_INTERRUPTED: u8 = 130;
 
 /// Reads the command line of this process and carries it out; a job that it runs has these parts, and its workers these data planes.
-pub(crate) fn main(seams: Seams, planes: Planes) -> ExitCode {
+pub(crate) fn main(seams: Seams, planes: &Planes) -> ExitCode {
     let args = crate::cli::words(std::env::args_os().skip(1));
     let command = match args.and_then(|args| crate::cli::parse(args, |name| std::env::var(name).ok())) {
         Ok(command) => command,
@@ -82,7 +82,7 @@ pub(crate) fn main(seams: Seams, planes: Planes) -> ExitCode {
         Command::Stop(dir) => operate::stop(dir.as_deref()),
         Command::Checkpoint(dir) => operate::checkpoint(dir.as_deref()),
         Command::Scale { to, dir } => operate::scale(&to, dir.as_deref()),
-        Command::Worker => return node::work(&planes),
+        Command::Worker => return node::work(planes),
         Command::Server => return node::serve(),
         Command::Exec(program) => return node::exec(&program),
     };

@@ -91,6 +91,7 @@ impl JobError {
     }
 
     /// The error of a machine of the master that has ended before the job.
+    #[allow(clippy::needless_pass_by_value, reason = "`map_err` hands the error over")]
     pub(super) fn master(why: impl ToString) -> Self {
         Self::Master(why.to_string())
     }
