@@ -219,7 +219,6 @@ mod tests {
             samples: 10,
             metrics: [(metric.to_owned(), *value)].into(),
             better: [(metric.to_owned(), better)].into(),
-            ..EvaluationEntry::default()
         };
         (1..).zip(values).map(entry).collect()
     }
