@@ -399,11 +399,12 @@ fn nodes_on_other_hosts_end_by_themselves_when_their_master_is_gone() {
         let order = Order {
             // So slow that the first batch takes longer than the test: no training thread learns of the end.
             spec: JobSpec { emulate_speed: Some(0.01), ..spec(folder.path(), sync, servers) },
+            hosts: hosts(),
             out: folder.path().join("answer.json"),
             script: None,
         };
         let mut master = start(&order);
-        let left = || -> Vec<String> { (0..HOSTS).flat_map(pids).collect() };
+        let left = || -> Vec<String> { hosts().iter().flat_map(|host| pids(host)).collect() };
         let all = (2 * HOSTS + servers) as usize;
         wait_for("all nodes", || (left().len() == all).then_some(()));
         wait_for("all workers", || status(folder.path()).filter(|says| says.contains("6 of 6 workers")));
