@@ -2,7 +2,7 @@
 //! and network.
 //!
 //! All decisions are made by the code of production: the [`Head`], the [`ShardLedger`], and in each worker a
-//! [`WorkerLoop`] and an [`AgentSession`](antdt_agent::AgentSession). Only their environment is simulated:
+//! [`WorkerLoop`](antdt_job::WorkerLoop) and an [`AgentSession`](antdt_agent::AgentSession). Only their environment is simulated:
 //! how long a gradient takes, how messages travel, when a process starts and dies, and which members of a
 //! group get a result when one of them dies at that moment.
 //!

@@ -9,7 +9,7 @@
 //! restarted, by `KILL_RESTART` or after a crash. Restarts in the same decision wait until the action is in
 //! force, so that they do not place workers on the host again.
 //!
-//! The action is refused unless the launcher knows several hosts; [`Launcher::avoid`](crate::Launcher::avoid)
+//! The action is refused unless the launcher knows several hosts; `Launcher::avoid`
 //! carries it out. It does not affect servers.
 //!
 //! Source: our design; node anti-affinity is what cluster schedulers call it.
