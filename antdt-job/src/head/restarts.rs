@@ -96,7 +96,7 @@ impl Restarts {
         self.effects.extend(late.map(|(_, holder)| RestartsEffect::Kill(holder)));
     }
 
-    /// Begins what is to begin by now.
+    /// Has the nodes launched whose delay before a restart is over.
     pub(super) fn launch_due(&mut self, now: JobTime) {
         let due = self.launch_due.take_due(now).into_iter();
         self.effects.extend(due.map(|(_, holder)| RestartsEffect::Launch { holder, old: None }));

@@ -773,7 +773,7 @@ fn asked(world: &mut World, checkpoint: Option<CheckpointId>) -> (u64, AskedChec
 }
 
 #[test]
-fn a_user_who_wants_a_checkpoint_is_told_its_outcome() {
+fn a_user_that_asks_for_a_checkpoint_is_told_its_outcome() {
     let mut world = with_checkpoints("ps-bsp", 2, 1).running();
     let id = CheckpointId(1);
     assert_eq!(asked(&mut world, None), (1, AskedCheckpoint::UnderWay));
