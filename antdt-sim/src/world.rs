@@ -606,7 +606,14 @@ impl<O: Observer> World<O> {
                 self.journal.batches(at, &reports);
                 self.spare_reports.push_back(reports);
             }
-            HeadEffect::Note { at, note } => self.journal.note(at, note),
+            HeadEffect::Note { at, note } => {
+                if let (Note::EpochEvaluated(entry), Some(successor)) = (&note, self.successor.as_deref_mut())
+                {
+                    successor.evaluations.retain(|earlier| earlier.epoch < entry.epoch);
+                    successor.evaluations.push(entry.clone());
+                }
+                self.journal.note(at, note);
+            }
         }
     }
 

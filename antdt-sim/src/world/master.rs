@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use antdt_controller::Policy;
 use antdt_core::{Exit, Holder, JobTime, Machine, Role, RollbackId, ServerWeights};
+use antdt_job::evaluation::EvaluationEntry;
 use antdt_job::head::{HeadRecord, RolledBack};
 use antdt_job::{Head, HeadEffect, HeadEvent};
 use antdt_monitor::classify;
@@ -23,6 +24,8 @@ const RESTORE_DELAY: Duration = Duration::from_millis(10);
 pub(super) struct Successor {
     /// What the head said last that its successor must know.
     pub(super) record: HeadRecord,
+    /// What the evaluations between epochs found, which lies beside the checkpoints.
+    pub(super) evaluations: Vec<EvaluationEntry>,
     /// The job's policy, which has decided nothing.
     policy: Box<dyn Policy>,
     /// The job at its start.
@@ -41,6 +44,7 @@ impl Successor {
     pub(super) fn new(policy: Box<dyn Policy>, ledger: &ShardLedger, setup: &Setup) -> Self {
         Self {
             record: HeadRecord::default(),
+            evaluations: Vec::new(),
             policy,
             start: Moment {
                 ledger: ledger.snapshot(),
@@ -156,7 +160,10 @@ impl<O: Observer> World<O> {
         if let Some(servers) = u32::try_from(present).ok().filter(|servers| *servers > 0) {
             self.setup.servers = servers;
         }
-        let config = head_config(&self.setup, successor.policy.clone_box());
+        let mut config = head_config(&self.setup, successor.policy.clone_box());
+        if let Some(schedule) = &mut config.evaluations {
+            schedule.earlier.clone_from(&successor.evaluations);
+        }
         self.head = Head::resume(config, &successor.record).expect("the settings of the job");
         // The servers that it starts hold equal shares.
         self.weights = ServerWeights::default();
