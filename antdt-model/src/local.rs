@@ -30,7 +30,7 @@
 //! Source: local SGD (Stich, 2018; recalled) with weights by samples; the form as a weighted drift is ours. The outer optimizer is
 //! that of DiLoCo (Douillard et al., 2023; recalled), whose mean is uniform.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use antdt_core::{GroupKind, InvalidValue, Seed};
 
@@ -279,21 +279,25 @@ impl LocalReplica {
             add(&mut dense, &model.dense);
         }
         let layout = self.model.layout();
-        let of_rows = |model: &'_ Given| -> BTreeMap<u64, Vec<f32>> {
-            let rows = layout.by_row(&model.rows.rows, &model.rows.values);
-            rows.map(|(row, values)| (row, values.to_vec())).collect()
-        };
-        let by_row: Vec<BTreeMap<u64, Vec<f32>>> = models.iter().map(of_rows).collect();
-        let all: BTreeSet<u64> = by_row.iter().flat_map(BTreeMap::keys).copied().collect();
+        let rows = models.iter().map(|Given { rows, .. }| layout.by_row(&rows.rows, &rows.values).peekable());
+        let mut rest: Vec<_> = rows.collect();
         let mut rows = SparseGradient::default();
-        let mut initial = Vec::new();
-        for row in all {
-            initial.resize(layout.row_len(row), 0.0);
-            self.model.initial_row(row, &mut initial);
-            let mut sum = vec![0.0; initial.len()];
-            for model in &by_row {
-                // A row that a worker never changed is as it started.
-                add(&mut sum, model.get(&row).unwrap_or(&initial));
+        let (mut initial, mut sum) = (Vec::new(), Vec::new());
+        while let Some(row) = rest.iter_mut().filter_map(|rows| Some(rows.peek()?.0)).min() {
+            // A row that a worker never changed is as it started.
+            initial.clear();
+            sum.clear();
+            sum.resize(layout.row_len(row), 0.0);
+            for rows in &mut rest {
+                if let Some((_, values)) = rows.next_if(|(first, _)| *first == row) {
+                    add(&mut sum, values);
+                    continue;
+                }
+                if initial.is_empty() {
+                    initial.resize(sum.len(), 0.0);
+                    self.model.initial_row(row, &mut initial);
+                }
+                add(&mut sum, &initial);
             }
             rows.rows.push(row);
             rows.values.extend(scaled(&sum, share));

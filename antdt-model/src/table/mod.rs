@@ -240,7 +240,7 @@ impl SparseTable {
         let dim = self.spec.dim;
         let state_dim = dim * self.state_per_value;
         self.stored.iter().enumerate().flat_map(move |(word, bits)| {
-            (0..64).filter(move |bit| bits >> bit & 1 == 1).map(move |bit| {
+            set_bits(*bits).map(move |bit| {
                 let local = word * 64 + bit;
                 (
                     self.rows.row(local),
@@ -301,6 +301,12 @@ impl SparseTable {
         }
         local
     }
+}
+
+/// Which bits are 1, ascending. Most words of a large table are 0, and cost one comparison.
+fn set_bits(bits: u64) -> impl Iterator<Item = usize> {
+    let rest = |bits: u64| (bits != 0).then_some(bits);
+    std::iter::successors(rest(bits), move |bits| rest(bits & (bits - 1))).map(|bits| bits.trailing_zeros() as usize)
 }
 
 /// The value with which a row starts.
