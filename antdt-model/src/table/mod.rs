@@ -306,7 +306,8 @@ impl SparseTable {
 /// Which bits are 1, ascending. Most words of a large table are 0, and cost one comparison.
 fn set_bits(bits: u64) -> impl Iterator<Item = usize> {
     let rest = |bits: u64| (bits != 0).then_some(bits);
-    std::iter::successors(rest(bits), move |bits| rest(bits & (bits - 1))).map(|bits| bits.trailing_zeros() as usize)
+    std::iter::successors(rest(bits), move |bits| rest(bits & (bits - 1)))
+        .map(|bits| bits.trailing_zeros() as usize)
 }
 
 /// The value with which a row starts.
