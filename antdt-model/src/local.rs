@@ -377,6 +377,8 @@ fn scaled(sum: &[f64], share: f64) -> impl Iterator<Item = f32> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use antdt_core::{ParamLayout, Seed, TableSpec};
     use proptest::prelude::*;
 
