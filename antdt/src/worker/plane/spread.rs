@@ -4,7 +4,7 @@
 /// interest is how far they were apart before the first of these. See the [module](self).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Spread {
-    /// Averages with some of the others were made, ever and since the last one of all.
+    /// Averages with some of the others were made, ever and of new samples since the last one of all.
     mixed: bool,
     mixed_since: bool,
 }
@@ -13,7 +13,9 @@ impl Spread {
     /// An average is made, with all workers or some of them, of this many new samples. Returns whether it is measured.
     pub(super) const fn averages(&mut self, of_all: bool, samples: u64) -> bool {
         if !of_all {
-            (self.mixed, self.mixed_since) = (true, true);
+            self.mixed = true;
+            // Models that have not trained since they were all made equal are equal still.
+            self.mixed_since |= samples > 0;
             return false;
         }
         let measured = if self.mixed { self.mixed_since } else { samples > 0 };
@@ -32,6 +34,16 @@ mod tests {
         let averages = [(false, 5), (true, 0), (true, 7), (false, 5), (false, 5), (true, 3), (true, 0)];
         let measured = averages.map(|(of_all, samples)| spread.averages(of_all, samples));
         assert_eq!(measured, [false, true, false, false, false, true, false]);
+    }
+
+    #[test]
+    fn averages_of_a_few_at_the_end_of_the_data_do_not_hide_how_far_models_were_apart() {
+        let mut spread = Spread::default();
+        let averages = [(false, 5), (true, 5), (false, 0), (true, 0)];
+        assert_eq!(
+            averages.map(|(of_all, samples)| spread.averages(of_all, samples)),
+            [false, true, false, false]
+        );
     }
 
     #[test]
