@@ -21,6 +21,7 @@ use crate::job::EtcdSpec;
 
 #[cfg(feature = "etcd")]
 mod etcd;
+pub(crate) mod lock;
 
 /// The right to be the master of a job. Dropping it gives it up.
 pub(crate) trait Lead: Debug + Send + Sync {

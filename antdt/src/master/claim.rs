@@ -9,6 +9,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
@@ -16,22 +17,43 @@ use std::time::Duration;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
+use crate::lead::lock;
+
 /// Name of the file that is locked. It stays: a lock on a file that another one may remove holds nothing.
 const FILE: &str = "claim";
 
 /// Pause between two tries.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// The folder belongs to another job.
+/// Reason why a folder of checkpoints cannot be of this job alone.
 #[derive(Debug, thiserror::Error)]
-#[error(
-    "--checkpoint-dir = {}: a job that runs keeps its checkpoints there; name another folder, or wait until that job has ended (after \
-     the death of its host, until the file server takes the lock on `claim` from it)",
-    path.display()
-)]
-pub struct ClaimError {
-    /// Path of the folder.
-    pub path: PathBuf,
+#[non_exhaustive]
+pub enum ClaimError {
+    /// The folder belongs to another job.
+    #[error(
+        "--checkpoint-dir = {}: a job that runs keeps its checkpoints there{}; name another folder, or wait until that job has ended \
+         (after the death of its host, until the file server takes the lock on `claim` from it)",
+        path.display(),
+        lock::text(.holder)
+    )]
+    Taken {
+        /// Path of the folder.
+        path: PathBuf,
+        /// Process of this host that has the lock.
+        holder: Option<u32>,
+    },
+    /// The file system of the folder has no locks, or the file belongs to another user.
+    #[error(
+        "--checkpoint-dir = {}: `claim` cannot be locked there ({source}), so that two jobs could delete each other's checkpoints; name a \
+         folder of this user on a file system with locks, or let --elect say which master leads",
+        path.display()
+    )]
+    Unlocked {
+        /// Path of the folder.
+        path: PathBuf,
+        /// Error of the operating system.
+        source: io::Error,
+    },
 }
 
 /// The right to write checkpoints into a folder, as long as it lives.
@@ -42,42 +64,51 @@ pub(super) struct Claim {
 
 impl Claim {
     /// Claims a folder, and tries again for `patience`: a process that was killed may have its lock for a moment. Returns
-    /// `None` for an object store, and on a file system without locks.
+    /// `None` for an object store.
     ///
     /// # Errors
-    /// If another job has the folder.
+    /// If another job has the folder, or nothing can be locked there.
     pub(super) fn take(place: &Path, patience: Duration) -> Result<Option<Self>, ClaimError> {
         if !place.is_dir() {
             return Ok(None);
         }
-        let Ok(file) = open(place) else { return Ok(None) };
+        let unlocked = |source| ClaimError::Unlocked { path: place.to_owned(), source };
+        let file = open(place).map_err(unlocked)?;
         let mut left = patience;
         loop {
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => return Ok(Some(Self { _file: file })),
                 Err(Errno::WOULDBLOCK) if left.is_zero() => {
-                    return Err(ClaimError { path: place.to_owned() });
+                    return Err(ClaimError::Taken { path: place.to_owned(), holder: lock::holder(&file) });
                 }
                 Err(Errno::WOULDBLOCK) => {
                     thread::sleep(PAUSE);
                     left = left.saturating_sub(PAUSE);
                 }
-                Err(error) => {
-                    tracing::debug!(%error, place = %place.display(), "the folder of checkpoints cannot be locked");
-                    return Ok(None);
-                }
+                Err(error) => return Err(unlocked(error.into())),
             }
         }
     }
 }
 
 fn open(place: &Path) -> io::Result<File> {
-    OpenOptions::new().write(true).create(true).truncate(false).open(place.join(FILE))
+    // Whoever may open a file may lock it, and keep its owner out.
+    OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(place.join(FILE))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
+
+    #[test]
+    fn a_folder_in_which_nothing_can_be_locked_is_refused_with_the_remedy() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join(FILE)).unwrap();
+        let error = Claim::take(folder.path(), Duration::ZERO).unwrap_err().to_string();
+        assert!(error.contains("cannot be locked") && error.contains("--elect"), "{error}");
+    }
 
     #[test]
     fn the_lock_is_on_a_file_that_is_open_for_writing_which_a_file_server_hears_of() {
@@ -103,6 +134,9 @@ mod tests {
         let error = take().unwrap_err().to_string();
         let begin = format!("--checkpoint-dir = {}: a job that runs", folder.path().display());
         assert!(error.starts_with(&begin), "{error}");
+        assert!(error.contains(&format!("process {} has", std::process::id())), "{error}");
+        let mode = std::fs::metadata(folder.path().join(FILE)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
         drop(first);
         assert!(take().unwrap().is_some());
     }
