@@ -60,7 +60,8 @@ fn start_by(program: &Path, words: &[String], arguments: &[String], folder: &Pat
     fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
     let log = folder.join(LOG);
     let out = File::create(&log).with_context(|| format!("cannot create {}", log.display()))?;
-    let report = ["--report-dir".to_owned(), folder.display().to_string()];
+    // That of the run before is there.
+    let report = ["--report-dir".to_owned(), folder.display().to_string(), "--force".to_owned()];
     program_with(program, &[words, &["run".to_owned()], arguments, &report].concat(), out)
 }
 

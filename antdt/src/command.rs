@@ -79,6 +79,7 @@ pub(crate) fn main(seams: Seams, planes: &Planes) -> ExitCode {
         }
         Command::Diff(asked) => return compute(move || simulate::diff(&asked), || incomplete(Vec::new())),
         Command::Status(asked) => operate::status(&asked),
+        Command::Jobs => operate::jobs(),
         Command::Stop(dir) => operate::stop(dir.as_deref()),
         Command::Checkpoint(dir) => operate::checkpoint(dir.as_deref()),
         Command::Scale { to, dir } => operate::scale(&to, dir.as_deref()),

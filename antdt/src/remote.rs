@@ -33,11 +33,10 @@ pub enum RemoteError {
     /// The job's run directory cannot be used.
     #[error(transparent)]
     RunDir(#[from] RunDirError),
-    /// The user named no run directory, and no job runs in a default run directory.
-    #[error("no job of this user runs without a run directory of its own; name the directory of one")]
+    /// The user named no run directory, and runs no job on this host.
+    #[error("no job of this user runs on this host; name the run directory of one")]
     NoneKnown,
-    /// The user named no run directory, and several jobs run in default run directories, which are listed
-    /// here.
+    /// The user named no run directory, and runs several jobs on this host, whose run directories are listed here.
     #[error("several jobs run; name one of {}", list(.0))]
     SeveralKnown(Vec<PathBuf>),
     /// The master of the job does not answer.
@@ -117,8 +116,7 @@ pub struct RemoteJob {
 }
 
 impl RemoteJob {
-    /// Finds the job that runs in the run directory `dir`. With `None`, finds the only job of this user whose
-    /// run directory is in the user's state folder, which is the default.
+    /// Finds the job that runs in the run directory `dir`. With `None`, finds the only job of this user on this host.
     ///
     /// Must be called within a tokio runtime; nothing is sent yet.
     ///

@@ -37,13 +37,6 @@ pub enum ResumeError {
         /// Checkpoints that were examined, and why they cannot be used, in words.
         passed_over: String,
     },
-    /// The last job in the folder has taken no checkpoint; the checkpoints in the folder are those of an
-    /// earlier job.
-    #[error("--resume = {}: the last job there took no checkpoint, and this one is of the job before it; name {} to go on from it, or leave --resume out", path.display(), path.display())]
-    Earlier {
-        /// Path of the newest checkpoint.
-        path: PathBuf,
-    },
     /// The checkpoint is of a job with other settings.
     #[error("--resume = {}: {source}", path.display())]
     Mismatch {
@@ -93,6 +86,12 @@ pub enum ResumeError {
 pub fn place(dir: &Path) -> PathBuf {
     let known = [dir.join(CHECKPOINTS), dir.join("run").join(CHECKPOINTS)];
     known.into_iter().find(|folder| folder.is_dir()).unwrap_or_else(|| dir.to_owned())
+}
+
+/// Returns the folder of the checkpoints that `dir` stands for, or of the one whose own folder it is.
+pub(crate) fn folder(dir: &Path) -> PathBuf {
+    let place = place(dir);
+    Folder::of_checkpoint(&place).map_or(place, |(folder, _)| folder)
 }
 
 /// Returns the settings of the job that took the checkpoint that is meant by `dir`; `None` if there is none or it does not hold them.
@@ -167,10 +166,6 @@ pub(crate) fn prepare(
     let Meant { folder, checkpoint, passed_over } = meant(dir)?;
     let path = checkpoint.path().to_owned();
     let manifest = checkpoint.manifest();
-    let is_named = Folder::of_checkpoint(&place(dir)).is_some();
-    if !is_named && master::first_checkpoint(dir).is_some_and(|first| manifest.checkpoint < first) {
-        return Err(ResumeError::Earlier { path });
-    }
     let layout = layout.unwrap_or_else(|| manifest.job.layout.clone());
     let ours = identity(spec, layout, data.samples, data.fingerprint.clone());
     manifest.job.check(&ours).map_err(|source| ResumeError::Mismatch { path: path.clone(), source })?;

@@ -4,7 +4,7 @@
 //!
 //! | file | what | mode |
 //! |---|---|---|
-//! | `master.json` | address of the master, name and generation of the job; process id and host, for people | 0644 |
+//! | `master.json` | address of the master, name and generation of the job; process id and host, for people | 0600 |
 //! | `token` | the secret that every call to the master carries | 0600 |
 //! | `job.journal` | what the job began with, for a successor of its master | 0600 |
 //! | `head.journal` | the newest state of the job's head and nodes, for the same | 0600 |
@@ -17,12 +17,13 @@
 //! master that was cut off cannot write to the files of the next one.
 //!
 //! The run directory is `--run-dir`, else the folder `run` in the report folder, else
-//! `$XDG_STATE_HOME/antdt/JOB`, with `~/.local/state` where that variable is not set.
+//! `$XDG_STATE_HOME/antdt/JOB`, with `~/.local/state` where that variable is not set. There is a link of that name to it in the
+//! first two cases, so that all jobs of a user and host are found in one place.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, TcpStream};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,7 +32,7 @@ use antdt_proto::Token;
 use serde::{Deserialize, Serialize};
 
 use crate::job::JobSpec;
-use crate::lead::{Elector, Lead};
+use crate::lead::{Elector, Lead, lock};
 use crate::net;
 
 /// Name of the file in the run directory with the address of the master.
@@ -55,6 +56,9 @@ const OWN: &str = "master-";
 /// Name of the folder with what nodes write.
 pub(crate) const OUTPUT: &str = "output";
 
+/// Mode of a run directory: whoever may open it may lock it, and keep its owner out.
+const PRIVATE: u32 = 0o700;
+
 /// How long a master that is named in a directory has to take a connection before the directory counts as left behind.
 const PROBE: Duration = Duration::from_secs(2);
 
@@ -73,22 +77,36 @@ pub struct MasterFile {
     pub host: String,
 }
 
+impl MasterFile {
+    fn runs_there(&self) -> String {
+        format!("job `{}` runs there, at {}", self.job, self.address)
+    }
+}
+
 /// Reason why a run directory cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunDirError {
     /// No job runs in the directory.
-    #[error("{}: no job runs there; name the --run-dir of a running job, or `run` in its --report-dir", .0.display())]
+    #[error("{}: no job runs there; name the --run-dir or --report-dir of a running job; `antdt jobs` lists those of this user and host", .0.display())]
     NoJob(PathBuf),
     /// Another job runs in the directory: stop it, or use another directory.
-    #[error("{}: job `{job}` runs there, at {address}; name another --run-dir or --report-dir, or stop that job", path.display())]
+    #[error("{}: {who}; name another --run-dir or --report-dir, or stop that job", path.display())]
     Taken {
         /// Path of the directory.
         path: PathBuf,
-        /// Name of the job that runs in the directory.
-        job: String,
-        /// Address of the master of that job.
-        address: String,
+        /// The job that runs in the directory with the address of its master, or the process that has the lock, in words.
+        who: String,
+    },
+    /// The folder holds files of an earlier job.
+    #[error("{flag} = {}: it holds {what}; `--resume {}` goes on with that job, --force replaces its files, and another folder leaves them as they are", path.display(), path.display())]
+    Used {
+        /// Flag that names the folder.
+        flag: &'static str,
+        /// Path of the folder.
+        path: PathBuf,
+        /// What the job has left, in words.
+        what: &'static str,
     },
     /// Nodes of a job run in the directory without a master.
     #[error("{}: {alive} nodes of a job live there without a master{}; `antdt run --resume {}` without other settings takes them over, and without a master they end after --master-grace", path.display(), if changed.is_empty() { String::new() } else { format!(", which began with another {changed}") }, path.display())]
@@ -157,13 +175,23 @@ impl RunDir {
     pub(crate) fn open(path: &Path, keep: bool, elector: &Elector) -> Result<Self, RunDirError> {
         let failed = |source| RunDirError::File { path: path.to_owned(), source };
         let made = !path.exists();
-        fs::create_dir_all(path).map_err(failed)?;
+        path.parent().map_or(Ok(()), fs::create_dir_all).map_err(failed)?;
+        if let Err(error) = DirBuilder::new().mode(PRIVATE).create(path)
+            && !path.is_dir()
+        {
+            return Err(failed(error));
+        }
         let lead = match (elector.try_lead(path), elector) {
             (Ok(Some(lead)), _) => lead,
             (Ok(None), _) => {
-                let last = read_master(path).ok();
-                let (job, address) = last.map(|last| (last.job, last.address)).unwrap_or_default();
-                return Err(RunDirError::Taken { path: path.to_owned(), job, address });
+                let who = match read_master(path) {
+                    Ok(last) => last.runs_there(),
+                    Err(_) => {
+                        let holder = File::open(path).ok().and_then(|lock| lock::holder(&lock));
+                        format!("a job begins or ends there{}", lock::text(&holder))
+                    }
+                };
+                return Err(RunDirError::Taken { path: path.to_owned(), who });
             }
             (Err(source), Elector::Lock) => return Err(failed(source)),
             (Err(error), Elector::Etcd(..)) => return Err(RunDirError::Election { why: error.to_string() }),
@@ -203,8 +231,7 @@ impl RunDir {
         let generation = match read_master(path) {
             // A lock is of one host; the same address is this process. One that etcd has put out may answer for a moment.
             Ok(last) if self.lead.number().is_none() && last.address != address && answers(&last.address) => {
-                let (path, job, address) = (path.clone(), last.job, last.address);
-                return Err(RunDirError::Taken { path, job, address });
+                return Err(RunDirError::Taken { path: path.clone(), who: last.runs_there() });
             }
             Ok(last) => last.generation.saturating_add(1).max(self.lead.number().unwrap_or(0)),
             Err(RunDirError::NoJob(_)) => self.lead.number().unwrap_or(1),
@@ -219,12 +246,25 @@ impl RunDir {
         };
         let text = serde_json::to_string_pretty(&master).expect("plain values") + "\n";
         // The address last: a reader that finds it finds the token too.
-        for (name, mode, text) in [(TOKEN, 0o600, token.text()), (MASTER, 0o644, &*text)] {
+        for (name, mode, text) in [(TOKEN, 0o600, token.text()), (MASTER, 0o600, &*text)] {
             let path = path.join(name);
             replace(&path, mode, text, Durability::Process)
                 .map_err(|source| RunDirError::File { path, source })?;
         }
+        if let Some(entry) = self.entry(job) {
+            let _ = fs::remove_file(&entry);
+            let entered = entry.parent().map_or(Ok(()), fs::create_dir_all);
+            if let Err(error) = entered.and_then(|()| symlink(std::path::absolute(path)?, &entry)) {
+                tracing::debug!(%error, entry = %entry.display(), "`antdt jobs` does not list the job");
+            }
+        }
         Ok(generation)
+    }
+
+    /// The link in the user's state folder by which the job is found; `None` if the directory itself is there.
+    fn entry(&self, job: &str) -> Option<PathBuf> {
+        let entry = state_folder()?.join(file_name(job));
+        (std::path::absolute(&self.path).ok()? != entry).then_some(entry)
     }
 
     /// Removes what is there for a successor.
@@ -243,6 +283,9 @@ impl Drop for RunDir {
     fn drop(&mut self) {
         if !self.keep {
             self.clear();
+            if let Some(entry) = read_master(&self.path).ok().and_then(|master| self.entry(&master.job)) {
+                let _ = fs::remove_file(entry);
+            }
             for name in [MASTER, TOKEN] {
                 // Removed by another process already, or left for people to find; it names a master that does not answer.
                 let _ = fs::remove_file(self.path.join(name));
@@ -290,7 +333,7 @@ fn state_folder() -> Option<PathBuf> {
 }
 
 /// The name of a job as that of a folder.
-fn file_name(job: &str) -> String {
+pub(crate) fn file_name(job: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || "-_".contains(c) { c } else { '_' };
     job.chars().map(plain).collect()
 }
@@ -321,8 +364,7 @@ pub(crate) fn read_master(path: &Path) -> Result<MasterFile, RunDirError> {
     serde_json::from_str(&text).map_err(|error| RunDirError::Malformed { path: file, why: error.to_string() })
 }
 
-/// Returns the run directories in the user's state folder whose master answers, sorted. Jobs without
-/// `--run-dir` and `--report-dir` have theirs there.
+/// Returns the run directories of this user's jobs on this host whose master answers, sorted.
 pub fn known() -> Vec<PathBuf> {
     state_folder().map(|folder| alive(&folder)).unwrap_or_default()
 }
@@ -330,10 +372,12 @@ pub fn known() -> Vec<PathBuf> {
 /// The run directories in a folder whose master answers: one that was killed leaves its directory behind.
 fn alive(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten();
-    let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
+    let paths = entries.filter_map(|entry| entry.ok()?.path().canonicalize().ok());
     let lives = |path: &PathBuf| read_master(path).is_ok_and(|master| answers(&master.address));
     let mut paths: Vec<PathBuf> = paths.filter(lives).collect();
     paths.sort();
+    // A job that was resumed under another name has two links.
+    paths.dedup();
     paths
 }
 

@@ -26,7 +26,7 @@ fn bare_program(counting: bool) -> Command {
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("ANTDT_")) {
         command.env_remove(name);
     }
-    command.env("XDG_STATE_HOME", env!("CARGO_TARGET_TMPDIR"));
+    command.env("XDG_STATE_HOME", env!("CARGO_TARGET_TMPDIR")).current_dir(env!("CARGO_TARGET_TMPDIR"));
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
@@ -422,7 +422,7 @@ fn a_new_job_is_refused_in_a_directory_whose_journal_is_damaged() {
     let error = fail(&mut program(true, &args));
     assert!(error.contains("head.journal") && error.contains("delete the file"), "{error}");
     std::fs::remove_file(&journal).unwrap();
-    succeed(&mut program(true, &args));
+    succeed(program(true, &args).arg("--force"));
 }
 
 #[test]
@@ -499,21 +499,27 @@ fn the_steps_of_an_interrupted_job_are_those_of_its_samples() {
 }
 
 #[test]
-fn an_interrupted_job_without_checkpoints_says_that_none_was_kept_and_which_flag_keeps_one() {
+fn an_interrupted_job_that_names_no_folder_has_one_of_its_own_and_goes_on_from_it() {
     let folder = tempfile::tempdir().unwrap();
-    let state = folder.path().to_str().unwrap();
-    let mut job = program(true, &["--nproc-per-node", "2", "--emulate-speed", "300", "--quiet"]);
-    let job = job.env("XDG_STATE_HOME", state).spawn().unwrap();
+    let in_folder = |args: &[&str]| {
+        let mut job = bare_program(true);
+        job.current_dir(folder.path()).arg("run").args(args).arg("--quiet");
+        job
+    };
+    let [workload, optimizer] = [["--workload", "counting"], ["--optimizer", "sums"]];
+    let settings = [&workload[..], &optimizer, &["--nproc-per-node", "2", "--emulate-speed", "300"]].concat();
+    let job = in_folder(&settings).spawn().unwrap();
     // It has caught signals by then.
     wait_for("its nodes", || (children(job.id()).len() == 2).then_some(()));
     kill("-INT", job.id());
     let output = finish(job);
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
-    let expected = format!(
-        "error: interrupted; no checkpoint was kept to go on from, so that all {SAMPLES} samples remain; --report-dir DIR or \
-         --checkpoint-dir DIR keeps one\n"
-    );
-    assert_eq!((output.status.code(), error), (Some(1), expected));
+    let (_, dir) = error.trim_end().rsplit_once("go on with --resume ").unwrap_or_else(|| panic!("{error}"));
+    assert!(dir.starts_with("runs/counting-"), "{error}");
+    succeed(&mut in_folder(&["--resume", dir]));
+    assert_eq!(report(&folder.path().join(dir)).samples.committed, SAMPLES);
+    succeed(&mut in_folder(&[&settings[..4], &["--epochs", "1"]].concat()));
+    assert_eq!(std::fs::read_dir(folder.path().join("runs")).unwrap().count(), 2);
 }
 
 /// `nohup` begins a job that ignores that its terminal closes; another one stops as if it were interrupted.
@@ -606,15 +612,30 @@ fn a_second_job_in_a_report_folder_that_is_in_use_is_refused_and_changes_nothing
 }
 
 #[test]
-fn the_checkpoint_of_an_earlier_job_is_not_taken_for_that_of_the_last_one() {
+fn a_new_job_leaves_the_files_of_an_earlier_one_alone_unless_it_is_to_replace_them() {
     let folder = tempfile::tempdir().unwrap();
-    let dir = folder.path().to_str().unwrap();
-    succeed(&mut program(true, &["--report-dir", dir, "--quiet"]));
-    kill_whole(trains(dir, &["--epochs", "2"]));
-    let error = fail(&mut program(true, &["--resume", dir, "--quiet"]));
-    assert!(error.contains("the last job there took no checkpoint"), "{error}");
-    let earlier = folder.path().join("run/checkpoints/00000000000000000001");
-    succeed(&mut program(true, &["--resume", earlier.to_str().unwrap(), "--epochs", "2", "--quiet"]));
+    let [dir, own] = ["job", "own"].map(|name| folder.path().join(name));
+    let [dir_text, own_text] = [&dir, &own].map(|path| path.to_str().unwrap());
+    let first = ["--report-dir", dir_text, "--checkpoint-dir", own_text, "--quiet"];
+    let others = ["--checkpoint-keep", "1", "--seed", "8", "--quiet"];
+    let in_report = ["--report-dir", dir_text];
+    let in_checkpoints = ["--checkpoint-dir", own_text];
+    succeed(&mut program(true, &first));
+    for (place, what) in [(in_report, "the report of a job"), (in_checkpoints, "checkpoints of a job")] {
+        let error = fail(&mut program(true, &[&place[..], &others].concat()));
+        assert!(error.contains(what) && error.contains("--resume") && error.contains("--force"), "{error}");
+    }
+    assert_eq!((report(&dir).seed, Folder::open(&own).unwrap().list().unwrap().len()), (0, 1));
+    kill_whole(trains(folder.path().join("killed").to_str().unwrap(), &["--epochs", "2"]));
+    let killed = folder.path().join("killed");
+    let in_killed = ["--report-dir", killed.to_str().unwrap()];
+    let error = fail(&mut program(true, &[&in_killed[..], &others].concat()));
+    assert!(error.contains("a job that did not end in order"), "{error}");
+    for place in [&[in_report, in_checkpoints].concat()[..], &in_killed[..]] {
+        succeed(&mut program(true, &[place, &others, &["--force"]].concat()));
+    }
+    let left = Folder::open(&own).unwrap().list().unwrap();
+    assert_eq!((report(&dir).seed, report(&killed).seed, left.len(), left[0].checkpoint.0), (8, 8, 1, 1));
 }
 
 #[test]

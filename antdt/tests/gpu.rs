@@ -13,7 +13,7 @@ fn antdt(args: &[&str]) -> Output {
         command.env_remove(name);
     }
     let folder = tempfile::tempdir().unwrap();
-    command.env("XDG_STATE_HOME", folder.path());
+    command.env("XDG_STATE_HOME", folder.path()).current_dir(folder.path());
     command.args(args).output().unwrap()
 }
 
@@ -87,7 +87,10 @@ fn a_gpu_for_which_nothing_compiles_ends_the_job_with_the_remedy_and_no_panic() 
     for device in ["cuda:0", "auto"] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_antdt"));
         // Without the folder of a compiler that may be here.
-        command.env("LD_LIBRARY_PATH", folder.path()).env("XDG_STATE_HOME", folder.path());
+        command
+            .env("LD_LIBRARY_PATH", folder.path())
+            .env("XDG_STATE_HOME", folder.path())
+            .current_dir(folder.path());
         let output = command.args(JOB).args(["--device", device]).output().unwrap();
         let said = String::from_utf8(output.stderr).unwrap();
         if !said.contains("libnvrtc") {
@@ -108,7 +111,7 @@ fn a_gpu_for_which_nothing_compiles_ends_the_job_with_the_remedy_and_no_panic() 
 #[cfg(feature = "cuda")]
 fn doctor(libraries: &std::path::Path) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_antdt"));
-    command.env("LD_LIBRARY_PATH", libraries).env("XDG_STATE_HOME", libraries);
+    command.env("LD_LIBRARY_PATH", libraries).env("XDG_STATE_HOME", libraries).current_dir(libraries);
     String::from_utf8(command.arg("doctor").output().unwrap().stdout).unwrap()
 }
 

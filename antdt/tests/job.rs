@@ -42,7 +42,7 @@ fn antdt(args: &[&str]) -> Command {
         command.env_remove(name);
     }
     // Jobs that are killed leave a run directory behind, which is not to be the user's.
-    command.env("XDG_STATE_HOME", env!("CARGO_TARGET_TMPDIR"));
+    command.env("XDG_STATE_HOME", env!("CARGO_TARGET_TMPDIR")).current_dir(env!("CARGO_TARGET_TMPDIR"));
     command.env("ANTDT_CACHE_DIR", concat!(env!("CARGO_TARGET_TMPDIR"), "/data-cache"));
     command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
@@ -1373,6 +1373,71 @@ fn a_job_without_a_report_is_found_in_the_state_folder_of_its_user() {
     assert!(finish(with_state(&["stop"])).status.success());
     assert_eq!(finish(job).status.code(), Some(1));
     assert!(!state.path().join("antdt/a_b").exists());
+}
+
+#[test]
+fn a_program_has_the_grace_that_the_job_gives_it_and_is_named_when_that_is_used_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = folder.path().to_str().unwrap();
+    // The second one starts again what the signal ends.
+    let script = "trap 'sleep 4; echo saved; exit 0' TERM; echo ready; while :; do sleep 0.1; done";
+    let stubborn = "trap '' TERM; echo ready; while :; do sleep 0.1; done";
+    for (script, grace, ends) in
+        [(script, "30s", "saved"), (stubborn, "1s", "worker-0 did not exit within --grace = 1s")]
+    {
+        let state = tempfile::tempdir().unwrap();
+        let words = ["run", "--quiet", "--grace", grace, "--run-dir", place, "--", "sh", "-c", script];
+        let job = antdt(&words).env("XDG_STATE_HOME", state.path()).spawn().unwrap();
+        wait_for("the job", || {
+            children(job.id()).into_iter().find(|child| variable(*child, "RANK").is_some())
+        });
+        wait_for("the trap", || {
+            let asked = finish(antdt(&["status", place]).spawn().unwrap());
+            String::from_utf8_lossy(&asked.stdout).contains("running").then_some(())
+        });
+        std::thread::sleep(Duration::from_millis(500));
+        signal(job.id(), "INT");
+        let output = finish(job);
+        let says = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        assert!(says.contains(ends), "{says}");
+    }
+}
+
+#[test]
+fn jobs_are_found_without_a_name_wherever_their_run_directory_is() {
+    let state = tempfile::tempdir().unwrap();
+    let with_state = |args: &[&str]| {
+        let mut command = antdt(args);
+        command.env("XDG_STATE_HOME", state.path());
+        command.spawn().unwrap()
+    };
+    let says = |args: &[&str]| {
+        let output = finish(with_state(args));
+        String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
+    };
+    assert_eq!(says(&["jobs"]), "no job of this user runs on this host\n");
+    let [first, second] = ["first", "second"].map(|name| state.path().join(name));
+    let begin = |dir: &Path, name| {
+        let dir = dir.to_str().unwrap();
+        with_state(&["run", "--quiet", "--job-id", name, "--report-dir", dir, "--", "sh", "-c", "sleep 1000"])
+    };
+    let one = begin(&first, "one");
+    wait_for("the job", || says(&["status"]).contains("worker-0, life 0: running").then_some(()));
+    let other = begin(&second, "other");
+    let all = wait_for("both jobs", || Some(says(&["jobs"])).filter(|all| all.lines().count() == 2));
+    let lines: Vec<&str> = all.lines().collect();
+    let begins = |name: &str, dir: &Path| format!("{name}  {}  master ", dir.join("run").display());
+    assert!(
+        lines[0].starts_with(&begins("one", &first)) && lines[1].starts_with(&begins("other", &second)),
+        "{all}"
+    );
+    assert!(says(&["stop"]).contains("several jobs run"));
+    assert!(says(&["stop", first.to_str().unwrap()]).contains("job one is stopped"));
+    assert!(says(&["stop"]).contains("job other is stopped"));
+    for job in [one, other] {
+        assert_eq!(finish(job).status.code(), Some(1));
+    }
+    assert_eq!(std::fs::read_dir(state.path().join("antdt")).unwrap().count(), 0);
 }
 
 #[test]

@@ -14,7 +14,7 @@ fn antdt(args: &[&str]) -> Output {
         command.env_remove(name);
     }
     let folder = tempfile::tempdir().unwrap();
-    command.env("XDG_STATE_HOME", folder.path());
+    command.env("XDG_STATE_HOME", folder.path()).current_dir(folder.path());
     command.args(args).output().unwrap()
 }
 

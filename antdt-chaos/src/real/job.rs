@@ -61,6 +61,8 @@ impl RealJob {
         command.arg("run");
         if goes_on {
             command.arg("--resume").arg(&self.run_dir);
+        } else if self.masters > 0 {
+            command.arg("--force");
         }
         command.args(&self.arguments).envs(self.variables.iter().map(|(name, value)| (name, value)));
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);

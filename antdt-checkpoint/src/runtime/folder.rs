@@ -307,10 +307,7 @@ impl Folder {
         retention: &Retention,
         now_unix_s: u64,
     ) -> Result<Vec<CheckpointId>, CheckpointWriteError> {
-        let listed = self.list().map_err(|error| match error {
-            CheckpointReadError::Io { path, error } => failed("list", &path, error),
-            error => failed("list", &self.path, std::io::Error::other(error.to_string())),
-        })?;
+        let listed = self.list().map_err(unlisted(&self.path))?;
         let standing = |listed: FoundCheckpoint| {
             let standing = match listed.manifest {
                 Ok(Manifest { created_unix_s, .. }) => CheckpointState::Valid { created_unix_s },
@@ -323,6 +320,15 @@ impl Folder {
         let doomed = retention.doomed(&all, now_unix_s);
         doomed.iter().try_for_each(|checkpoint| self.remove_checkpoint(&self.place(*checkpoint)))?;
         Ok(doomed)
+    }
+
+    /// Removes all checkpoints and attempts.
+    ///
+    /// # Errors
+    /// If the folder cannot be read or a checkpoint cannot be removed.
+    pub fn remove_all(&self) -> Result<(), CheckpointWriteError> {
+        let numbers = self.numbers().map_err(unlisted(&self.path))?;
+        numbers.iter().try_for_each(|checkpoint| self.remove_checkpoint(&self.place(*checkpoint)))
     }
 
     fn refuse_whole(&self, checkpoint: CheckpointId, place: &Path) -> Result<(), CheckpointWriteError> {
@@ -362,4 +368,12 @@ fn store_of(url: &str) -> Result<Arc<dyn Storage>, String> {
 fn store_of(_url: &str) -> Result<Arc<dyn Storage>, String> {
     Err("this program was built without object stores; build it with --features remote, or name a folder"
         .to_owned())
+}
+
+/// That a folder cannot be listed, where checkpoints are to be removed.
+fn unlisted(folder: &Path) -> impl FnOnce(CheckpointReadError) -> CheckpointWriteError + '_ {
+    move |error| match error {
+        CheckpointReadError::Io { path, error } => failed("list", &path, error),
+        error => failed("list", folder, std::io::Error::other(error.to_string())),
+    }
 }

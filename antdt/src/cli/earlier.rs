@@ -10,8 +10,9 @@ use crate::job::JobSpec;
 use crate::{master, resume};
 
 /// Settings of one start of the program, or of the place where a job runs: the next start has its own.
-const OF_ONE_START: [&str; 12] = [
+const OF_ONE_START: [&str; 13] = [
     "resume",
+    "force",
     "job-id",
     "bind",
     "advertise",

@@ -7,15 +7,19 @@ use antdt_core::text::nearest;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, ArgMatches, Command as Clap};
 
-use super::{CliError, Command, DataSynth, ScaleTo, config, model, simulate};
+use super::{CliError, Command, DataSynth, ScaleTo, config, groups, model, simulate};
 use crate::job::value::Form;
 use crate::job::{JobSetting, JobSpec};
 
+/// Name of the flag that shows all settings.
+const ALL: &str = "help-all";
+
 /// Words that begin or continue a command.
-const COMMANDS: [&str; 23] = [
+const COMMANDS: [&str; 24] = [
     "run",
     "master",
     "doctor",
+    "jobs",
     "status",
     "scale",
     "checkpoint",
@@ -53,7 +57,8 @@ pub(super) fn help(setting: &JobSetting) -> String {
 pub(super) fn with_settings(command: Clap) -> Clap {
     let file =
         Arg::new("job").long("job").value_name("FILE").help("TOML file with the same settings as keys");
-    let mut command = command.arg(file);
+    let all = Arg::new(ALL).long(ALL).action(ArgAction::SetTrue).help("Print help with all settings");
+    let mut command = command.arg(file).arg(all);
     for setting in JobSpec::SETTINGS {
         let form = setting.form();
         let default = match (&form, setting.default_text()) {
@@ -63,6 +68,8 @@ pub(super) fn with_settings(command: Clap) -> Clap {
         let arg = Arg::new(setting.name)
             .long(setting.name)
             .help(help(setting) + &default)
+            .help_heading(groups::heading(setting.name))
+            .hide(groups::heading(setting.name) != groups::FIRST)
             .allow_hyphen_values(true)
             .action(if matches!(form, Form::List(_)) { ArgAction::Append } else { ArgAction::Set });
         command = command.arg(match form {
@@ -185,6 +192,7 @@ fn grammar() -> Clap {
         .subcommand(config::grammar())
         .subcommand(simulate::whatif_grammar())
         .subcommand(simulate::sim_grammar())
+        .subcommand(Clap::new("jobs").about("List the running jobs of this user and host"))
         .subcommand(
             remote("status", "Show the progress of a running job")
                 .arg(Arg::new("diagnose").long("diagnose").action(ArgAction::SetTrue).help(
@@ -248,12 +256,21 @@ pub(super) fn scale(scale: &ArgMatches) -> Result<Command, CliError> {
 
 /// Applies the grammar.
 pub(super) fn matches(args: impl IntoIterator<Item = String>) -> Result<ArgMatches, clap::Error> {
-    let mut own = true;
+    let (mut own, mut all, mut grammar) = (true, false, grammar());
     let args = args.into_iter().map(|arg| {
         own &= arg != "--";
-        if own { with_dashes(&arg) } else { arg }
+        let arg = if own { with_dashes(&arg) } else { arg };
+        let asks_all = own && arg == format!("--{ALL}");
+        all |= asks_all;
+        if asks_all { "--help".to_owned() } else { arg }
     });
-    grammar().try_get_matches_from(std::iter::once("antdt".to_owned()).chain(args))
+    let args: Vec<String> = std::iter::once("antdt".to_owned()).chain(args).collect();
+    if all {
+        let shown = |command: Clap| command.mut_args(|arg| arg.hide(false));
+        grammar = grammar.mut_subcommand("run", shown);
+        grammar = grammar.mut_subcommand("config", |config| config.mut_subcommand("show", shown));
+    }
+    grammar.try_get_matches_from(args)
 }
 
 /// `--global_batch_size=8` as `--global-batch-size=8`. Values keep their underscores.
@@ -292,16 +309,36 @@ fn with_flag(flag: &str, name: &str, command: &Clap) -> Vec<String> {
     has.then(|| name.to_owned()).into_iter().chain(below).collect()
 }
 
+/// Flags of torchrun, and what stands in for them.
+const TORCHRUN: [(&[&str], &str); 9] = [
+    (
+        &["nnodes"],
+        "a job counts its workers, wherever they run; --nnodes MIN:MAX is --min-workers MIN --nproc-per-node MAX",
+    ),
+    (&["node-rank", "group-rank"], "a job numbers its workers itself; leave it out"),
+    (
+        &["rdzv-backend", "rdzv-conf", "rdzv-endpoint", "rdzv-id"],
+        "workers meet at the job's master, whose address --bind and --master-port say and whose name --job-id; leave it out",
+    ),
+    (&["standalone"], "a job whose flags name no other host runs on this one; leave it out"),
+    (&["master-addr", "local-addr"], "--bind is where the master listens, --advertise how others reach it"),
+    (
+        &["log-dir", "redirects", "tee", "local-ranks-filter"],
+        "each line of a worker is shown with the worker's name; `sh -c 'exec python train.py >log.$RANK'` keeps it in a file",
+    ),
+    (&["m", "module"], "the program stands after `--`: `antdt run -- python -m MODULE`"),
+    (&["no-python"], "what stands after `--` is any program; leave it out"),
+    (&["monitor-interval"], "--heartbeat is how often a node is heard of"),
+];
+
 /// Why this flag is none of the command that the arguments are for.
 fn unknown_flag(what: &str, args: &[String]) -> String {
     let flag = what.trim_start_matches('-').split('=').next().unwrap_or_default();
     let (name, command) = command(args);
     let others = with_flag(flag, "", &grammar());
-    // Of torchrun: nothing here is called so, and nothing that sounds alike does the same.
-    if flag == "nnodes" {
-        return "--nnodes is not a flag: a job counts its workers, wherever they run; torchrun's --nnodes MIN:MAX is \
-                --min-workers MIN --nproc-per-node MAX"
-            .to_owned();
+    // Nothing here is called so, and nothing that sounds alike does the same.
+    if let Some((_, instead)) = TORCHRUN.iter().find(|(names, _)| names.contains(&flag)) {
+        return format!("{what} is a flag of torchrun, not of antdt: {instead}");
     }
     if !others.is_empty() {
         let here = if name.is_empty() { "antdt itself" } else { &name };
@@ -342,7 +379,7 @@ pub(super) fn explain(error: &clap::Error, args: &[String]) -> Result<Command, C
                 }
                 Some(known) => format!("{word} is not a command; did you mean `{known}`?"),
                 None => format!(
-                    "{word} is not a command; the commands are run, master, doctor, status, scale, checkpoint, stop, policies, optimizers, launchers, workloads, model, config, whatif, sim and data synth"
+                    "{word} is not a command; the commands are run, master, doctor, jobs, status, scale, checkpoint, stop, policies, optimizers, launchers, workloads, model, config, whatif, sim and data synth"
                 ),
             }
         }

@@ -7,7 +7,7 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use antdt_controller::policy;
 use antdt_core::InvalidValue;
@@ -21,8 +21,10 @@ use crate::workload;
 mod config;
 mod earlier;
 mod flags;
+mod groups;
 mod job_file;
 mod model;
+mod own_folder;
 mod simulate;
 mod variable;
 
@@ -72,6 +74,8 @@ pub enum Command {
     Diff(Diff),
     /// `antdt status`: show the progress of a running job.
     Status(Status),
+    /// List the running jobs of this user and host.
+    Jobs,
     /// `antdt scale`: change the number of workers, or of parameter servers, of a running job.
     Scale {
         /// Number of workers, or of servers, that the job should have.
@@ -203,7 +207,8 @@ where
     };
     match matches.subcommand() {
         Some(("run", run)) => {
-            let spec = config::resolve(run, &env)?.spec;
+            let mut spec = config::resolve(run, &env)?.spec;
+            own_folder::apply(&mut spec, SystemTime::now(), std::process::id());
             spec.validate()?;
             Ok(Command::Run(Box::new(spec)))
         }
@@ -242,6 +247,7 @@ where
             };
             Ok(Command::Status(Status { dir: folder(status), show }))
         }
+        Some(("jobs", _)) => Ok(Command::Jobs),
         Some(("scale", scale)) => flags::scale(scale),
         Some(("checkpoint", checkpoint)) => Ok(Command::Checkpoint(folder(checkpoint))),
         Some(("stop", stop)) => Ok(Command::Stop(folder(stop))),

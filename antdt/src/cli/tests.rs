@@ -148,8 +148,13 @@ fn every_refusal_is_one_line_with_the_flag_and_the_remedy() {
             "run --data synthetic:9 train.py",
             "train.py was not expected; a program and its arguments stand after `--`",
         ),
-        ("run --data synthetic:9 --nnodes 1:4", "is --min-workers MIN --nproc-per-node MAX"),
-        ("run --data synthetic:9 --nnodes=1:4", "is --min-workers MIN --nproc-per-node MAX"),
+        ("run --data synthetic:9 --nnodes 1:4", "--nnodes MIN:MAX is --min-workers MIN --nproc-per-node MAX"),
+        ("run --data synthetic:9 --nnodes=1:4", "--nnodes MIN:MAX is --min-workers MIN --nproc-per-node MAX"),
+        (
+            "run --rdzv-endpoint=a:1 -- true",
+            "--rdzv-endpoint is a flag of torchrun, not of antdt: workers meet",
+        ),
+        ("run -m train", "-m is a flag of torchrun, not of antdt: the program stands after `--`"),
         ("run --job no/such/file.toml", "--job = no/such/file.toml: "),
         ("run", "--data = (nothing): must be given"),
         ("rum", "rum is not a command; did you mean `run`?"),
@@ -244,8 +249,15 @@ fn help_and_version_are_printed_and_hide_the_inner_commands() {
     let same = |a: &str, b: &str| assert_eq!(parse_with(a, &[]), parse_with(b, &[]));
     same("help", "--help");
     same("help data synth", "data synth --help");
-    let Ok(Command::Print(text)) = parse_with("run --help", &[]) else { panic!("no help") };
+    let Ok(Command::Print(text)) = parse_with("run --help-all", &[]) else { panic!("no help") };
     assert!(JobSpec::SETTINGS.iter().all(|setting| text.contains(&setting.flag())), "{text}");
+    let Ok(Command::Print(text)) = parse_with("run --help", &[]) else { panic!("no help") };
+    let shown = JobSpec::SETTINGS.iter().filter(|setting| text.contains(&format!("{} <", setting.flag())));
+    assert_eq!(shown.count(), 10, "{text}");
+    assert!(text.contains("--help-all"), "{text}");
+    // A program's own arguments are its own.
+    let Ok(Command::Run(spec)) = parse_with("run -- echo --help-all", &[]) else { panic!("no job") };
+    assert_eq!(spec.program.unwrap()[1], "--help-all");
 }
 
 #[test]

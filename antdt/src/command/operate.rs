@@ -1,11 +1,12 @@
 //! Asks a running job: its status, another size, a checkpoint, or its end.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::print;
 use crate::cli::{ScaleTo, Show, Status};
 use crate::diagnosis;
 use crate::remote::{self, RemoteError, RemoteJob};
+use crate::run_dir::{self, MasterFile};
 
 /// Shows how far a job is, or what is slow in it.
 pub(super) fn status(asked: &Status) -> anyhow::Result<()> {
@@ -16,6 +17,16 @@ pub(super) fn status(asked: &Status) -> anyhow::Result<()> {
             Show::DiagnosisJson => format!("{:#}\n", diagnosis::to_json(&job.diagnose().await?)),
         })
     })
+}
+
+/// Lists the jobs of this user and host.
+pub(super) fn jobs() -> anyhow::Result<()> {
+    let line = |dir: PathBuf| {
+        let MasterFile { job, address, pid, host, .. } = run_dir::read_master(&dir).ok()?;
+        Some(format!("{job}  {}  master {address}, process {pid} on {host}\n", dir.display()))
+    };
+    let lines: String = run_dir::known().into_iter().filter_map(line).collect();
+    print(if lines.is_empty() { "no job of this user runs on this host\n" } else { &lines })
 }
 
 /// Ends a job.

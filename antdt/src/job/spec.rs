@@ -141,8 +141,8 @@ settings! {
     max_restarts: u32 = 3, "max-restarts", "N";
     /// Workers with which the job still goes on when others keep failing.
     min_workers: u32 = 1, "min-workers", "N", least 1;
-    /// Folder for report.json and report.html.
-    report_dir: Option<PathBuf> = None, "report-dir", "DIR", unset "no report";
+    /// Folder for report.json and report.html, and below them for what the job goes on from.
+    report_dir: Option<PathBuf> = None, "report-dir", "DIR", unset "runs/JOB, unless --run-dir, --checkpoint-dir or --resume names a folder";
     /// Folder that checkpoints are kept in, which every node reaches by this path.
     checkpoint_dir: Option<PathBuf> = None, "checkpoint-dir", "DIR", unset "`checkpoints` in --run-dir or in REPORT_DIR/run; without either, no checkpoints";
     /// What makes a checkpoint due, besides the end of the job: a time such as 10m, a number of steps such as 500steps, or epoch.
@@ -152,6 +152,8 @@ settings! {
     /// Goes on from the newest checkpoint of a folder of checkpoints, a run directory or a report folder, or from the one checkpoint whose own folder it is; takes the job over where its processes live without a master.
     // Of one job only: a variable would resume every job of a shell.
     resume: Option<PathBuf> = None, "resume", "DIR", unset "the job begins anew", no variable;
+    /// Replace what an earlier job has left in the folders of this one: its report and its checkpoints.
+    force: bool = false, "force", "";
     /// File in which every event, answer and effect of the master is recorded, for replay and simulation.
     record: Option<PathBuf> = None, "record", "FILE", unset "no recording";
     /// Address or name that the master and the nodes listen on, without a port; 0.0.0.0 or :: means all
@@ -183,6 +185,8 @@ settings! {
     hang_limit: Duration = Duration::from_secs(3), "hang-limit", "TIME";
     /// Time without an answer from the master after which a node exits; at least two heartbeat intervals.
     master_grace: Option<Duration> = None, "master-grace", "TIME", unset "above the collective timeout, and at least 1m";
+    /// Time that a node has to exit when the job is over or stopped, after SIGTERM and before it is killed.
+    grace: Option<Duration> = None, "grace", "TIME", unset "30s for a program of the user's, 2s for a built-in trainer";
     /// Longest wait for a peer within one collective operation.
     collective_timeout: Option<Duration> = None, "collective-timeout", "TIME", unset "above the time after which a worker hangs or is lost, and at least 30s; antdt doctor shows it";
     /// All-reduce algorithm; only for a --sync that keeps the model in the workers.

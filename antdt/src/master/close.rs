@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use antdt_core::Counts;
+use antdt_core::text::format_duration;
 use antdt_job::SyncMode;
 
 use super::again::{Before, as_scaled, sum};
@@ -17,8 +18,12 @@ use crate::report::Report;
 /// How long nodes may take to exit by themselves after the job is over.
 const EXIT_PATIENCE: Duration = Duration::from_secs(3);
 
-/// How long a node that was asked to exit may take before it is killed.
-const GRACE: Duration = Duration::from_secs(2);
+/// How long a node that was asked to exit may take where the job does not say: a built-in trainer keeps nothing then, and a user's program
+/// may write a checkpoint of its own.
+const GRACE: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(30)];
+
+/// How much later than its grace ends a node is killed, so that it is named while it lives.
+const NAMED: Duration = Duration::from_millis(200);
 
 /// How long the launcher may take to end the nodes that were killed, before the master gives up waiting.
 const KILL_PATIENCE: Duration = Duration::from_secs(30);
@@ -38,7 +43,8 @@ pub(super) async fn close(
     // Nothing is started any more.
     let nodes = lock(&shared.nodes).take();
     if let Some(nodes) = nodes {
-        end_nodes(nodes, outcome.is_ok()).await;
+        let grace = spec.grace.unwrap_or(GRACE[usize::from(spec.program.is_some())]);
+        end_nodes(nodes, outcome.is_ok(), grace).await;
     }
     console.finish();
     let Tasks { mut others, head, stop_servers, stop_head, stop_ledger } = tasks;
@@ -84,12 +90,21 @@ pub(super) async fn close(
 
 /// Waits until all nodes are gone. Nodes of a job that went well exit by themselves: workers are done, servers are told
 /// with their next heartbeat. All others are asked to, and then killed.
-async fn end_nodes(mut nodes: Nodes, went_well: bool) {
+async fn end_nodes(mut nodes: Nodes, went_well: bool, grace: Duration) {
     if went_well && wait_until_gone(&mut nodes, EXIT_PATIENCE).await {
         return;
     }
-    nodes.end_all(GRACE);
-    if !wait_until_gone(&mut nodes, GRACE + KILL_PATIENCE).await {
+    nodes.end_all(grace.saturating_add(NAMED));
+    if wait_until_gone(&mut nodes, grace).await {
+        return;
+    }
+    let left: Vec<String> = nodes.left().map(|life| life.node.to_string()).collect();
+    tracing::warn!(
+        "{} did not exit within --grace = {}; they are killed",
+        left.join(", "),
+        format_duration(grace)
+    );
+    if !wait_until_gone(&mut nodes, NAMED + KILL_PATIENCE).await {
         tracing::error!(
             ?nodes,
             "the launcher could not end all nodes; they end by themselves after --master-grace"

@@ -174,13 +174,6 @@ pub(crate) struct Orphaned {
     pub(super) alive: usize,
 }
 
-/// Returns the number of the first checkpoint of the job that ran in `dir`, a run directory or the folder above one, did not end in
-/// order, and began with no checkpoint of an earlier job.
-pub(crate) fn first_checkpoint(dir: &Path) -> Option<CheckpointId> {
-    let file = read::<JobFile>(&run_dir::below(dir).join(JOB)).ok()??;
-    file.first.filter(|_| file.spec.resume.is_none())
-}
-
 /// Makes the journals of an elected master: copies of those of the last one, where there was one. A reader of the folder finds all
 /// of it.
 pub(super) fn inherit(dir: &RunDir, from: Option<&Path>) -> Result<(), RunDirError> {
@@ -204,13 +197,18 @@ pub(super) fn inherit(dir: &RunDir, from: Option<&Path>) -> Result<(), RunDirErr
     copied.map_err(|source| RunDirError::File { path: own, source })
 }
 
-/// Refuses a directory for a new job in which nodes of an earlier one live, or may live; removes what an earlier one has left otherwise.
-pub(super) fn clear(dir: &RunDir, launcher: &dyn Launcher) -> Result<(), RunDirError> {
+/// Refuses a directory for a new job in which nodes of an earlier one live, or may live.
+pub(super) fn refuse_alive(dir: &RunDir, launcher: &dyn Launcher) -> Result<(), RunDirError> {
     let state = read::<HeadState>(&dir.last_journals().join(HEAD))?;
-    let alive = state.map_or(0, |state| state.alive(launcher));
-    if alive > 0 {
-        return Err(RunDirError::Orphans { path: dir.path().to_owned(), alive, changed: String::new() });
+    match state.map_or(0, |state| state.alive(launcher)) {
+        0 => Ok(()),
+        alive => Err(RunDirError::Orphans { path: dir.path().to_owned(), alive, changed: String::new() }),
     }
+}
+
+/// Removes what an earlier job has left, unless nodes of it live.
+pub(super) fn clear(dir: &RunDir, launcher: &dyn Launcher) -> Result<(), RunDirError> {
+    refuse_alive(dir, launcher)?;
     dir.clear();
     Ok(())
 }

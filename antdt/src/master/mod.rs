@@ -25,6 +25,7 @@ mod serve;
 mod service;
 mod shards;
 mod start;
+mod used;
 mod waits;
 mod watch;
 
@@ -44,7 +45,7 @@ pub use claim::ClaimError;
 pub use error::JobError;
 pub(crate) use evaluations::lacks as lacks_evaluation;
 pub(crate) use fleet::Fleet;
-pub(crate) use journal::{Orphaned, first_checkpoint};
+pub(crate) use journal::Orphaned;
 #[cfg(feature = "cli")]
 pub(crate) use journal::{left_settings, settings};
 pub use seams::{PartError, RecorderFactory, Seams, StoreFactory};

@@ -13,7 +13,7 @@ use antdt_shard::{Assignment, DatasetSpec, Epochs, LedgerSnapshot, OnQuarantine}
 
 use super::claim::{Claim, ClaimError};
 use super::journal::{self, HeadState, JobFile, Orphaned};
-use super::{JobError, Programs, Seams, TrainingData, evaluations};
+use super::{JobError, Programs, Seams, TrainingData, evaluations, used};
 use crate::job::{JobSpec, Sharding};
 use crate::lead::Elector;
 use crate::report::EvaluationEntry;
@@ -68,6 +68,10 @@ pub(super) fn prepare(
             let job = spec.job_id.clone().unwrap_or_else(|| format!("antdt-{:x}", start.as_nanos()));
             // Before anything is written: recording, checkpoints and report of a job that runs there are its own.
             let dir = lock_run_dir(spec, &job)?;
+            if since.is_none() {
+                dir.as_ref().map_or(Ok(()), |dir| journal::refuse_alive(dir, launcher))?;
+                used::clear(spec)?;
+            }
             let recording = (seams.recorder)(spec).map_err(|source| JobError::of_part("recorder", source))?;
             let begun = begin(spec, data, programs.layout.clone(), &job)?;
             (recording, start, job, begun, dir)
@@ -175,7 +179,7 @@ fn own_folder(spec: &JobSpec, place: PathBuf) -> Result<Option<(Folder, PathBuf,
 }
 
 /// The nodes may have another working directory. A URL stays as it is.
-fn absolute(path: PathBuf) -> PathBuf {
+pub(super) fn absolute(path: PathBuf) -> PathBuf {
     if path.to_string_lossy().contains("://") {
         return path;
     }

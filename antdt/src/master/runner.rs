@@ -117,7 +117,8 @@ impl Nodes {
         self.left().next().is_some()
     }
 
-    fn left(&self) -> impl Iterator<Item = Holder> {
+    /// The lives that are pending or running.
+    pub(super) fn left(&self) -> impl Iterator<Item = Holder> {
         let is_left = |holder: &&Holder| {
             matches!(self.launcher.status(**holder), Some(LaunchStatus::Pending | LaunchStatus::Running))
         };

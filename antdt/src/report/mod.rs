@@ -29,6 +29,7 @@ mod tests;
 pub use antdt_job::evaluation::EvaluationEntry;
 pub use progress::{LiveProgress, ProgressLine};
 pub use series::{BatchPoint, BatchSeries, LossPoint, LossSeries};
+pub(crate) use write::FILES;
 pub use write::{WriteError, write};
 
 /// The report of one job: outcome, samples, actions, and time series of every worker. Times are in seconds

@@ -6,6 +6,9 @@ use std::path::{Path, PathBuf};
 
 use super::{Report, html};
 
+/// Names of the files of a report: for programs, for people.
+pub(crate) const FILES: [&str; 2] = ["report.json", "report.html"];
+
 /// Reason why the report could not be written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -58,8 +61,9 @@ pub fn write(report: &Report, folder: &Path) -> Result<(), WriteError> {
     fs::create_dir_all(folder).map_err(|source| WriteError::Folder { folder: folder.to_owned(), source })?;
     let mut json = serde_json::to_string_pretty(report)?;
     json.push('\n');
-    write_whole(&folder.join("report.json"), json.as_bytes())?;
-    write_whole(&folder.join("report.html"), html::render(report).as_bytes())
+    let [of_programs, of_people] = FILES.map(|name| folder.join(name));
+    write_whole(&of_programs, json.as_bytes())?;
+    write_whole(&of_people, html::render(report).as_bytes())
 }
 
 fn write_whole(file: &Path, bytes: &[u8]) -> Result<(), WriteError> {

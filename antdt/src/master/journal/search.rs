@@ -140,8 +140,17 @@ pub(crate) fn settings(dir: &Path) -> Result<Option<JobSpec>, RunDirError> {
 /// Settings that the user gave and that are not those of the job.
 fn changed(given: &JobSpec, job: &JobSpec) -> Vec<String> {
     /// Of the master alone, or of the start.
-    const FREE: [&str; 8] =
-        ["resume", "job-id", "checkpoint-dir", "run-dir", "report-dir", "quiet", "log", "log-format"];
+    const FREE: [&str; 9] = [
+        "resume",
+        "force",
+        "job-id",
+        "checkpoint-dir",
+        "run-dir",
+        "report-dir",
+        "quiet",
+        "log",
+        "log-format",
+    ];
     let (plain, job): (BTreeMap<_, _>, BTreeMap<_, _>) = (JobSpec::default().texts(), job.texts());
     let differs = |(name, text): &(String, String)| {
         !FREE.contains(&name.as_str()) && plain.get(name) != Some(text) && job.get(name) != Some(text)

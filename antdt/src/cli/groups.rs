@@ -1,0 +1,99 @@
+//! The headings under which the help of `run` shows the settings of a job. Those under the first one are shown to everybody, the others
+//! with `--help-all`.
+
+/// What most jobs set.
+pub(super) const FIRST: &str = "Job";
+
+/// Each heading with its settings.
+pub(super) const GROUPS: [(&str, &[&str]); 7] = [
+    (
+        FIRST,
+        &[
+            "data",
+            "workload",
+            "nproc-per-node",
+            "sync",
+            "servers",
+            "policy",
+            "epochs",
+            "global-batch-size",
+            "report-dir",
+            "resume",
+        ],
+    ),
+    (
+        "Data and evaluation",
+        &[
+            "format",
+            "eval-fraction",
+            "eval-every",
+            "early-stopping",
+            "cache-dir",
+            "seed",
+            "sharding",
+            "shard-len",
+            "max-quarantined",
+        ],
+    ),
+    (
+        "Model and devices",
+        &["optimizer", "learning-rate", "lr-schedule", "clip-norm", "weight-decay", "device", "hot-rows"],
+    ),
+    (
+        "Stragglers, real and emulated",
+        &["dry-run", "pace-rule", "control-tick", "emulate-speed", "straggler", "emulate-network"],
+    ),
+    (
+        "Failures and checkpoints",
+        &[
+            "max-restarts",
+            "min-workers",
+            "checkpoint-dir",
+            "checkpoint-every",
+            "checkpoint-keep",
+            "force",
+            "heartbeat",
+            "silence-limit",
+            "hang-limit",
+            "collective-timeout",
+            "grace",
+            "master-grace",
+            "elect",
+        ],
+    ),
+    (
+        "Hosts and network",
+        &[
+            "launcher",
+            "bind",
+            "advertise",
+            "master-port",
+            "transport",
+            "algorithm",
+            "compress",
+            "bucket-bytes",
+        ],
+    ),
+    ("Names, files and output", &["job-id", "run-dir", "record", "quiet", "log", "log-format"]),
+];
+
+/// Returns the heading of a setting.
+pub(super) fn heading(setting: &str) -> &'static str {
+    let has = |(_, names): &&(&str, &[&str])| names.contains(&setting);
+    GROUPS.iter().find(has).map_or(FIRST, |(heading, _)| heading)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::JobSpec;
+
+    #[test]
+    fn every_setting_has_one_heading() {
+        let mut grouped: Vec<&str> = GROUPS.iter().flat_map(|(_, names)| names.iter().copied()).collect();
+        let mut settings: Vec<&str> = JobSpec::SETTINGS.iter().map(|setting| setting.name).collect();
+        grouped.sort_unstable();
+        settings.sort_unstable();
+        assert_eq!(grouped, settings);
+    }
+}
