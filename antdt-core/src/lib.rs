@@ -24,6 +24,7 @@ pub mod view;
 pub mod weights;
 
 pub mod action;
+pub mod connection;
 pub mod group;
 pub mod port;
 
@@ -35,6 +36,7 @@ pub mod testing;
 
 pub use action::{ActionOutcome, Forecast, NodeAction, NodeActionKind, Plan, Reason};
 pub use capability::{AckPoint, Barrier, BatchSizes, Capabilities, LocalSteps, ParamPlace};
+pub use connection::{CodecBuffers, Connections, StreamCodec, StreamEnd, StreamWrapper};
 pub use data::{
     Ack, AckOutcome, AckOutcomes, Acks, Counts, Delivery, Exchanged, FetchOutcome, Fragment, Grant, Held,
     Registered, SampleRange, ShardKey,
