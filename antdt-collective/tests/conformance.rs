@@ -11,6 +11,11 @@ mod tcp {
     antdt_collective::transport_conforms!(|world| super::named_members("tcp", world));
 }
 
+// What a program wraps, changed byte by byte.
+mod masked {
+    antdt_collective::transport_conforms!(antdt_collective::runtime::testing::masked_members, one case in 4);
+}
+
 mod shared_memory {
     antdt_collective::transport_conforms!(|world| super::named_members("shm", world));
 }

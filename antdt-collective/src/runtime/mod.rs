@@ -5,6 +5,7 @@
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "this is the I/O half of the crate")]
 
 pub mod abort;
+pub mod connection;
 
 pub mod flat;
 pub mod region;
@@ -28,6 +29,7 @@ pub use communicator::{
     ScheduledCommunicator, copy_by_broadcast,
 };
 pub use compressed::Compressor;
+pub use connection::{BulkListener, BulkStream};
 pub use flat::{FlatError, FlatMemory, FlatShape};
 pub use process_group::{Backend, Library, ProcessGroup, TransportBackend};
 pub use reducer::{BucketMemory, LayerMemory, Reducer, ReducerError, ReducerParts};

@@ -1,14 +1,14 @@
 //! The self-test of the emulated links: known bytes over one, against what they should take.
 
-use std::net::TcpListener;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use antdt_collective::group::JobToken;
+use antdt_collective::runtime::BulkStream;
 use antdt_collective::runtime::abort::AbortHandle;
 use antdt_collective::runtime::transport::paced::{EmulatedNetwork, Lines, PacedFabric};
 use antdt_collective::runtime::transport::{Fabric, REGISTRY};
-use antdt_core::NodeId;
+use antdt_core::{Connections, NodeId};
 use anyhow::{Context, Result, anyhow};
 
 use super::setting::{LATENCY, Setting};
@@ -42,14 +42,12 @@ pub(crate) fn there_and_back(bandwidth: f64, latency: Duration, bytes: usize, ro
         PacedFabric::new(below, network.clone(), lines.clone(), node).map_err(|error| anyhow!("{error}"))
     };
     let (near, far) = (fabric(NodeId::worker(0))?, fabric(NodeId::worker(1))?);
-    let listener = TcpListener::bind("127.0.0.1:0")?;
-    let address = listener.local_addr()?;
+    let [opened, accepted] = BulkStream::pair(&Connections::default())?;
     let deadline = Instant::now() + LIMIT;
     thread::scope(|scope| {
         let echo = scope.spawn(move || -> Result<()> {
             let abort = AbortHandle::new()?;
-            let (stream, _) = listener.accept()?;
-            let mut channel = far.accept(stream, JobToken::new("pacer"), deadline, &abort)?;
+            let mut channel = far.accept(accepted, JobToken::new("pacer"), deadline, &abort)?;
             let mut carried = vec![0; bytes];
             for _ in 0..rounds {
                 channel.receive(&mut carried, deadline)?;
@@ -60,7 +58,7 @@ pub(crate) fn there_and_back(bandwidth: f64, latency: Duration, bytes: usize, ro
             Ok(())
         });
         let abort = AbortHandle::new()?;
-        let mut channel = near.dial(address, JobToken::new("pacer"), deadline, &abort)?;
+        let mut channel = near.dial(opened, JobToken::new("pacer"), deadline, &abort)?;
         let (sent, mut back) = (vec![1; bytes], vec![0; bytes]);
         let mut times = Vec::new();
         for _ in 0..rounds {

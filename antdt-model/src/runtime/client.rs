@@ -4,9 +4,11 @@ use std::borrow::Cow;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use antdt_collective::runtime::{ChannelError, Fabric};
+use antdt_collective::runtime::{BulkStream, ChannelError, Fabric};
 use antdt_collective::{AbortHandle, CollectiveError, JobToken};
-use antdt_core::{CheckpointId, Holder, InvalidValue, Iteration, ParamLayout, PushMark, ServerWeights};
+use antdt_core::{
+    CheckpointId, Connections, Holder, InvalidValue, Iteration, ParamLayout, PushMark, ServerWeights,
+};
 
 use super::stream::{MessageStream, StreamError};
 use crate::wire::{PsHello, PsRefusal, PsReply, PsRequest, WireError};
@@ -87,6 +89,8 @@ pub struct PsClientConfig {
     pub holder: Holder,
     /// Token of the job.
     pub job: JobToken,
+    /// How the servers are connected with. Default: over plain streams.
+    pub connections: Connections,
     /// Shape of the whole model.
     pub layout: ParamLayout,
     /// Longest duration of one call. Default 60 s.
@@ -97,8 +101,9 @@ pub struct PsClientConfig {
 
 impl PsClientConfig {
     /// Returns settings with the default limits.
-    pub const fn new(holder: Holder, job: JobToken, layout: ParamLayout) -> Self {
-        Self { holder, job, layout, timeout: Duration::from_secs(60), message_max: 4 << 30 }
+    pub fn new(holder: Holder, job: JobToken, layout: ParamLayout) -> Self {
+        let connections = Connections::default();
+        Self { holder, job, connections, layout, timeout: Duration::from_secs(60), message_max: 4 << 30 }
     }
 }
 
@@ -141,7 +146,8 @@ impl PsClient {
                 return Err(PsError::Aborted { reason: reason.to_owned() });
             }
             // A server's socket listens before its address is known, so it answers at once, or its host is away.
-            let channel = fabric.dial(*address, config.job, deadline, abort);
+            let stream = BulkStream::open(*address, deadline, &config.connections);
+            let channel = stream.and_then(|stream| fabric.dial(stream, config.job, deadline, abort));
             servers.push(MessageStream::new(channel.map_err(|e| failed(server, started, e))?));
         }
         let messages = vec![Vec::new(); servers.len()];

@@ -2,16 +2,16 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use antdt_collective::runtime::abort::Interest;
-use antdt_collective::runtime::{ChannelError, Fabric};
+use antdt_collective::runtime::{BulkListener, BulkStream, ChannelError, Fabric};
 use antdt_collective::{AbortHandle, CollectiveError, JobToken};
-use antdt_core::{CheckpointId, Holder, InvalidValue, PushMark};
+use antdt_core::{CheckpointId, Connections, Holder, InvalidValue, PushMark};
 
 use super::stream::{MessageStream, StreamError};
 use crate::gradient::SparseGradient;
@@ -31,6 +31,8 @@ pub struct PsServerConfig {
     pub partition: PartitionConfig,
     /// Token of the job; processes of other jobs are refused.
     pub job: JobToken,
+    /// How workers connect with the server. Default: over plain streams.
+    pub connections: Connections,
     /// Largest number of connections at a time; each costs a thread. Default 1024.
     pub connections_max: usize,
     /// Longest message, in bytes. Default 4 GiB.
@@ -44,10 +46,11 @@ pub struct PsServerConfig {
 
 impl PsServerConfig {
     /// Returns settings with the default limits.
-    pub const fn new(partition: PartitionConfig, job: JobToken) -> Self {
+    pub fn new(partition: PartitionConfig, job: JobToken) -> Self {
         Self {
             partition,
             job,
+            connections: Connections::default(),
             connections_max: 1024,
             message_max: 4 << 30,
             idle_max: Duration::from_secs(600),
@@ -154,10 +157,9 @@ impl PsServer {
         fabric: Box<dyn Fabric>,
     ) -> Result<Self, PsServerError> {
         let partition = Partition::new(&config.partition)?;
-        let failed = |e: io::Error| CollectiveError::io(&format!("listening at {address}"), &e);
-        let listener = TcpListener::bind(address).map_err(failed)?;
-        listener.set_nonblocking(true).map_err(failed)?;
-        let local = listener.local_addr().map_err(failed)?;
+        let listener = BulkListener::bind(address, config.connections.clone())
+            .map_err(|e| CollectiveError::io(&format!("listening at {address}"), &e))?;
+        let local = listener.local_address();
         let shared = Arc::new(Shared {
             config,
             partition: Mutex::new(partition),
@@ -254,7 +256,7 @@ impl Drop for PsServer {
     }
 }
 
-fn accept(shared: &Arc<Shared>, listener: &TcpListener) {
+fn accept(shared: &Arc<Shared>, listener: &BulkListener) {
     let mut threads: Vec<JoinHandle<()>> = Vec::new();
     while shared.shutdown.reason().is_none() {
         threads.retain(|thread| !thread.is_finished());
@@ -303,7 +305,7 @@ impl Drop for Seat<'_> {
     }
 }
 
-fn serve(shared: &Shared, stream: TcpStream, peer: SocketAddr) {
+fn serve(shared: &Shared, stream: BulkStream, peer: SocketAddr) {
     let taken = shared.connections.fetch_add(1, Ordering::Relaxed);
     let _seat = Seat(&shared.connections);
     let config = &shared.config;

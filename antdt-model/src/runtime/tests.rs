@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use antdt_collective::runtime::transport::REGISTRY;
 use antdt_collective::{AbortHandle, JobToken};
+use antdt_core::testing::Mask;
 use antdt_core::{
-    CheckpointId, Holder, Incarnation, Iteration, NodeId, ParamGroup, ParamLayout, PushMark, Seed,
-    ServerWeights, TableSpec,
+    CheckpointId, Connections, Holder, Incarnation, Iteration, NodeId, ParamGroup, ParamLayout, PushMark,
+    Seed, ServerWeights, TableSpec,
 };
 
 use super::server::PsServerError;
@@ -144,6 +145,7 @@ over_every_transport! {
     a_refusal_leaves_the_connections_good
     strangers_are_turned_away_with_the_reason
     a_server_takes_no_more_connections_than_it_was_told
+    a_server_with_a_wrapper_refuses_workers_without_one_and_serves_those_with_it
     a_server_that_stops_ends_its_clients_calls_and_leaves_no_thread
     servers_copy_the_step_that_is_committed_and_others_go_on_from_the_copies
     a_server_that_is_silent_is_given_up_at_the_deadline_and_at_the_abort
@@ -407,6 +409,31 @@ fn a_server_takes_no_more_connections_than_it_was_told(transport: &str) {
     let second = PsClientConfig::new(holder(1, 0), JobToken::new("job"), layout());
     let error = connect(transport, &addresses, second, &AbortHandle::new().unwrap()).unwrap_err();
     assert!(matches!(error, PsError::Refused { refusal: PsRefusal::Full, .. }), "{error}");
+}
+
+fn a_server_with_a_wrapper_refuses_workers_without_one_and_serves_those_with_it(transport: &str) {
+    let mask = Connections::wrapped(Mask::default());
+    let both = [mask.clone(), Connections::default()];
+    for (server, worker) in both.iter().flat_map(|server| both.iter().map(move |worker| (server, worker))) {
+        let config = PsServerConfig { connections: server.clone(), ..config(0, 1, Staleness::Synchronous) };
+        let running = bind(transport, any_port(), config).unwrap();
+        let config = PsClientConfig {
+            connections: worker.clone(),
+            ..PsClientConfig::new(holder(0, 0), JobToken::new("job"), layout())
+        };
+        let connected = connect(transport, &[running.local_address()], config, &AbortHandle::new().unwrap());
+        if server != worker {
+            let error = connected.unwrap_err();
+            assert!(matches!(error, PsError::Closed { server: 0 } | PsError::Protocol { .. }), "{error}");
+            continue;
+        }
+        let mut client = connected.unwrap();
+        client.init_dense(&initial()).unwrap();
+        let (mut dense, mut values) = (vec![0.0; DENSE], Vec::new());
+        client.pull(None, &[1, 40], &mut dense, &mut values).unwrap();
+        assert_eq!(dense, initial());
+        client.push(Iteration(0), 3, &dense, &[1, 40], &values).unwrap();
+    }
 }
 
 fn a_server_that_stops_ends_its_clients_calls_and_leaves_no_thread(transport: &str) {

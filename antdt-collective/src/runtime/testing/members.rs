@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use antdt_core::{Holder, Incarnation, MembershipVersion, NodeId, Rank};
+use antdt_core::testing::Mask;
+use antdt_core::{Connections, Holder, Incarnation, MembershipVersion, NodeId, Rank};
 
 use crate::error::CollectiveError;
 use crate::group::{Group, JobToken, Member};
@@ -65,6 +66,14 @@ pub fn tcp_members(world: u32) -> Members<TcpTransport> {
     met_members(world, TcpTransport::connect)
 }
 
+/// Returns a group whose members are connected over loopback TCP, every byte of which is changed by a wrapper.
+///
+/// # Panics
+/// If they cannot be connected.
+pub fn masked_members(world: u32) -> Members<TcpTransport> {
+    members_over(world, &Connections::wrapped(Mask::default()), TcpTransport::connect)
+}
+
 /// Returns a group whose members communicate over shared memory.
 ///
 /// # Panics
@@ -110,8 +119,16 @@ pub fn met_members<T: Transport>(
     world: u32,
     connect: impl Fn(&Listener, &Group, Duration, &AbortHandle) -> Result<T, CollectiveError> + Sync,
 ) -> Members<T> {
+    members_over(world, &Connections::default(), connect)
+}
+
+fn members_over<T: Transport>(
+    world: u32,
+    connections: &Connections,
+    connect: impl Fn(&Listener, &Group, Duration, &AbortHandle) -> Result<T, CollectiveError> + Sync,
+) -> Members<T> {
     let aborts = abort_handles(world);
-    let listeners: Vec<Listener> = (0..world).map(|_| loopback_listener()).collect();
+    let listeners: Vec<Listener> = (0..world).map(|_| listener_over(connections.clone())).collect();
     let addresses = (0..).zip(&listeners);
     let members: Vec<Member> =
         addresses.map(|(rank, l)| Member { holder: holder(rank), address: l.local_address() }).collect();
@@ -128,10 +145,19 @@ pub fn met_members<T: Transport>(
 /// # Panics
 /// If there is no loopback interface.
 pub fn loopback_listener() -> Listener {
+    listener_over(Connections::default())
+}
+
+/// Returns a listener as [`loopback_listener`] does, with these connections.
+///
+/// # Panics
+/// If there is no loopback interface.
+pub fn listener_over(connections: Connections) -> Listener {
     // Where connections come from, a port that one has left stays taken for a minute, and many tests leave none. On Linux they
     // come from 127.0.0.1, and all of 127.0.0.0/8 is loopback.
     let address = if cfg!(target_os = "linux") { "127.0.0.2:0" } else { "127.0.0.1:0" };
-    Listener::bind(address.parse().expect("a constant"), JobToken::new("test")).expect("loopback")
+    let address = address.parse().expect("a constant");
+    Listener::bind_with(address, JobToken::new("test"), connections).expect("loopback")
 }
 
 /// Returns an abort handle for each rank.

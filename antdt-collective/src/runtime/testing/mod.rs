@@ -55,8 +55,8 @@ pub use i13_relabelling::i13_relabelling;
 pub use i14_few::i14_few;
 pub use members::{
     AnyTransport, LONGER, Make, Members, PATIENT, SHORT, abort_handles, any_members, at_once, fabric_members,
-    holder, loopback_listener, mem_members, met_members, mixed_members, named_members, on_all, on_all_with,
-    shm_members, some_at_once, tcp_members,
+    holder, listener_over, loopback_listener, masked_members, mem_members, met_members, mixed_members,
+    named_members, on_all, on_all_with, shm_members, some_at_once, tcp_members,
 };
 pub use stale::StaleTransport;
 pub use watchdog::Watchdog;

@@ -1,13 +1,13 @@
 //! Fabrics: the ways in which the processes of a job reach each other.
 
 use std::fmt::Debug;
-use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use super::{Channel, ChannelError, Listener, TcpChannel, Transport};
 use crate::error::CollectiveError;
 use crate::group::{Group, JobToken};
 use crate::runtime::abort::AbortHandle;
+use crate::runtime::connection::BulkStream;
 
 /// A way in which the processes of a job communicate, known by its name in the [registry](super::registry).
 /// It makes the transports of groups, and channels between two processes. A process uses one fabric for all
@@ -26,8 +26,8 @@ pub trait Fabric: Debug + Send + Sync {
         abort: &AbortHandle,
     ) -> Result<Box<dyn Regroup>, CollectiveError>;
 
-    /// Connects to a process outside of groups, which listens for TCP connections at `address` and
-    /// [accepts](Self::accept) them over the same fabric. The default is a channel over TCP.
+    /// Makes a channel from a connection that this process opened to a process outside of groups, which
+    /// [accepts](Self::accept) it over the same fabric. The default is a channel over TCP.
     ///
     /// `job` is the token of the job whose processes trust each other; the caller checks the identity of its
     /// peer by the first messages.
@@ -36,28 +36,27 @@ pub trait Fabric: Debug + Send + Sync {
     /// If that process cannot be reached over this fabric, or does not answer before the deadline.
     fn dial(
         &self,
-        address: SocketAddr,
+        stream: BulkStream,
         job: JobToken,
         deadline: Instant,
         abort: &AbortHandle,
     ) -> Result<Box<dyn Channel>, ChannelError> {
-        let _ = job;
-        Ok(Box::new(TcpChannel::dial(address, deadline, abort)?))
+        self.accept(stream, job, deadline, abort)
     }
 
-    /// Makes a channel from a TCP connection that another process [dialled](Self::dial).
+    /// Makes a channel from a connection that another process [dialled](Self::dial).
     ///
     /// # Errors
     /// As [`dial`](Self::dial).
     fn accept(
         &self,
-        stream: TcpStream,
+        stream: BulkStream,
         job: JobToken,
         deadline: Instant,
         abort: &AbortHandle,
     ) -> Result<Box<dyn Channel>, ChannelError> {
         let _ = (job, deadline);
-        Ok(Box::new(TcpChannel::new(stream, abort)?))
+        Ok(Box::new(TcpChannel::new(stream, abort)))
     }
 }
 

@@ -1,12 +1,12 @@
 //! The fabrics with shared memory inside a host: with TCP between hosts, or without.
 
-use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use super::{MixedConfig, MixedTransport};
 use crate::error::CollectiveError;
 use crate::group::{Group, JobToken};
 use crate::runtime::abort::AbortHandle;
+use crate::runtime::connection::BulkStream;
 use crate::runtime::transport::registry::Entry;
 use crate::runtime::transport::shm::{self, Terms};
 use crate::runtime::transport::{Channel, ChannelError, Fabric, Listener, Regroup, TcpChannel};
@@ -52,22 +52,22 @@ impl Fabric for Mixed {
 
     fn dial(
         &self,
-        address: SocketAddr,
+        stream: BulkStream,
         job: JobToken,
         deadline: Instant,
         abort: &AbortHandle,
     ) -> Result<Box<dyn Channel>, ChannelError> {
-        shm::offer(TcpChannel::dial(address, deadline, abort)?, self.terms(job), deadline)
+        shm::offer(TcpChannel::new(stream, abort), self.terms(job), deadline)
     }
 
     fn accept(
         &self,
-        stream: TcpStream,
+        stream: BulkStream,
         job: JobToken,
         deadline: Instant,
         abort: &AbortHandle,
     ) -> Result<Box<dyn Channel>, ChannelError> {
-        shm::answer(TcpChannel::new(stream, abort)?, self.terms(job), deadline)
+        shm::answer(TcpChannel::new(stream, abort), self.terms(job), deadline)
     }
 }
 

@@ -1,6 +1,5 @@
 //! The fabric over another one.
 
-use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -13,6 +12,7 @@ use super::transport::PacedTransport;
 use crate::error::CollectiveError;
 use crate::group::{Group, JobToken};
 use crate::runtime::abort::AbortHandle;
+use crate::runtime::connection::BulkStream;
 use crate::runtime::transport::{Channel, ChannelError, Fabric, Listener, Regroup};
 
 /// What all transports and channels of a process share.
@@ -63,12 +63,12 @@ impl Fabric for PacedFabric {
 
     fn dial(
         &self,
-        address: SocketAddr,
+        stream: BulkStream,
         job: JobToken,
         deadline: Instant,
         abort: &AbortHandle,
     ) -> Result<Box<dyn Channel>, ChannelError> {
-        let mut below = self.below.dial(address, job, deadline, abort)?;
+        let mut below = self.below.dial(stream, job, deadline, abort)?;
         below.send(&self.host.to_le_bytes(), deadline)?;
         let there = PacedChannel::host_of(&mut *below, deadline)?;
         Ok(Box::new(PacedChannel::new(below, self.paced.clone(), (self.host, there), abort)))
@@ -76,7 +76,7 @@ impl Fabric for PacedFabric {
 
     fn accept(
         &self,
-        stream: TcpStream,
+        stream: BulkStream,
         job: JobToken,
         deadline: Instant,
         abort: &AbortHandle,

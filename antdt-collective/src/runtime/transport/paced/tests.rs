@@ -1,10 +1,9 @@
 use std::fs::File;
 use std::io::Write;
-use std::net::TcpListener;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use antdt_core::NodeId;
+use antdt_core::{Connections, NodeId};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -12,6 +11,7 @@ use super::line::{Speed, Stand};
 use super::{EmulatedNetwork, Lines, LinesError, PacedFabric, ServerHosts};
 use crate::group::JobToken;
 use crate::runtime::abort::AbortHandle;
+use crate::runtime::connection::BulkStream;
 use crate::runtime::transport::{ChannelError, Fabric, REGISTRY};
 use crate::schedule::CostModel;
 
@@ -157,15 +157,13 @@ fn a_channel_carries_its_bytes_in_order_and_books_them() {
         let fabric = |node| {
             PacedFabric::new(REGISTRY.by_name(name).unwrap(), network.clone(), lines.clone(), node).unwrap()
         };
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
+        let [opened, accepted] = BulkStream::pair(&Connections::default()).unwrap();
         let soon = || Instant::now() + Duration::from_secs(20);
         let (worker, server) = (fabric(NodeId::worker(0)), fabric(NodeId::server(0)));
         thread::scope(|scope| {
             scope.spawn(move || {
                 let abort = AbortHandle::new().unwrap();
-                let (stream, _) = listener.accept().unwrap();
-                let mut channel = server.accept(stream, JobToken::new("test"), soon(), &abort).unwrap();
+                let mut channel = server.accept(accepted, JobToken::new("test"), soon(), &abort).unwrap();
                 let mut bytes = vec![0; 300_000];
                 // In other pieces than it was sent in.
                 channel.wait(soon()).unwrap();
@@ -174,7 +172,7 @@ fn a_channel_carries_its_bytes_in_order_and_books_them() {
                 channel.send(&bytes, soon()).unwrap();
             });
             let abort = AbortHandle::new().unwrap();
-            let mut channel = worker.dial(address, JobToken::new("test"), soon(), &abort).unwrap();
+            let mut channel = worker.dial(opened, JobToken::new("test"), soon(), &abort).unwrap();
             let sent: Vec<u8> = (0..300_000_u32).map(|at| (at % 251) as u8).collect();
             let began = super::lines::clock();
             channel.send(&sent[..100_000], soon()).unwrap();
@@ -198,20 +196,18 @@ fn an_abort_ends_the_wait_for_a_link() {
     let fabric = |node| {
         PacedFabric::new(REGISTRY.by_name("tcp").unwrap(), network.clone(), lines.clone(), node).unwrap()
     };
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
+    let [opened, accepted] = BulkStream::pair(&Connections::default()).unwrap();
     let later = || Instant::now() + Duration::from_secs(600);
     let (worker, server) = (fabric(NodeId::worker(0)), fabric(NodeId::server(0)));
     let abort = AbortHandle::new().unwrap();
     let aborts = abort.clone();
     thread::scope(|scope| {
         let received = scope.spawn(move || {
-            let (stream, _) = listener.accept().unwrap();
-            let mut channel = server.accept(stream, JobToken::new("test"), later(), &abort).unwrap();
+            let mut channel = server.accept(accepted, JobToken::new("test"), later(), &abort).unwrap();
             channel.receive(&mut [0; 1000], later())
         });
         let mut channel =
-            worker.dial(address, JobToken::new("test"), later(), &AbortHandle::new().unwrap()).unwrap();
+            worker.dial(opened, JobToken::new("test"), later(), &AbortHandle::new().unwrap()).unwrap();
         channel.send(&[1; 1000], later()).unwrap();
         aborts.abort("enough");
         assert!(matches!(received.join().unwrap(), Err(ChannelError::Aborted { .. })));

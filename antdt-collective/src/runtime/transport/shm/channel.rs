@@ -14,7 +14,6 @@
 //! and the sender could not continue before they were read.
 
 use std::io::{self, Read, Write};
-use std::net::TcpStream;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -29,6 +28,7 @@ use super::{Card, Counter, Host};
 use crate::group::JobToken;
 use crate::handover::Damaged;
 use crate::runtime::abort::AbortHandle;
+use crate::runtime::connection::BulkStream;
 use crate::runtime::transport::tcp::{TcpChannel, check};
 use crate::runtime::transport::{Channel, ChannelError};
 use crate::runtime::wait::wait;
@@ -135,7 +135,7 @@ fn go_on(
 #[derive(Debug)]
 struct ShmChannel {
     // Closed first: an end that is woken finds it so.
-    stream: TcpStream,
+    stream: BulkStream,
     abort: AbortHandle,
     ours: Arena,
     theirs: Arena,
@@ -183,7 +183,7 @@ impl ShmChannel {
         }
     }
 
-    fn new(stream: TcpStream, abort: AbortHandle, ours: Arena, file: OwnedFd) -> io::Result<Self> {
+    fn new(stream: BulkStream, abort: AbortHandle, ours: Arena, file: OwnedFd) -> io::Result<Self> {
         let theirs = Arena::open(file, SHAPE)?;
         // Bytes without records: of any length.
         let ring = |arena: &Arena| arena.way(0).map(|way| RingPlace { grain: 1, ..way.ring });
@@ -212,7 +212,7 @@ impl ShmChannel {
         ];
         wait(&mut fds, deadline).map_err(|e| ChannelError::io("waiting for a connection", e))?;
         // What is rung is of no interest; more than this is heard in the next sleep.
-        match (&self.stream).read(&mut [0; 64]) {
+        match self.stream.read(&mut [0; 64]) {
             Ok(0) => self.closed = true,
             Ok(_) => {}
             Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
@@ -222,10 +222,10 @@ impl ShmChannel {
     }
 
     // Wakes the other end if it sleeps, after a counter moved that it may wait for.
-    fn ring(&self, waits: impl FnOnce(&Arena) -> bool) {
+    fn ring(&mut self, waits: impl FnOnce(&Arena) -> bool) {
         if self.theirs.bell().ring() && waits(&self.theirs) {
             // A connection that takes no byte has one that was not heard yet, or is closed.
-            let _ = (&self.stream).write(&[0]);
+            let _ = self.stream.write(&[0]);
         }
     }
 }

@@ -78,7 +78,7 @@ pub(super) fn linger(
             // A peer that is gone needs nothing.
             let reachable = link.flush().is_ok();
             link.drain(tag, scratch);
-            let still = unacknowledged(&link.stream);
+            let still = unacknowledged(link.stream.socket());
             if reachable && !link.closed && (link.has_mail() || still > 0) {
                 unacked += i64::from(still);
                 pending.push(&*link);

@@ -1,17 +1,16 @@
 //! One connection to one peer, with the messages that are half sent and half received.
 
-use std::io::{self, IoSlice, IoSliceMut, Read};
-use std::net::TcpStream;
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::time::Instant;
 
 use antdt_core::{Holder, Rank};
-use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 
 use super::hello::{HELLO_LEN, Hello};
 use super::progress::Progress;
 use crate::error::CollectiveError;
 use crate::frame::notice::{self, AbortNotice};
 use crate::frame::{FrameKind, Header, Tag, Timeliness};
+use crate::runtime::connection::BulkStream;
 use crate::runtime::transport::{Sink, Transfer};
 
 /// Bytes per frame. Long enough that a header and two system calls are nothing against it (half as much cost an all-reduce
@@ -57,7 +56,7 @@ impl From<Gone> for Stop {
 
 #[derive(Debug)]
 pub(super) struct Link {
-    pub(super) stream: TcpStream,
+    pub(super) stream: BulkStream,
     pub(super) peer: Holder,
     pub(super) readable: bool,
     pub(super) writable: bool,
@@ -229,7 +228,7 @@ impl<'a, 'b> Receiving<'a, 'b> {
 }
 
 impl Link {
-    pub(super) fn new(stream: TcpStream, peer: Holder, checksums: bool) -> Self {
+    pub(super) fn new(stream: BulkStream, peer: Holder, checksums: bool) -> Self {
         Self {
             stream,
             peer,
@@ -251,7 +250,7 @@ impl Link {
 
     /// What went over the connection since the last look; `None` if nothing did, or the system does not say.
     pub(super) fn transfer(&mut self, to: Rank) -> Option<Transfer> {
-        let progress = Progress::of(&self.stream)?;
+        let progress = Progress::of(self.stream.socket())?;
         let Progress { bytes, time } = progress.since(std::mem::replace(&mut self.progress, progress));
         (bytes > 0).then_some(Transfer { to, bytes, time })
     }
@@ -300,7 +299,7 @@ impl Link {
     pub(super) fn flush(&mut self) -> Result<(), Gone> {
         while self.has_mail() && self.writable {
             let slices = [IoSlice::new(&self.outbox[self.outbox_sent..])];
-            self.outbox_sent += write(&self.stream, &mut self.writable, &mut self.mute, &slices)?;
+            self.outbox_sent += write(&mut self.stream, &mut self.writable, &mut self.mute, &slices)?;
         }
         if !self.has_mail() {
             self.outbox.clear();
@@ -330,7 +329,7 @@ impl Link {
             IoSlice::new(&payload[sending.sent.saturating_sub(Header::LEN)..]),
         ];
         let slices = &slices[usize::from(sending.sent >= Header::LEN)..];
-        let written = write(&self.stream, &mut self.writable, &mut self.mute, slices)?;
+        let written = write(&mut self.stream, &mut self.writable, &mut self.mute, slices)?;
         sending.sent += written;
         if sending.sent == Header::LEN + payload.len() {
             sending.done += payload.len();
@@ -377,7 +376,7 @@ impl Link {
                         return Err(Stop::Failed(self.corrupt("a segment that outlived its round")));
                     };
                     let socket = &mut Socket {
-                        stream: &self.stream,
+                        stream: &mut self.stream,
                         readable: &mut self.readable,
                         closed: &mut self.closed,
                     };
@@ -505,7 +504,7 @@ impl Link {
     // Reads headers and whatever short comes with them. Whether anything came.
     fn read_on(&mut self) -> bool {
         let socket =
-            &mut Socket { stream: &self.stream, readable: &mut self.readable, closed: &mut self.closed };
+            &mut Socket { stream: &mut self.stream, readable: &mut self.readable, closed: &mut self.closed };
         let read = socket.read(&mut [IoSliceMut::new(self.inbox.room())]);
         self.inbox.end += read;
         read > 0
@@ -516,7 +515,7 @@ impl Link {
         let Body::Dropped { left } = &mut self.body else { return false };
         let most = scratch.len().min(*left);
         let socket =
-            &mut Socket { stream: &self.stream, readable: &mut self.readable, closed: &mut self.closed };
+            &mut Socket { stream: &mut self.stream, readable: &mut self.readable, closed: &mut self.closed };
         let dropped = if most == 0 { 0 } else { socket.take(&mut self.inbox, &mut scratch[..most]) };
         *left -= dropped;
         let over = *left == 0;
@@ -532,7 +531,7 @@ impl Link {
         let (len, got) = (header.len as usize, bytes.len());
         bytes.resize(len, 0);
         let socket =
-            &mut Socket { stream: &self.stream, readable: &mut self.readable, closed: &mut self.closed };
+            &mut Socket { stream: &mut self.stream, readable: &mut self.readable, closed: &mut self.closed };
         let mut filled = got;
         while filled < len {
             match socket.take(&mut self.inbox, &mut bytes[filled..]) {
@@ -637,7 +636,7 @@ fn fits(header: &Header, receiving: &Receiving<'_, '_>) -> bool {
 
 /// A stream to be read, and what is known about it.
 struct Socket<'a> {
-    stream: &'a TcpStream,
+    stream: &'a mut BulkStream,
     readable: &'a mut bool,
     closed: &'a mut bool,
 }
@@ -660,7 +659,7 @@ impl Socket<'_> {
     fn read(&mut self, into: &mut [IoSliceMut<'_>]) -> usize {
         let room: usize = into.iter().map(|slice| slice.len()).sum();
         while *self.readable {
-            match (&mut &*self.stream).read_vectored(into) {
+            match self.stream.read_vectored(into) {
                 Ok(0) => (*self.closed, *self.readable) = (true, false),
                 Ok(read) => {
                     // Less than asked for was all there was.
@@ -678,21 +677,20 @@ impl Socket<'_> {
 }
 
 fn write(
-    stream: &TcpStream,
+    stream: &mut BulkStream,
     writable: &mut bool,
     mute: &mut bool,
     slices: &[IoSlice<'_>],
 ) -> Result<usize, Gone> {
     let len: usize = slices.iter().map(|slice| slice.len()).sum();
     while *writable && !*mute {
-        // A connection that is gone is an answer here, not a signal.
-        match sendmsg(stream, slices, &mut SendAncillaryBuffer::default(), SendFlags::NOSIGNAL) {
+        match stream.write_vectored(slices) {
             Ok(written) => {
                 *writable = written == len;
                 return Ok(written);
             }
-            Err(rustix::io::Errno::AGAIN) => *writable = false,
-            Err(rustix::io::Errno::INTR) => {}
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => *writable = false,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
             Err(_) => *mute = true,
         }
     }

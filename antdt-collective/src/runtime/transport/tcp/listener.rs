@@ -3,15 +3,14 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::os::fd::AsFd;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use antdt_core::Rank;
+use antdt_core::{Connections, Rank};
 use rustix::event::{PollFd, PollFlags};
 use rustix::net::sockopt;
-use socket2::{Domain, Socket, Type};
 
 use super::config::{TcpConfig, is_within_host};
 use super::hello::{HELLO_LEN, Hello, connect_tag};
@@ -19,6 +18,7 @@ use super::link::Link;
 use crate::error::CollectiveError;
 use crate::group::{Group, JobToken};
 use crate::runtime::abort::AbortHandle;
+use crate::runtime::connection::{BulkListener, BulkStream, Dialling};
 use crate::runtime::wait::wait;
 
 /// Connections of memberships that this process has not reached yet, and callers that have not identified themselves.
@@ -28,8 +28,7 @@ const WAITING_MAX: usize = Group::WORLD_MAX;
 /// The listening TCP socket at which other members reach this process. A process has one for all its groups.
 #[derive(Debug)]
 pub struct Listener {
-    socket: TcpListener,
-    address: SocketAddr,
+    socket: BulkListener,
     job: JobToken,
     waiting: Mutex<Waiting>,
 }
@@ -40,13 +39,13 @@ struct Waiting {
     // Have not identified themselves.
     callers: Vec<Greeting>,
     // Belong to a membership that this process has not reached.
-    early: Vec<(Hello, TcpStream)>,
+    early: Vec<(Hello, BulkStream)>,
 }
 
 /// A connection whose hello is on its way in.
 #[derive(Debug)]
 struct Greeting {
-    stream: TcpStream,
+    stream: BulkStream,
     bytes: [u8; HELLO_LEN],
     filled: usize,
 }
@@ -58,14 +57,14 @@ enum Heard {
 }
 
 impl Greeting {
-    const fn new(stream: TcpStream) -> Self {
+    const fn new(stream: BulkStream) -> Self {
         Self { stream, bytes: [0; HELLO_LEN], filled: 0 }
     }
 
     // What comes after the hello stays in the socket.
     fn listen(&mut self) -> Heard {
         while self.filled < HELLO_LEN {
-            match (&self.stream).read(&mut self.bytes[self.filled..]) {
+            match self.stream.read(&mut self.bytes[self.filled..]) {
                 Ok(0) => return Heard::Closed,
                 Ok(read) => self.filled += read,
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Heard::Nothing,
@@ -80,7 +79,7 @@ impl Greeting {
 /// How far a connection to a higher rank is.
 #[derive(Debug)]
 enum Call {
-    Dialling(Socket),
+    Dialling(Dialling),
     Answering(Greeting),
     /// The network has no way to it: dialled again then.
     Unreachable(Instant),
@@ -96,16 +95,27 @@ impl Listener {
     /// # Errors
     /// If the address is in use or does not belong to this host.
     pub fn bind(address: SocketAddr, job: JobToken) -> Result<Self, CollectiveError> {
-        let failed = |e: io::Error| CollectiveError::io(&format!("listening at {address}"), &e);
-        let socket = TcpListener::bind(address).map_err(failed)?;
-        socket.set_nonblocking(true).map_err(failed)?;
-        let address = socket.local_addr().map_err(failed)?;
-        Ok(Self { socket, address, job, waiting: Mutex::default() })
+        Self::bind_with(address, job, Connections::default())
+    }
+
+    /// Listens as [`bind`](Self::bind) does. The process makes and accepts all its connections with other members as
+    /// `connections` says, and so must they.
+    ///
+    /// # Errors
+    /// As [`bind`](Self::bind).
+    pub fn bind_with(
+        address: SocketAddr,
+        job: JobToken,
+        connections: Connections,
+    ) -> Result<Self, CollectiveError> {
+        let socket = BulkListener::bind(address, connections)
+            .map_err(|e| CollectiveError::io(&format!("listening at {address}"), &e))?;
+        Ok(Self { socket, job, waiting: Mutex::default() })
     }
 
     /// Returns the address at which this process listens.
     pub const fn local_address(&self) -> SocketAddr {
-        self.address
+        self.socket.local_address()
     }
 
     /// One connection to each other member, in order of rank; `None` for this process. Those of `kept` stay if the peer
@@ -217,20 +227,16 @@ impl Meeting<'_> {
 
     fn dial(&mut self, rank: Rank) -> Result<(), CollectiveError> {
         let address = self.group.members()[rank.0 as usize].address;
-        let failed = |e: io::Error| CollectiveError::io(&format!("connecting to {address}"), &e);
-        let socket = Socket::new(Domain::for_address(address), Type::STREAM, None).map_err(failed)?;
-        socket.set_nonblocking(true).map_err(failed)?;
-        match socket.connect(&address.into()) {
-            Ok(()) => {}
-            Err(e) if e.raw_os_error() == Some(rustix::io::Errno::INPROGRESS.raw_os_error()) => {}
+        let dialling = match self.listener.socket.dial(address) {
+            Ok(dialling) => dialling,
             Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => return Err(self.closed(rank)),
             Err(e) if is_unreachable(&e) => {
                 self.dial_later(rank);
                 return Ok(());
             }
-            Err(e) => return Err(failed(e)),
-        }
-        self.calls.insert(rank, Call::Dialling(socket));
+            Err(e) => return Err(CollectiveError::io(&format!("connecting to {address}"), &e)),
+        };
+        self.calls.insert(rank, Call::Dialling(dialling));
         Ok(())
     }
 
@@ -269,31 +275,27 @@ impl Meeting<'_> {
         gone.map_or(Ok(()), |rank| Err(self.closed(rank)))
     }
 
-    fn link(&self, rank: Rank, stream: TcpStream) -> Link {
-        let checksums = self.config.checksums(&stream);
+    fn link(&self, rank: Rank, stream: BulkStream) -> Link {
+        let checksums = self.config.checksums(stream.socket());
         Link::new(stream, self.group.holder(rank), checksums)
     }
 
     fn advance_calls(&mut self) -> Result<(), CollectiveError> {
         for (rank, call) in std::mem::take(&mut self.calls) {
             let call = match call {
-                Call::Dialling(socket) => match socket.peer_addr() {
-                    // Connected: only now is there a peer.
-                    Ok(_) => {
-                        let stream = TcpStream::from(socket);
-                        if prepare(&stream).and_then(|()| say(&stream, &self.hello(rank))).is_err() {
+                Call::Dialling(dialling) => match self.listener.socket.dialled(dialling) {
+                    Ok(Ok(mut stream)) => {
+                        if prepare(&stream).and_then(|()| say(&mut stream, &self.hello(rank))).is_err() {
                             return Err(self.closed(rank));
                         }
                         Call::Answering(Greeting::new(stream))
                     }
-                    Err(_) => match socket.take_error() {
-                        Ok(None) => Call::Dialling(socket),
-                        Ok(Some(e)) if is_unreachable(&e) => {
-                            self.dial_later(rank);
-                            continue;
-                        }
-                        Ok(Some(_)) | Err(_) => return Err(self.closed(rank)),
-                    },
+                    Ok(Err(dialling)) => Call::Dialling(dialling),
+                    Err(e) if is_unreachable(&e) => {
+                        self.dial_later(rank);
+                        continue;
+                    }
+                    Err(_) => return Err(self.closed(rank)),
                 },
                 Call::Unreachable(until) if Instant::now() >= until => {
                     self.dial(rank)?;
@@ -375,7 +377,7 @@ impl Meeting<'_> {
         Ok(())
     }
 
-    fn answer(&mut self, hello: Hello, stream: TcpStream) -> Result<(), CollectiveError> {
+    fn answer(&mut self, hello: Hello, mut stream: BulkStream) -> Result<(), CollectiveError> {
         let (ours, me) = (self.group.membership(), self.group.me());
         if hello.job != self.listener.job {
             // Another job's process: the port was another job's before.
@@ -389,7 +391,7 @@ impl Meeting<'_> {
             return Ok(());
         }
         // A caller of an older membership learns from the answer that it is over.
-        let said = say(&stream, &self.hello(hello.from));
+        let said = say(&mut stream, &self.hello(hello.from));
         if hello.membership < ours {
             return Ok(());
         }
@@ -415,7 +417,7 @@ impl Meeting<'_> {
         let mut until = self.deadline;
         for call in self.calls.values() {
             match call {
-                Call::Dialling(socket) => fds.push(PollFd::new(socket, PollFlags::OUT)),
+                Call::Dialling(dialling) => fds.push(PollFd::new(dialling, PollFlags::OUT)),
                 Call::Answering(greeting) => fds.push(PollFd::new(&greeting.stream, PollFlags::IN)),
                 Call::Unreachable(again) => until = until.min(*again),
             }
@@ -452,16 +454,14 @@ fn is_unreachable(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable)
 }
 
-fn prepare(stream: &TcpStream) -> io::Result<()> {
-    stream.set_nonblocking(true)?;
-    stream.set_nodelay(true)?;
-    suit_host(stream);
+fn prepare(stream: &BulkStream) -> io::Result<()> {
+    suit_host(stream.socket());
     // Finds a host that vanished without a word, within a minute, when nothing else is being sent.
     let keepalive = socket2::TcpKeepalive::new()
         .with_time(Duration::from_secs(30))
         .with_interval(Duration::from_secs(10))
         .with_retries(3);
-    socket2::SockRef::from(stream).set_tcp_keepalive(&keepalive)
+    socket2::SockRef::from(stream.socket()).set_tcp_keepalive(&keepalive)
 }
 
 // Inside a host there is no link that could be congested, and a control that paces what it sends (BBR) loses an eighth of
@@ -474,7 +474,7 @@ fn suit_host(stream: &TcpStream) {
 }
 
 // A hello is the first thing written, so the socket's buffer takes it whole.
-fn say(mut stream: &TcpStream, hello: &Hello) -> io::Result<()> {
+fn say(stream: &mut BulkStream, hello: &Hello) -> io::Result<()> {
     let bytes = hello.encode();
     match stream.write(&bytes) {
         Ok(written) if written == bytes.len() => Ok(()),

@@ -400,14 +400,18 @@ impl TcpTransport {
             events.set(PollFlags::IN, link.listens());
             events.set(PollFlags::OUT, link.has_mail() || flow.is_some_and(|flow| flow.missing_out() > 0));
             if !events.is_empty() {
+                // What a codec holds does not make the socket readable.
+                let holds = link.listens() && link.stream.holds();
                 fds.push(PollFd::new(&link.stream, events));
-                polled.push((rank, flow.is_some_and(|flow| flow.missing_in() > 0)));
+                polled.push((rank, flow.is_some_and(|flow| flow.missing_in() > 0), holds));
             }
         }
+        let until = if polled.iter().any(|(.., holds)| *holds) { Instant::now() } else { until };
         wait(&mut fds, until).map_err(|e| Ended::Failed(CollectiveError::io("waiting for peers", &e)))?;
         let ready: Vec<PollFlags> = fds[first..].iter().map(PollFd::revents).collect();
-        for ((rank, busy), ready) in polled.into_iter().zip(ready) {
+        for ((rank, busy, holds), mut ready) in polled.into_iter().zip(ready) {
             let Some(link) = &mut self.links[rank.0 as usize] else { continue };
+            ready.set(PollFlags::IN, holds || ready.contains(PollFlags::IN));
             let gone = ready.intersects(PollFlags::HUP | PollFlags::ERR);
             link.readable |= gone || ready.contains(PollFlags::IN);
             link.writable |= gone || ready.contains(PollFlags::OUT);

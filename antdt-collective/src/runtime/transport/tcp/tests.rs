@@ -19,6 +19,7 @@ mod close;
 mod regroup;
 mod stall;
 mod verdict;
+mod wrapped;
 
 const PATIENT: Duration = Duration::from_secs(30);
 
@@ -322,7 +323,7 @@ impl Puppet {
             });
             let group = group(membership, &addresses, 0);
             let mut mine = TcpTransport::connect(&listeners[0], &group, PATIENT, &abort()).unwrap();
-            let stream = mine.links[1].take().unwrap().stream;
+            let stream = mine.links[1].take().unwrap().stream.socket().try_clone().unwrap();
             stream.set_nonblocking(false).unwrap();
             (Self { stream }, other.join().unwrap())
         })
@@ -396,7 +397,7 @@ fn frames_that_do_not_fit_the_message_are_refused_without_a_panic() {
 #[test]
 fn a_rank_that_fails_in_the_middle_of_a_segment_ends_the_segment_and_then_says_why() {
     let (mut transports, _aborts) = tcp_members(2);
-    let mut reading = transports.pop().unwrap().links[0].take().unwrap().stream;
+    let mut reading = transports.pop().unwrap().links[0].take().unwrap().stream.socket().try_clone().unwrap();
     reading.set_nonblocking(false).unwrap();
     let mut transport = transports.remove(0);
     // More than the sockets hold, and no reader: it stops in the middle of some segment.

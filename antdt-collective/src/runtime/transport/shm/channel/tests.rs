@@ -1,5 +1,6 @@
-use std::net::TcpListener;
 use std::thread;
+
+use antdt_core::Connections;
 
 use super::*;
 use crate::runtime::testing::{abort_handles, at_once};
@@ -14,16 +15,12 @@ type End = Result<Box<dyn Channel>, ChannelError>;
 
 // Both ends of a channel: the one that dialled first; with each one's abort handle.
 fn ends(first: Terms<'static>, second: Terms<'static>) -> ([End; 2], [AbortHandle; 2]) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
+    let streams = BulkStream::pair(&Connections::default()).unwrap();
     let aborts: [AbortHandle; 2] = abort_handles(2).try_into().unwrap();
     let soon = || Instant::now() + PATIENT;
-    let both = at_once([true, false], |dials| {
-        if dials {
-            offer(TcpChannel::dial(address, soon(), &aborts[0]).unwrap(), first, soon())
-        } else {
-            answer(TcpChannel::new(listener.accept().unwrap().0, &aborts[1]).unwrap(), second, soon())
-        }
+    let both = at_once((0..).zip(streams), |(end, stream)| {
+        let tcp = TcpChannel::new(stream, &aborts[end]);
+        if end == 0 { offer(tcp, first, soon()) } else { answer(tcp, second, soon()) }
     });
     (both.try_into().unwrap_or_else(|_| panic!("two ends")), aborts)
 }
@@ -165,10 +162,9 @@ fn a_stranger_gets_no_memory_and_can_be_told_why() {
 
 #[test]
 fn first_bytes_that_are_none_of_this_transport_are_refused() {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let mut stranger = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let [mut stranger, stream] = BulkStream::pair(&Connections::default()).unwrap();
     stranger.write_all(&[0xff; 300]).unwrap();
-    let tcp = TcpChannel::new(listener.accept().unwrap().0, &abort_handles(1)[0]).unwrap();
+    let tcp = TcpChannel::new(stream, &abort_handles(1)[0]);
     let error = answer(tcp, terms("job", "", false), Instant::now() + PATIENT).unwrap_err();
     assert!(matches!(error, ChannelError::Corrupt { .. }), "{error}");
 }

@@ -66,7 +66,9 @@ impl Processes {
 fn connections(transport: &TcpTransport) -> Vec<(Holder, SocketAddr, SocketAddr)> {
     let links = transport.links.iter().flatten();
     links
-        .map(|link| (link.peer, link.stream.local_addr().unwrap(), link.stream.peer_addr().unwrap()))
+        .map(|link| {
+            (link.peer, link.stream.socket().local_addr().unwrap(), link.stream.socket().peer_addr().unwrap())
+        })
         .collect()
 }
 
@@ -145,7 +147,7 @@ fn a_connection_that_ended_is_made_anew() {
     for (low, high) in [(0, 1), (1, 0)] {
         let old = processes.enter(1, &[0, 1, 2], vec![None, None, None]);
         let ended = old[low].links[high].as_ref().unwrap();
-        ended.stream.shutdown(Shutdown::Both).unwrap();
+        ended.stream.socket().shutdown(Shutdown::Both).unwrap();
         reduces(processes.enter(2, &[0, 1, 2], old.into_iter().map(Some).collect()));
     }
 }
