@@ -1,7 +1,7 @@
 //! The token of a job, which every call to its master carries.
 //!
-//! It keeps processes of other jobs and other users out. Calls are not encrypted, so that it is no defence against an
-//! attacker on the network.
+//! It keeps processes of other jobs and other users out. Over plain [connections](crate::connection), calls are not
+//! encrypted, so that it is no defence against an attacker on the network.
 
 use std::fmt;
 

@@ -22,5 +22,7 @@ pub mod convert;
 
 pub mod auth;
 
+pub mod connection;
+
 pub use auth::{Bearer, JobChannel, Token, TokenCheck};
 pub use convert::WireError;
