@@ -6,7 +6,7 @@ use std::sync::Arc;
 use antdt_collective::runtime::process_group::Entry as Library;
 use antdt_collective::runtime::transport::Entry as Transport;
 use antdt_controller::{Action, action, policy};
-use antdt_core::InvalidValue;
+use antdt_core::{Connections, InvalidValue, StreamWrapper};
 use antdt_job::mode;
 use antdt_launch::runtime as launcher;
 use antdt_model::optimizer;
@@ -27,7 +27,7 @@ use crate::{command, transport, workload};
 /// Parts that a job names (sync modes, policies, actions, pace rules, optimizers, trainers, data formats, transports,
 /// libraries, launchers) are added to those that ship: `--sync`, `--policy`, `--pace-rule` and the other flags find
 /// them, and so do `antdt whatif`, `antdt sim`, recordings and `antdt policies`. A part of which a job has exactly one
-/// (ledger store, recorder, data plane) is replaced.
+/// (ledger store, recorder, data plane, connections) is replaced.
 ///
 /// The nodes of a job are processes of the same program, so each of them has the same parts.
 ///
@@ -138,6 +138,15 @@ impl JobBuilder {
     /// [`Standard`](crate::worker::plane::Standard), which may be given devices of the program's own in place of GPUs.
     pub fn data_plane(mut self, plane: impl PlaneFactory + 'static) -> Self {
         self.planes.set_usual(plane);
+        self
+    }
+
+    /// Wraps every byte stream between the processes of a job, in encryption, for example: those of collectives, of
+    /// parameter servers and of gRPC. Memory that processes of one host share is no stream, and what RDMA or a
+    /// [library](Self::library) carries passes by the wrapper. Commands such as `status` reach the job through this
+    /// program only.
+    pub fn connections(mut self, wrapper: impl StreamWrapper + 'static) -> Self {
+        self.seams.connections = Connections::wrapped(wrapper);
         self
     }
 

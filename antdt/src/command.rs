@@ -67,7 +67,9 @@ pub(crate) fn main(seams: Seams, planes: &Planes) -> ExitCode {
         }
         Command::Run(spec) => return run(&spec, seams),
         Command::Master { dir, quiet } => return stand_by(&dir, quiet, seams),
-        Command::Doctor(asked) => return compute(move || doctor::run(&asked), || incomplete(Vec::new())),
+        Command::Doctor(asked) => {
+            return compute(move || doctor::run(&asked, seams.connections), || incomplete(Vec::new()));
+        }
         Command::WhatIf(asked) => {
             let json = asked.json.clone().filter(|file| file != Path::new("-"));
             let files = json.into_iter().chain(asked.html.clone()).collect();
@@ -78,13 +80,13 @@ pub(crate) fn main(seams: Seams, planes: &Planes) -> ExitCode {
             return compute(move || simulate::scenario::run(&asked), move || incomplete(files));
         }
         Command::Diff(asked) => return compute(move || simulate::diff(&asked), || incomplete(Vec::new())),
-        Command::Status(asked) => operate::status(&asked),
+        Command::Status(asked) => operate::status(&asked, seams.connections),
         Command::Jobs => operate::jobs(),
-        Command::Stop(dir) => operate::stop(dir.as_deref()),
-        Command::Checkpoint(dir) => operate::checkpoint(dir.as_deref()),
-        Command::Scale { to, dir } => operate::scale(&to, dir.as_deref()),
-        Command::Worker => return node::work(planes),
-        Command::Server => return node::serve(),
+        Command::Stop(dir) => operate::stop(dir.as_deref(), seams.connections),
+        Command::Checkpoint(dir) => operate::checkpoint(dir.as_deref(), seams.connections),
+        Command::Scale { to, dir } => operate::scale(&to, dir.as_deref(), seams.connections),
+        Command::Worker => return node::work(seams.connections, planes),
+        Command::Server => return node::serve(seams.connections),
         Command::Exec(program) => return node::exec(&program),
     };
     match done {

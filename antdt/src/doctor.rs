@@ -7,6 +7,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
+use antdt_core::Connections;
 use antdt_core::text::format_duration;
 use antdt_monitor::Deadlines;
 
@@ -29,12 +30,12 @@ const CHECKED: (Duration, Duration) = (Duration::from_micros(1), Duration::from_
 ///
 /// # Errors
 /// If the folder is not a run directory, or the settings of its job cannot be read.
-pub fn run(asked: &Doctor) -> Result<CommandOutput, CliError> {
+pub fn run(asked: &Doctor, connections: Connections) -> Result<CommandOutput, CliError> {
     let dir = asked.dir.as_deref().map(run_dir::below);
     let found = dir.as_deref().map(settings).transpose()?.flatten();
     let whose = if found.is_some() { "of the job" } else { "of a job with default settings" };
     let spec = found.unwrap_or_default();
-    let step = asked.step.or_else(|| dir.as_deref().and_then(observed));
+    let step = asked.step.or_else(|| dir.as_deref().and_then(|dir| observed(dir, connections)));
     let (table, in_order) = deadlines(&spec, step);
     let mut text = format!("deadlines {whose}\n{table}");
     let findings = machine::look(&spec, dir.as_deref());
@@ -56,9 +57,10 @@ fn settings(dir: &Path) -> Result<Option<JobSpec>, CliError> {
 }
 
 /// How long the steps of a running job take; `None` if it has made none, or does not answer.
-fn observed(dir: &Path) -> Option<Duration> {
+fn observed(dir: &Path, connections: Connections) -> Option<Duration> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
-    let reply = runtime.block_on(async { RemoteJob::find(Some(dir)).ok()?.diagnose().await.ok() })?;
+    let reply = runtime
+        .block_on(async { RemoteJob::find_with(Some(dir), connections).ok()?.diagnose().await.ok() })?;
     reply.step_ns.map(Duration::from_nanos)
 }
 

@@ -9,7 +9,8 @@ use antdt_agent::Notice;
 use antdt_agent::runtime::AgentConfig;
 use antdt_collective::JobToken;
 use antdt_core::{
-    DeviceClass, Holder, Incarnation, InvalidValue, NodeId, NodeInfo, ParamLayout, Role, ServerWeights,
+    Connections, DeviceClass, Holder, Incarnation, InvalidValue, NodeId, NodeInfo, ParamLayout, Role,
+    ServerWeights,
 };
 
 use antdt_job::limits::CALL_TIMEOUT;
@@ -50,6 +51,8 @@ pub struct NodeEnv {
     pub job: String,
     /// Secret of the job, which every call to the master carries.
     pub token: Token,
+    /// How the processes of the job connect with each other, which the program says: no variable and no file does.
+    pub connections: Connections,
     /// Address or name that the node's data plane binds to.
     pub bind: String,
     /// Address or name at which other nodes reach this one; `None` derives it from `bind`.
@@ -121,6 +124,7 @@ impl NodeEnv {
             master: variable(Self::MASTER)?,
             job: variable(Self::JOB)?,
             token,
+            connections: Connections::default(),
             bind: net::host(Self::BIND, &variable(Self::BIND)?)?,
             advertise: get(Self::ADVERTISE)
                 .filter(|text| !text.is_empty())
@@ -237,6 +241,7 @@ impl NodeEnv {
             master: self.master.clone(),
             job: self.job.clone(),
             token: self.token.clone(),
+            connections: self.connections.clone(),
             info: NodeInfo {
                 holder: self.holder,
                 host: self.host(),
@@ -266,6 +271,7 @@ mod tests {
             master: "127.0.0.1:4000".to_owned(),
             job: "demo".to_owned(),
             token: Token::new("secret").unwrap(),
+            connections: Connections::default(),
             bind: "0.0.0.0".to_owned(),
             advertise: Some("node-7".to_owned()),
             holder: Holder::new(NodeId::worker(2), Incarnation(1)),

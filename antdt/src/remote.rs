@@ -5,9 +5,9 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use antdt_core::{Holder, Role};
+use antdt_core::{Connections, Holder, Role};
 use antdt_proto::v1::job_client::JobClient;
-use antdt_proto::{Bearer, JobChannel, v1};
+use antdt_proto::{Bearer, JobChannel, connection, v1};
 use tonic::Code;
 use tonic::transport::Endpoint;
 
@@ -123,6 +123,14 @@ impl RemoteJob {
     /// # Errors
     /// If there is no such job, or several.
     pub fn find(dir: Option<&Path>) -> Result<Self, RemoteError> {
+        Self::find_with(dir, Connections::default())
+    }
+
+    /// Finds a job as [`find`](Self::find) does, and connects with its master as its program does.
+    ///
+    /// # Errors
+    /// As [`find`](Self::find).
+    pub fn find_with(dir: Option<&Path>, connections: Connections) -> Result<Self, RemoteError> {
         let dir = match dir {
             Some(dir) => dir.to_owned(),
             None => {
@@ -143,7 +151,7 @@ impl RemoteJob {
         let endpoint = Endpoint::from_shared(format!("http://{}", master.address)).map_err(|error| {
             RunDirError::Malformed { path: dir.join(run_dir::MASTER), why: error.to_string() }
         })?;
-        let channel = endpoint.connect_timeout(CALL_LIMIT).timeout(CALL_LIMIT).connect_lazy();
+        let channel = connection::channel(&endpoint.timeout(CALL_LIMIT), CALL_LIMIT, connections);
         let client = JobClient::new(Bearer::new(&token).over(channel));
         Ok(Self { dir, master, client })
     }

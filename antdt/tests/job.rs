@@ -21,8 +21,8 @@ use antdt_burn::{
     model::{deepfm, gpt, logistic, mlp, mobilenet, resnet20},
 };
 use antdt_core::{
-    DeviceClass, FetchOutcome, Generation, Holder, Incarnation, Metric, Metrics, NodeId, NodeInfo, RequestId,
-    SampleRange, Seed,
+    Connections, DeviceClass, FetchOutcome, Generation, Holder, Incarnation, Metric, Metrics, NodeId,
+    NodeInfo, RequestId, SampleRange, Seed,
 };
 use antdt_launch::runtime::process::ProcessLauncher;
 use antdt_model::{Replica, SparseGradient, UpdateRule};
@@ -831,6 +831,33 @@ fn a_program_of_25_lines_has_a_policy_a_pace_rule_and_a_trainer_of_its_own() {
 }
 
 #[test]
+fn no_stream_of_a_job_is_opened_around_the_wrapper_of_its_program() {
+    // Two workers have a stream each to the master, and one between them or one each to the server.
+    let modes: [(&[&str], &[(&str, usize)]); 2] = [
+        (&["allreduce"], &[("worker Opened", 3), ("worker Accepted", 1), ("run Accepted", 2)]),
+        (
+            &["ps-bsp", "--servers", "1"],
+            &[("worker Opened", 4), ("server Opened", 1), ("server Accepted", 2), ("run Accepted", 3)],
+        ),
+    ];
+    for (sync, least) in modes {
+        let folder = tempfile::tempdir().unwrap();
+        let (notes, report) = (folder.path().join("streams"), folder.path().join("report"));
+        let job = ["run", "--nproc-per-node", "2", "--transport", "tcp", "--data", "synthetic:1000"];
+        let out = ["--report-dir", report.to_str().unwrap(), "--sync"];
+        let mut command = Command::new(example("masked"));
+        command.args(job).args(out).args(sync).env("MASKED_STREAMS", &notes).stdin(Stdio::null());
+        let output = finish(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let notes = std::fs::read_to_string(notes).unwrap();
+        for (stream, least) in least {
+            let count = notes.lines().filter(|line| line == stream).count();
+            assert!(count >= *least, "{count} of {stream}:\n{notes}");
+        }
+    }
+}
+
+#[test]
 fn program_has_a_launcher_of_its_own_that_a_job_names_and_whose_processes_start_again() {
     let folder = tempfile::tempdir().unwrap();
     let report = folder.path().join("report");
@@ -1016,6 +1043,7 @@ fn a_program_with_its_own_launcher_store_and_recorder_gets_evaluations_and_choos
         })),
         store: Some(Arc::new(|_, _| Ok(BoxStore::new(MemStore::default())))),
         recorder: Arc::new(|_| Ok(Some((Box::new(Tape::default()), Packing::Plain)))),
+        connections: Connections::default(),
     };
     let spec = JobSpec {
         workers: 2,
@@ -1327,6 +1355,7 @@ fn no_service_of_the_master_answers_a_call_without_the_token() {
         master: master.address.clone(),
         job: master.job.clone(),
         token,
+        connections: Connections::default(),
         info: NodeInfo {
             holder: Holder::new(NodeId::worker(0), Incarnation(7)),
             host: String::new(),

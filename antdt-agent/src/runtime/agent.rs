@@ -7,13 +7,13 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use antdt_core::{
-    CheckpointId, Holder, Joined, MembershipVersion, Metrics, NodeInfo, NodeLoad, Plan, PushMark, Readiness,
-    Retry, RollbackId, Seed, Stall, Standing, StepCommit, Work,
+    CheckpointId, Connections, Holder, Joined, MembershipVersion, Metrics, NodeInfo, NodeLoad, Plan,
+    PushMark, Readiness, Retry, RollbackId, Seed, Stall, Standing, StepCommit, Work,
 };
 use antdt_proto::convert::{WireError, group::push_marks, metric};
 use antdt_proto::v1;
 use antdt_proto::v1::control_client::ControlClient;
-use antdt_proto::{Bearer, JobChannel, Token};
+use antdt_proto::{Bearer, JobChannel, Token, connection};
 use antdt_rt::{CancellationToken, JobClock, backoff};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
@@ -38,6 +38,8 @@ pub struct AgentConfig {
     pub job: String,
     /// The job's secret, which every call to the master carries.
     pub token: Token,
+    /// How the master is connected with.
+    pub connections: Connections,
     /// Identity and host of the node.
     pub info: NodeInfo,
     /// Address of this node's data plane; empty if it has none.
@@ -240,15 +242,13 @@ impl Agent {
             .map_err(|e| start(&e))?;
         let channel = {
             let _in_runtime = runtime.enter();
-            Endpoint::from_shared(format!("http://{}", config.master))
+            let endpoint = Endpoint::from_shared(format!("http://{}", config.master))
                 .map_err(|e| start(&e))?
-                .tcp_nodelay(true)
-                .connect_timeout(config.call_timeout)
                 // Without keep-alive a channel never notices a silent partition.
                 .http2_keep_alive_interval(Duration::from_secs(2))
                 .keep_alive_timeout(Duration::from_secs(2))
-                .keep_alive_while_idle(true)
-                .connect_lazy()
+                .keep_alive_while_idle(true);
+            connection::channel(&endpoint, config.call_timeout, config.connections.clone())
         };
         let channel = Bearer::new(&config.token).over(channel);
         let clock = JobClock::start();

@@ -3,7 +3,7 @@
 use std::os::unix::process::CommandExt;
 use std::process::{Command as Process, ExitCode};
 
-use antdt_core::{Exit, InvalidValue};
+use antdt_core::{Connections, Exit, InvalidValue};
 use antdt_launch::runtime::process;
 
 use super::{complain, init_logging};
@@ -15,18 +15,19 @@ use crate::worker::plane::Planes;
 use crate::{gpu, server, worker, workload};
 
 /// Runs a worker of a job, whose data plane one of these factories makes.
-pub(super) fn work(planes: &Planes) -> ExitCode {
-    node(|env| run_worker(env, planes))
+pub(super) fn work(connections: Connections, planes: &Planes) -> ExitCode {
+    node(connections, |env| run_worker(env, planes))
 }
 
 /// Runs a server of a job.
-pub(super) fn serve() -> ExitCode {
-    node(run_server)
+pub(super) fn serve(connections: Connections) -> ExitCode {
+    node(connections, run_server)
 }
 
 /// Runs a node of a job. It ends with the process that launched it, or when its master no longer answers.
-fn node(run: impl FnOnce(&NodeEnv) -> Result<(), WorkerError>) -> ExitCode {
+fn node(connections: Connections, run: impl FnOnce(&NodeEnv) -> Result<(), WorkerError>) -> ExitCode {
     let result = NodeEnv::from_process().and_then(|env| {
+        let env = NodeEnv { connections, ..env };
         bind_to_launcher()?;
         init_logging(&env.spec).map_err(WorkerError::Environment)?;
         run(&env)

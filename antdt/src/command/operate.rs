@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use antdt_core::Connections;
+
 use super::print;
 use crate::cli::{ScaleTo, Show, Status};
 use crate::diagnosis;
@@ -9,8 +11,8 @@ use crate::remote::{self, RemoteError, RemoteJob};
 use crate::run_dir::{self, MasterFile};
 
 /// Shows how far a job is, or what is slow in it.
-pub(super) fn status(asked: &Status) -> anyhow::Result<()> {
-    remote(asked.dir.as_deref(), async |job| {
+pub(super) fn status(asked: &Status, connections: Connections) -> anyhow::Result<()> {
+    remote(asked.dir.as_deref(), connections, async |job| {
         Ok(match asked.show {
             Show::Progress => remote::render(&job.describe().await?),
             Show::Diagnosis => diagnosis::render(&job.diagnose().await?),
@@ -30,24 +32,24 @@ pub(super) fn jobs() -> anyhow::Result<()> {
 }
 
 /// Ends a job.
-pub(super) fn stop(dir: Option<&Path>) -> anyhow::Result<()> {
-    remote(dir, async |job| {
+pub(super) fn stop(dir: Option<&Path>, connections: Connections) -> anyhow::Result<()> {
+    remote(dir, connections, async |job| {
         job.stop().await?;
         Ok(format!("job {} is stopped\n", job.job()))
     })
 }
 
 /// Has a job take a checkpoint, and waits for it.
-pub(super) fn checkpoint(dir: Option<&Path>) -> anyhow::Result<()> {
-    remote(dir, async |job| {
+pub(super) fn checkpoint(dir: Option<&Path>, connections: Connections) -> anyhow::Result<()> {
+    remote(dir, connections, async |job| {
         let (checkpoint, place) = job.checkpoint().await?;
         Ok(format!("job {}: checkpoint {checkpoint} is complete: {place}\n", job.job()))
     })
 }
 
 /// Changes the number of workers or of servers of a job.
-pub(super) fn scale(to: &ScaleTo, dir: Option<&Path>) -> anyhow::Result<()> {
-    remote(dir, async |job| {
+pub(super) fn scale(to: &ScaleTo, dir: Option<&Path>, connections: Connections) -> anyhow::Result<()> {
+    remote(dir, connections, async |job| {
         let (before, now, which) = match *to {
             ScaleTo::Workers(workers) => (job.scale(workers).await?, workers, "workers"),
             ScaleTo::Servers(servers) => (job.scale_servers(servers).await?, servers, "servers"),
@@ -62,9 +64,10 @@ pub(super) fn scale(to: &ScaleTo, dir: Option<&Path>) -> anyhow::Result<()> {
 /// Asks a running job, and prints what it says.
 fn remote(
     dir: Option<&Path>,
+    connections: Connections,
     ask: impl AsyncFnOnce(&RemoteJob) -> Result<String, RemoteError>,
 ) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let text = runtime.block_on(async { ask(&RemoteJob::find(dir)?).await })?;
+    let text = runtime.block_on(async { ask(&RemoteJob::find_with(dir, connections)?).await })?;
     print(&text)
 }

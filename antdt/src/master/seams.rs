@@ -3,6 +3,7 @@
 use std::error::Error;
 use std::sync::Arc;
 
+use antdt_core::Connections;
 use antdt_launch::LauncherFactory;
 use antdt_rt::{Packing, TraceSink};
 use antdt_shard::{BoxStore, DatasetSpec};
@@ -31,6 +32,8 @@ pub struct Seams {
     pub store: Option<StoreFactory>,
     /// Opens the recording of the job. Default: the file that `--record` names.
     pub recorder: RecorderFactory,
+    /// How the processes of the job connect with each other. Default: over plain streams.
+    pub connections: Connections,
 }
 
 impl Default for Seams {
@@ -42,6 +45,7 @@ impl Default for Seams {
                 let Some(path) = &spec.record else { return Ok(None) };
                 Ok(Some((Box::new(record::open(path)?), Packing::of(path))))
             }),
+            connections: Connections::default(),
         }
     }
 }

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
+use antdt_core::Connections;
 use antdt_proto::v1::control_server::ControlServer;
 use antdt_proto::v1::job_server::JobServer;
-use antdt_proto::{Token, TokenCheck};
+use antdt_proto::{Token, TokenCheck, connection};
 use antdt_rt::CancellationToken;
 use antdt_shard::runtime::ShardServer;
 use tokio::net::TcpListener;
-use tokio_stream::wrappers::TcpListenerStream;
 use tonic::service::InterceptorLayer;
 
 use super::JobError;
@@ -22,7 +22,7 @@ use crate::job::{JobSpec, Sharding};
 pub(super) fn serve(
     spec: &JobSpec,
     job: &str,
-    (listener, token): (TcpListener, Token),
+    (listener, token, connections): (TcpListener, Token, Connections),
     shared: &Shared,
     desk: Option<Desk>,
     stop: CancellationToken,
@@ -48,7 +48,6 @@ pub(super) fn serve(
         stop: stop_job,
     };
     let mut server = tonic::transport::Server::builder()
-        .tcp_nodelay(true)
         // Around all services, so that none is forgotten.
         .layer(InterceptorLayer::new(TokenCheck::new(token)))
         .add_service(ControlServer::new(control))
@@ -57,12 +56,8 @@ pub(super) fn serve(
         server = server.add_service(ShardServer::new().with(ledger)?.into_service());
     }
     Ok(async move {
-        let incoming = TcpListenerStream::new(listener);
-        let nodelay = tokio_stream::StreamExt::map(incoming, |stream| {
-            // Without it every answer may wait 40 ms for the next one.
-            stream.and_then(|stream| stream.set_nodelay(true).map(|()| stream))
-        });
-        if let Err(error) = server.serve_with_incoming_shutdown(nodelay, stop.cancelled_owned()).await {
+        let incoming = connection::incoming(listener, connections);
+        if let Err(error) = server.serve_with_incoming_shutdown(incoming, stop.cancelled_owned()).await {
             tracing::error!(%error, "the control plane failed");
         }
     })

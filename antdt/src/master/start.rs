@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use antdt_checkpoint::Folder;
 use antdt_collective::runtime::transport::paced::Lines;
-use antdt_core::{CheckpointId, Exit, Holder, Incarnation, NodeId, NodeStatus, Role, ServerWeights};
+use antdt_core::{
+    CheckpointId, Connections, Exit, Holder, Incarnation, NodeId, NodeStatus, Role, ServerWeights,
+};
 use antdt_job::head::{CheckpointSchedule, EvaluationSchedule, ModeChoice};
 use antdt_job::{Head, HeadConfig, HeadEvent, SyncMode};
 use antdt_launch::{Launcher, LauncherEvent, OutputStream};
@@ -158,7 +160,14 @@ pub(super) async fn start(
     begin(&shared.head, gone).await?;
     let mut others = JoinSet::new();
     others.spawn(forward_events(events, shared.clone(), spec.emulate_network.is_none()));
-    others.spawn(serve::serve(&spec, &job, (listener, token), &shared, desk, stop_servers.clone())?);
+    others.spawn(serve::serve(
+        &spec,
+        &job,
+        (listener, token, seams.connections.clone()),
+        &shared,
+        desk,
+        stop_servers.clone(),
+    )?);
     let tasks = Tasks { others, head, stop_servers, stop_head, stop_ledger };
     if let Some(dir) = &mut run_dir {
         // From here on the job ends with this process's work, or with a master that dies within it.
@@ -389,6 +398,7 @@ async fn template(
             master: master.to_string(),
             job: job.to_owned(),
             token: token.clone(),
+            connections: Connections::default(),
             bind: spec.bind.clone(),
             advertise: spec.advertise.clone(),
             holder: Holder::new(NodeId::worker(0), Incarnation(0)),

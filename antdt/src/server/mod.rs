@@ -37,7 +37,8 @@ pub fn run(env: &NodeEnv, layout: &ParamLayout, rule: &UpdateRule) -> Result<(),
         weights: env.weights.clone(),
         staleness,
     };
-    let config = PsServerConfig::new(partition, env.job_token());
+    let mut config = PsServerConfig::new(partition, env.job_token());
+    config.connections = env.connections.clone();
     let server = PsServer::bind(env.data_plane()?, config, fabric(env)?)?;
     let folder = env.spec.checkpoint_dir.clone().map(Folder::open).transpose();
     let folder = folder.map_err(|error| WorkerError::Input(format!("--checkpoint-dir: {error}")))?;

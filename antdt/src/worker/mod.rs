@@ -76,7 +76,7 @@ pub fn run_with(
     planes: &Planes,
 ) -> Result<(), WorkerError> {
     let interrupt = Arc::new(Interrupt::default());
-    let listener = Listener::bind(env.data_plane()?, env.job_token())?;
+    let listener = Listener::bind_with(env.data_plane()?, env.job_token(), env.connections.clone())?;
     let told = Arc::clone(&interrupt);
     let agent = env.connect(listener.local_address(), move |notice| told.notice(notice))?;
     let source = ShardClient::over(
