@@ -13,6 +13,6 @@ pub mod testing;
 
 #[cfg(feature = "serde")]
 pub use head::HeadSettings;
-pub use head::{Head, HeadAnswer, HeadConfig, HeadEffect, HeadEvent, Note, Registration, Seen};
+pub use head::{EventKind, Head, HeadAnswer, HeadConfig, HeadEffect, HeadEvent, Note, Registration, Seen};
 pub use mode::SyncMode;
 pub use worker::{Call, End, LoopDriver, Peers, PlanBegin, Reply, WorkerLoop};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use antdt_core::{BatchReport, Counts, Exit, Holder, JobTime, NodeId, PlanVersion, Role};
-use antdt_job::Note;
+use antdt_job::{EventKind, Note};
 
 use crate::Setup;
 use crate::world::Moment;
@@ -37,8 +37,8 @@ pub struct JournalEvent {
     pub at: JobTime,
     /// Node that the event concerns; `None` for the whole job.
     pub node: Option<NodeId>,
-    /// Kind of the event, in one word.
-    pub kind: &'static str,
+    /// Kind of the event.
+    pub kind: EventKind,
     /// Description of the event for people.
     pub text: String,
 }

@@ -18,7 +18,7 @@ use antdt_core::{
     AckPoint, BatchReport, CheckpointId, Contribution, DetRng, Generation, InvalidValue, JobTime, Machine,
     MembershipVersion, NodeId, RollbackId, ServerWeights,
 };
-use antdt_job::{Head, HeadAnswer, HeadEffect, HeadEvent, Note, Reply};
+use antdt_job::{EventKind, Head, HeadAnswer, HeadEffect, HeadEvent, Note, Reply};
 use antdt_shard::{Event as LedgerEvent, Record, Recovery, ShardLedger};
 use slab::Slab;
 
@@ -535,7 +535,7 @@ impl<O: Observer> World<O> {
             HeadEffect::Launch(holder) => self.launch(holder),
             HeadEffect::Order(values) => {
                 if let Err(error) = action::order(&values, &mut self.places) {
-                    let (kind, text) = ("action", error.to_string());
+                    let (kind, text) = (EventKind::Refused, error.to_string());
                     self.journal.note(self.now, Note::Event { node: None, kind, text });
                 }
             }

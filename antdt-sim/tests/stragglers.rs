@@ -171,7 +171,7 @@ fn kept(job: &SimulatedJob) -> Vec<(f64, f64)> {
             text.split(" by ").skip(1).filter_map(|rest| rest.split(' ').next()?.parse::<f64>().ok());
         Some((found.next()?, found.next()?))
     };
-    let forecasts = job.events.iter().filter(|event| event.kind == "forecast");
+    let forecasts = job.events.iter().filter(|event| event.kind.name() == "forecast");
     forecasts.map(|event| percents(&event.text).expect("both are said")).collect()
 }
 

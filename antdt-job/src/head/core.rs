@@ -18,7 +18,7 @@ use super::diagnosis::{Done, DoneLog};
 use super::memory::MemoryBounds;
 use super::participants::Participants;
 use super::rollback::Rollbacks;
-use super::{HeadConfig, HeadEffect, Note};
+use super::{EventKind, HeadConfig, HeadEffect, Note};
 use crate::mode::SyncMode;
 
 /// How long a process of ours may take from its launch to its registration: it reads its data in between, and there
@@ -343,9 +343,9 @@ impl HeadCore {
         self.note(at, Note::Action { kind, target, reason });
     }
 
-    /// Records an event of a node, or of the job if `node` is `None`, for the report and the log. `kind` is
-    /// one word, `text` is for the user.
-    pub fn event(&mut self, at: JobTime, node: Option<NodeId>, kind: &'static str, text: String) {
+    /// Records an event of a node, or of the job if `node` is `None`, for the report and the log. `text` is
+    /// for the user.
+    pub fn event(&mut self, at: JobTime, node: Option<NodeId>, kind: EventKind, text: String) {
         self.note(at, Note::Event { node, kind, text });
     }
 
@@ -533,7 +533,7 @@ impl HeadCore {
         let text = format!(
             "{holder} ran out of memory with {samples} samples at once; workers of class {class} get at most {most} from now on"
         );
-        self.event(now, Some(holder.node), "memory", text);
+        self.event(now, Some(holder.node), EventKind::Memory, text);
     }
 
     pub(super) fn end_nodes_that_never_register(&mut self, now: JobTime) {

@@ -4,12 +4,10 @@ use std::sync::Arc;
 
 use antdt_controller::action::ActionValues;
 use antdt_core::{
-    BatchReport, CheckpointId, Contribution, Holder, JobTime, Joined, Metrics, ModelDistance, NodeId, Plan,
-    PlanVersion, PushMark, RollbackId, ServerWeights, StepCommit,
+    CheckpointId, Contribution, Holder, JobTime, Joined, PushMark, RollbackId, ServerWeights, StepCommit,
 };
 
-use super::HeadRecord;
-use crate::evaluation::EvaluationEntry;
+use super::{HeadRecord, Note};
 use crate::mode::SyncMode;
 
 /// Effect that the driver must carry out, in the order in which the head returns them.
@@ -68,73 +66,11 @@ pub enum HeadEffect {
     GoOn(SyncMode),
     /// The job is over: `Ok` if all samples are committed, otherwise the reason.
     End(Result<(), String>),
-    /// Add an entry to the log and the report. No other effect depends on it.
+    /// Hand this note to every sink of the job. No other effect depends on it.
     Note {
-        /// Job time of the entry.
+        /// Job time of what the note tells of.
         at: JobTime,
-        /// Content of the entry.
+        /// What happened.
         note: Note,
     },
-}
-
-/// Entry of the report of a job.
-#[derive(Debug, Clone, PartialEq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
-pub enum Note {
-    /// The job took an action, or refused to take it.
-    Action {
-        /// Name of the action, such as `ADJUST_BS` or `KILL_RESTART`.
-        kind: &'static str,
-        /// Node that the action concerns, or `all`.
-        target: String,
-        /// Reason, for the user.
-        reason: String,
-    },
-    /// An event that is no action, such as a node that joins or is lost.
-    Event {
-        /// Node that the event concerns; `None` for the whole job.
-        node: Option<NodeId>,
-        /// Kind of the event, in one word.
-        kind: &'static str,
-        /// Text for the user.
-        text: String,
-    },
-    /// An incarnation of a node was launched.
-    Launched(Holder),
-    /// A plan was published to the nodes.
-    Published(Plan),
-    /// A plan has come into force on a node.
-    Applied(NodeId, PlanVersion),
-    /// Reports of one heartbeat, oldest first, each with the sum of its samples' losses.
-    Batches(Vec<(BatchReport, f64)>),
-    /// A worker averaged its model with all others. The value is the distance between its model before the
-    /// average and the average.
-    Averaged(NodeId, ModelDistance),
-    /// Every sample of the job is committed.
-    Completed,
-    /// A worker has evaluated the model.
-    Evaluated {
-        /// Number of held-out samples.
-        samples: u64,
-        /// Metrics of the evaluation.
-        metrics: Metrics,
-    },
-    /// The evaluation between two epochs, or at the end of such a job, is over; it may have had no sample.
-    EpochEvaluated(EvaluationEntry),
-    /// The job goes on after an evaluation, up to the end of this epoch.
-    NextEpochs(u32),
-    /// The job ends before its last epoch, for the reason in the text.
-    StoppedEarly(String),
-    /// The job has chosen its sync mode, or cannot any more, as the text says.
-    ModeChosen {
-        /// The mode and the reason, for the user.
-        text: String,
-        /// Whether the steps were measured; otherwise the job ended before.
-        measured: bool,
-    },
-}
-
-impl Note {
-    /// Kind of the event that a checkpoint was not taken or not written; its text says why.
-    pub const NO_CHECKPOINT: &'static str = "no-checkpoint";
 }

@@ -19,7 +19,7 @@ use antdt_core::{
 };
 
 use super::core::{HeadCore, Node, Phase};
-use super::{Head, HeadAnswer, HeadEffect};
+use super::{EventKind, Head, HeadAnswer, HeadEffect};
 
 /// How far a hand-over is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -203,7 +203,7 @@ impl Head {
         if let Some(Handover { why: change, .. }) = self.handover.take_if(is_its) {
             let text =
                 format!("{change}: the servers stay, since checkpoint {checkpoint} was not taken: {why}");
-            self.core.event(now, None, "refused", text);
+            self.core.event(now, None, EventKind::Refused, text);
             self.servers_stayed(now, why);
         }
     }

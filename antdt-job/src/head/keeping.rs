@@ -6,7 +6,7 @@ use antdt_core::{CheckpointId, Counts, Holder, JobTime, NodeId};
 
 use super::checkpoints::{Checkpoints, Rested};
 use super::core::Phase;
-use super::{Head, HeadAnswer, Note};
+use super::{EventKind, Head, HeadAnswer};
 
 /// How long a job that was told to stop may take for its checkpoint.
 pub(super) const STOP_LIMIT: Duration = Duration::from_secs(30);
@@ -85,12 +85,12 @@ impl Head {
         match (&outcome, overtaken) {
             (Ok(place), _) => {
                 let text = format!("checkpoint {checkpoint} is complete: {place}");
-                self.core.event(now, None, "checkpoint", text);
+                self.core.event(now, None, EventKind::Checkpoint, text);
             }
             (Err(_), Some(newer)) => {
                 let text =
                     format!("checkpoint {checkpoint} is given up: {newer}, which is newer, is complete");
-                self.core.event(now, None, "checkpoint", text);
+                self.core.event(now, None, EventKind::Checkpoint, text);
             }
             (Err(why), None) => {
                 self.lacks_checkpoint(now, None, format!("checkpoint {checkpoint} was not written: {why}"));
@@ -203,6 +203,6 @@ impl Head {
     /// There is no checkpoint that is newer than the newest, as the text says.
     pub(super) fn lacks_checkpoint(&mut self, now: JobTime, node: Option<NodeId>, text: String) {
         self.no_checkpoint = Some(text.clone());
-        self.core.event(now, node, Note::NO_CHECKPOINT, text);
+        self.core.event(now, node, EventKind::NoCheckpoint, text);
     }
 }

@@ -8,7 +8,7 @@ use antdt_controller::{Relaunch, RestartEvent};
 use antdt_core::{BatchReport, Exit, Holder, JobTime, NodeStatus, PlanVersion, Role};
 
 use super::core::{HeadCore, Phase, Registered};
-use super::{Head, HeadAnswer, NodeNews, Note, Registration};
+use super::{EventKind, Head, HeadAnswer, NodeNews, Note, Registration};
 use crate::mode::Departure;
 
 impl Head {
@@ -41,7 +41,7 @@ impl Head {
         } else {
             self.core.detector.node_joined(now, &info);
             let text = format!("{holder} registered as process {process_id}");
-            self.core.event(now, Some(holder.node), "joined", text);
+            self.core.event(now, Some(holder.node), EventKind::Joined, text);
         }
         self.restart_event(now, holder.node, RestartEvent::Registered(holder));
         if holder.node.role == Role::Server && self.core.knows_servers() {
@@ -171,7 +171,7 @@ impl Head {
             // It gave its leases back; from now on nothing of it counts.
             self.core.lost.push(holder);
             self.core.release_leases(holder);
-            self.core.event(now, Some(holder.node), "left", format!("{holder} drained"));
+            self.core.event(now, Some(holder.node), EventKind::Left, format!("{holder} drained"));
             self.restart_event(now, holder.node, RestartEvent::Drained(holder));
             let retired = self.retired(now, holder);
             self.mode.left(now, &mut self.core, holder, Departure::Drained);
@@ -187,7 +187,12 @@ impl Head {
         self.core.draining.remove(&holder);
         let goes_on = self.is_between_epochs();
         self.core.complete(now, goes_on);
-        self.core.event(now, Some(holder.node), "finished", format!("{holder} saw the end of the data"));
+        self.core.event(
+            now,
+            Some(holder.node),
+            EventKind::Finished,
+            format!("{holder} saw the end of the data"),
+        );
         self.mode.left(now, &mut self.core, holder, Departure::EndOfData);
         // The same answer to a call that was repeated.
         let mine = self.core.evaluator.is_none_or(|evaluator| evaluator == holder);
@@ -277,7 +282,7 @@ impl Head {
         if holder.node.role == Role::Server {
             self.core.set_status(holder.node, NodeStatus::Lost);
             self.core.detector.node_left(now, holder);
-            self.core.event(now, Some(holder.node), "lost", format!("{holder} ended: {exit}"));
+            self.core.event(now, Some(holder.node), EventKind::Lost, format!("{holder} ended: {exit}"));
             self.model_ended(now, holder, exit, tail);
             return;
         }
@@ -300,7 +305,7 @@ impl Head {
             self.finish_quietly(now, holder);
             return;
         }
-        self.core.event(now, Some(holder.node), "lost", format!("{holder} ended: {exit}"));
+        self.core.event(now, Some(holder.node), EventKind::Lost, format!("{holder} ended: {exit}"));
         self.relaunch(now, holder, exit, tail);
     }
 
@@ -328,7 +333,7 @@ impl Head {
             self.core.event(
                 now,
                 Some(holder.node),
-                "lost",
+                EventKind::Lost,
                 format!("{holder} ended while it evaluated ({exit})"),
             );
         }
@@ -394,7 +399,7 @@ impl Head {
     pub(super) fn finish_quietly(&mut self, now: JobTime, holder: Holder) {
         self.core.set_status(holder.node, NodeStatus::Finished);
         self.core.membership.give_up(holder.node);
-        self.core.event(now, Some(holder.node), "finished", format!("{holder} ended"));
+        self.core.event(now, Some(holder.node), EventKind::Finished, format!("{holder} ended"));
         self.end_if_done(now);
     }
 }

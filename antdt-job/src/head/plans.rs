@@ -10,7 +10,7 @@ use antdt_core::{
 };
 
 use super::core::{HeadCore, Node};
-use super::{HeadEffect, Note};
+use super::{EventKind, HeadEffect, Note};
 
 /// What a restart is expected to take before the job has seen one.
 const START_DELAY_PRIOR: Duration = Duration::from_secs(180);
@@ -46,7 +46,7 @@ impl HeadCore {
         if let Some(plan) = self.dispatcher.in_force().filter(|plan| Some(plan.version) != before) {
             let text = format!("all workers switched to plan {}", plan.version);
             let values = Arc::clone(&plan.actions);
-            self.event(now, None, "plan", text);
+            self.event(now, None, EventKind::Plan, text);
             if *values != self.ordered {
                 self.ordered = (*values).clone();
                 self.effects.push_back(HeadEffect::Order(self.ordered.clone()));
@@ -121,7 +121,7 @@ impl HeadCore {
                         percent(forecast.cut(step)),
                         step.as_secs_f64() * 1e3,
                     );
-                    self.event(now, None, "forecast", text);
+                    self.event(now, None, EventKind::Forecast, text);
                 }
                 _ => {}
             }
@@ -139,7 +139,7 @@ impl HeadCore {
                 self.action(record.at, record.kind(), target, record.reason());
             }
             // Why nothing was done is worth knowing, but is no action.
-            Decided::Nothing => self.event(record.at, None, "none", record.reason()),
+            Decided::Nothing => self.event(record.at, None, EventKind::None, record.reason()),
             _ => {}
         }
     }

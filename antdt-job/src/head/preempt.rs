@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use antdt_core::{Holder, JobTime, NodeStatus, Role};
 
-use super::{Head, HeadEffect};
+use super::{EventKind, Head, HeadEffect};
 
 impl Head {
     /// The platform of a node that is not fenced has told it to leave.
@@ -25,7 +25,7 @@ impl Head {
             return;
         }
         let text = format!("{holder} is told to leave by its platform");
-        self.core.event(now, Some(holder.node), "preempted", text);
+        self.core.event(now, Some(holder.node), EventKind::Preempted, text);
         let has_model = self.core.alone_has_model(holder);
         let (weights, why) =
             (self.core.weights.clone(), format!("{} goes, as its platform says", holder.node));

@@ -15,7 +15,7 @@ use antdt_core::{
 };
 
 use super::timers::Timers;
-use super::{Head, HeadEffect};
+use super::{EventKind, Head, HeadEffect};
 
 /// How long a worker that has left may take to end, before it is killed.
 const LEAVING_LIMIT: Duration = Duration::from_secs(30);
@@ -279,7 +279,7 @@ impl Head {
     }
 
     pub(super) fn restart_ended(&mut self, now: JobTime, node: NodeId, outcome: &ActionOutcome) {
-        self.core.event(now, Some(node), "restart", format!("{outcome:?}"));
+        self.core.event(now, Some(node), EventKind::Restart, format!("{outcome:?}"));
         self.core.dispatcher.action_ended(now, outcome);
         self.core.changes += 1;
     }

@@ -17,7 +17,7 @@ use antdt_core::{Counts, Exit, Holder, JobTime, NodeStatus, RollbackId};
 
 use super::core::Phase;
 use super::timers::Timers;
-use super::{Head, HeadEffect, lives};
+use super::{EventKind, Head, HeadEffect, lives};
 
 /// How long it may take to find the newest checkpoint, to verify it, and to set the ledger back: as long as to write one.
 const RESTORE_LIMIT: Duration = Duration::from_secs(1800);
@@ -171,7 +171,7 @@ impl Head {
             }
             _ => format!("{why}; the job goes back to its newest checkpoint"),
         };
-        self.core.event(now, None, "rollback", text);
+        self.core.event(now, None, EventKind::Rollback, text);
         let told = self.checkpoints.as_mut().map_or_else(Vec::new, |checkpoints| checkpoints.roll_back(now));
         self.doubts = Timers::new();
         self.mode.set_back(now, &mut self.core);
@@ -215,7 +215,7 @@ impl Head {
             }
         };
         self.core.counts = counts;
-        self.core.event(now, None, "rollback", text);
+        self.core.event(now, None, EventKind::Rollback, text);
         self.set_evaluations_back();
         let Some((launches, after)) = self.core.rollbacks.restored(rollback, checkpoint) else { return };
         for holder in launches {
@@ -254,7 +254,7 @@ impl Head {
         for (node, holder) in self.doubts.take_due(now) {
             self.held_joins.retain(|(other, _)| *other != holder);
             let text = format!("{holder} cannot reach a server that others can; it is started again");
-            self.core.event(now, Some(node), "lost", text);
+            self.core.event(now, Some(node), EventKind::Lost, text);
             // Its exit, which the launcher tells, does the rest.
             self.core.effects.push_back(HeadEffect::Kill(holder));
         }

@@ -13,7 +13,7 @@ use antdt_core::{Holder, Incarnation, JobTime, NodeId, NodeStatus, Role};
 
 use super::core::{Node, Phase};
 use super::timers::Timers;
-use super::{Head, HeadAnswer, HeadEffect};
+use super::{EventKind, Head, HeadAnswer, HeadEffect};
 use crate::mode::Departure;
 
 /// How long a worker that is to leave may take to finish its step, before it is killed.
@@ -229,7 +229,12 @@ impl Head {
             node.retired = true;
         }
         self.core.membership.give_up(holder.node);
-        self.core.event(now, Some(holder.node), "retired", format!("the job goes on without {holder}"));
+        self.core.event(
+            now,
+            Some(holder.node),
+            EventKind::Retired,
+            format!("the job goes on without {holder}"),
+        );
         self.end_if_done(now);
         true
     }

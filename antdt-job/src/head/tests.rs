@@ -855,7 +855,7 @@ fn a_job_that_is_stopped_as_its_data_end_waits_for_the_last_checkpoint_and_hears
         world
     };
     let failed = |world: &World| {
-        let of = |note: &&Note| matches!(note, Note::Event { kind: Note::NO_CHECKPOINT, .. });
+        let of = |note: &&Note| matches!(note, Note::Event { kind: EventKind::NoCheckpoint, .. });
         world.notes.iter().filter(of).count()
     };
     let evaluated = || HeadEvent::Evaluated { holder: worker(0, 0), samples: 1, metrics: Metrics::default() };
@@ -1690,7 +1690,11 @@ fn a_worker_that_hangs_is_killed_and_one_that_is_slow_is_not() {
         world.steps(worker(1, 0), sequence);
     }
     assert_eq!(stalls(&mut world, 1, 2900), [""; 0]);
-    let noted = world.notes.iter().filter(|note| matches!(note, Note::Event { kind: "stalled", .. })).count();
+    let noted = world
+        .notes
+        .iter()
+        .filter(|note| matches!(note, Note::Event { kind: EventKind::Stalled, .. }))
+        .count();
     assert_eq!(noted, 1);
     assert_eq!(stalls(&mut world, 1, 3000), ["kill worker-1#0"]);
     assert_eq!(stalls(&mut world, 1, 3500), [""; 0], "once is enough");
@@ -1835,7 +1839,7 @@ fn a_checkpoint_that_a_newer_one_overtakes_is_no_failure() {
     world.notes.clear();
     world.tell(HeadEvent::Kept { checkpoint: newer, outcome: Ok("here".to_owned()) });
     world.tell(HeadEvent::Kept { checkpoint: older, outcome: Err("the file is missing".to_owned()) });
-    let failed = |note: &Note| matches!(note, Note::Event { kind: Note::NO_CHECKPOINT, .. });
+    let failed = |note: &Note| matches!(note, Note::Event { kind: EventKind::NoCheckpoint, .. });
     assert!(!world.notes.iter().any(failed), "{:?}", world.notes);
     let said = |note: &Note| matches!(note, Note::Event { text, .. } if text == "checkpoint 1 is given up: 2, which is newer, is complete");
     assert!(world.notes.iter().any(said), "{:?}", world.notes);
@@ -1918,7 +1922,7 @@ fn servers_stay_and_training_goes_on_if_the_checkpoint_is_not_taken() {
     world.tell(HeadEvent::Kept { checkpoint, outcome: Err("the disk is full".to_owned()) });
     assert_eq!(world.orders(), ["worker-0#0 goes on after 1", "worker-1#0 goes on after 1"]);
     let said = world.notes.iter().rev().find_map(|note| match note {
-        Note::Event { kind: "refused", text, .. } => Some(text.clone()),
+        Note::Event { kind: EventKind::Refused, text, .. } => Some(text.clone()),
         _ => None,
     });
     assert!(said.is_some_and(|text| text.contains("the disk is full") && text.contains("the servers stay")));
@@ -1981,7 +1985,7 @@ fn a_slow_server_is_started_again_with_all_others_and_the_policy_hears_of_it() {
         let of_kind = |world: &World, wanted: &str| -> Vec<String> {
             let text = |note: &Note| match note {
                 Note::Action { kind, target, .. } if *kind == wanted => Some(target.clone()),
-                Note::Event { kind, text, .. } if *kind == wanted => Some(text.clone()),
+                Note::Event { kind, text, .. } if kind.name() == wanted => Some(text.clone()),
                 _ => None,
             };
             world.notes.iter().filter_map(text).collect()
@@ -2054,7 +2058,7 @@ fn with_weights() -> World {
     assert_eq!(world.orders(), ["launch server-0#1", "launch server-1#1"]);
     world.register(life_of_server(0, 1));
     world.register(life_of_server(1, 1));
-    let heard = |note: &&Note| matches!(note, Note::Event { kind: "restart", text, .. } if text.starts_with("Restarted"));
+    let heard = |note: &&Note| matches!(note, Note::Event { kind: EventKind::Restart, text, .. } if text.starts_with("Restarted"));
     assert_eq!(world.notes.iter().filter(heard).count(), 1, "the policy hears of it");
     assert_eq!(world.head.core.view(world.now, 1.0).server_weights.to_string(), "2,1");
     world.joins_again(worker(0, 0));
@@ -2102,7 +2106,7 @@ fn weights_are_equal_again_after_a_restart_and_a_change_of_number_and_under_anot
 fn weights_stay_if_the_checkpoint_for_others_is_not_taken() {
     let (mut world, checkpoint) = that_repartitions();
     world.tell(HeadEvent::Kept { checkpoint, outcome: Err("the disk is full".to_owned()) });
-    let failed = |note: &Note| matches!(note, Note::Event { kind: "restart", text, .. } if text.contains("disk is full"));
+    let failed = |note: &Note| matches!(note, Note::Event { kind: EventKind::Restart, text, .. } if text.contains("disk is full"));
     assert!(world.notes.iter().any(failed), "{:?}", world.notes);
     assert!(world.head.core.weights.is_equal() && world.head.handover.is_none());
 }
@@ -2236,7 +2240,7 @@ fn a_worker_that_ran_out_of_memory_lowers_the_bound_of_its_class_for_good() {
     assert_eq!(sizes(&world), [(32, 1); 2]);
     world.exits(worker(1, 0), Exit::OutOfMemory);
     let told = world.notes.iter().any(|note| match note {
-        Note::Event { kind: "memory", text, .. } => {
+        Note::Event { kind: EventKind::Memory, text, .. } => {
             text == "worker-1#0 ran out of memory with 32 samples at once; workers of class cpu get at most 16 from now on"
         }
         _ => false,

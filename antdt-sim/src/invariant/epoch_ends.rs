@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use antdt_core::{Capabilities, Exit, Holder, JobTime, NodeId, Role};
 use antdt_job::limits::MASTER_TIMEOUT;
-use antdt_job::{Call, End, HeadEffect, HeadEvent, Note, Reply};
+use antdt_job::{Call, End, EventKind, HeadEffect, HeadEvent, Note, Reply};
 use antdt_monitor::classify;
 use antdt_shard::ledger::Record;
 
@@ -325,7 +325,7 @@ impl Invariant for EpochEnds {
             Happening::MasterEnded(until) => self.master_ended(at, *until),
             Happening::TakenOver => self.goes_back(true),
             Happening::Effect(HeadEffect::Note {
-                note: Note::Event { node: None, kind: "rollback", .. },
+                note: Note::Event { node: None, kind: EventKind::Rollback, .. },
                 ..
             }) => self.goes_back(false),
             Happening::Head(HeadEvent::Register(registration), _) => {

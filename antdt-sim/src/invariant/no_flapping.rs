@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use antdt_controller::BudgetConfig;
 use antdt_core::{JobTime, NodeId};
-use antdt_job::{HeadEffect, Note};
+use antdt_job::{EventKind, HeadEffect, Note};
 
 use super::Invariant;
 use crate::happening::Happening;
@@ -38,7 +38,7 @@ impl Invariant for NoFlapping {
                 }
                 self.begun.insert(node, *at);
             }
-            Note::Event { node: Some(node), kind: "restart", .. } => {
+            Note::Event { node: Some(node), kind: EventKind::Restart, .. } => {
                 if let Some(begun) = self.begun.remove(node) {
                     let rest = at.since(begun).saturating_mul(BudgetConfig::default().cool_down_factor);
                     self.not_before.insert(*node, *at + rest);
@@ -58,7 +58,11 @@ mod tests {
     #[test]
     fn a_node_is_left_alone_under_another_master_too() {
         let mut history = History::new(NoFlapping::default());
-        history.effect(&action(0, "KILL_RESTART", "worker-1")).effect(&event(2, "worker-1", "restart"));
+        history.effect(&action(0, "KILL_RESTART", "worker-1")).effect(&event(
+            2,
+            "worker-1",
+            EventKind::Restart,
+        ));
         history.saw(&Happening::TakenOver).effect(&action(21, "KILL_RESTART", "worker-1"));
         history.fails("it is to be left alone until 22.000s");
     }
@@ -66,11 +70,15 @@ mod tests {
     #[test]
     fn a_restarted_node_is_left_alone_for_a_while() {
         let mut history = History::new(NoFlapping::default());
-        history.effect(&action(10, "KILL_RESTART", "worker-1")).effect(&event(15, "worker-1", "restart"));
+        history.effect(&action(10, "KILL_RESTART", "worker-1")).effect(&event(
+            15,
+            "worker-1",
+            EventKind::Restart,
+        ));
         history.effect(&action(16, "KILL_RESTART", "worker-2")).holds();
         history
             .effect(&action(65, "KILL_RESTART", "worker-1"))
-            .effect(&event(70, "worker-1", "restart"))
+            .effect(&event(70, "worker-1", EventKind::Restart))
             .holds();
         history.effect(&action(119, "KILL_RESTART", "worker-1")).fails("left alone until 120.000s");
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use antdt_controller::BudgetConfig;
 use antdt_core::{JobTime, NodeId};
-use antdt_job::{HeadAnswer, HeadEffect, HeadEvent, Note};
+use antdt_job::{EventKind, HeadAnswer, HeadEffect, HeadEvent, Note};
 
 use super::Invariant;
 use crate::happening::Happening;
@@ -105,7 +105,7 @@ impl Invariant for RestartBudgetHeld {
                 }
             }
             // A restart for slowness has ended.
-            Note::Event { node: Some(node), kind: "restart", .. } => {
+            Note::Event { node: Some(node), kind: EventKind::Restart, .. } => {
                 self.running.remove(node);
             }
             _ => {}
@@ -146,7 +146,7 @@ mod tests {
         let mut history = new();
         for (at, node) in [(0, "worker-1"), (10, "worker-2"), (20, "worker-1")] {
             history.effect(&action(at, "KILL_RESTART", node)).holds();
-            history.effect(&event(at + 1, node, "restart"));
+            history.effect(&event(at + 1, node, EventKind::Restart));
         }
         history.effect(&action(30, "KILL_RESTART", "worker-3")).fails("4 restarts within an hour");
         let mut history = new();

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use antdt_controller::RestartConfig;
 use antdt_core::{Capabilities, Holder, Incarnation, JobTime, NodeId, Role};
-use antdt_job::{HeadAnswer, HeadEffect, HeadEvent, Note};
+use antdt_job::{EventKind, HeadAnswer, HeadEffect, HeadEvent, Note};
 
 use super::Invariant;
 use crate::happening::Happening;
@@ -198,7 +198,7 @@ impl Invariant for RestartNeverHitsTheReplacement {
                 self.goes_back(true);
             }
             Happening::Effect(HeadEffect::Note {
-                note: Note::Event { node: None, kind: "rollback", .. },
+                note: Note::Event { node: None, kind: EventKind::Rollback, .. },
                 ..
             }) => self.goes_back(false),
             Happening::Effect(HeadEffect::Joined(holder, _)) => {
@@ -284,7 +284,7 @@ mod tests {
         };
         let back = HeadEffect::Note {
             at: JobTime::ZERO,
-            note: Note::Event { node: None, kind: "rollback", text: "back".to_owned() },
+            note: Note::Event { node: None, kind: EventKind::Rollback, text: "back".to_owned() },
         };
         let (mut history, server) = begun("ps-bsp");
         history.effect(&back).effect(&HeadEffect::Kill(server));

@@ -9,7 +9,7 @@ use antdt_core::{
     Incarnation, JobTime, Joined, LeaseId, MembershipVersion, NodeId, NodeInfo, Plan, PlanVersion,
     Registered, RequestId, RollbackId, ShardKey, StepCommit, StepResult,
 };
-use antdt_job::{Call, HeadAnswer, HeadEffect, HeadEvent, Note, Registration, Reply};
+use antdt_job::{Call, EventKind, HeadAnswer, HeadEffect, HeadEvent, Note, Registration, Reply};
 use antdt_shard::ledger::{Answer, Event, LedgerStatus, Record};
 use antdt_shard::{DatasetSpec, Shuffle};
 
@@ -132,7 +132,7 @@ pub(super) fn action(seconds: u64, kind: &'static str, target: &str) -> HeadEffe
 }
 
 /// The note of an event.
-pub(super) fn event(seconds: u64, node: &str, kind: &'static str) -> HeadEffect {
+pub(super) fn event(seconds: u64, node: &str, kind: EventKind) -> HeadEffect {
     note(seconds, Note::Event { node: node.parse().ok(), kind, text: String::new() })
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use antdt_core::{
     BatchReport, Capabilities, Holder, JobTime, ModelDistance, NodeId, Plan, PlanVersion, Role,
 };
-use antdt_job::Note;
+use antdt_job::{EventKind, Note};
 
 use super::waits::Waits;
 use crate::report::{
@@ -154,15 +154,15 @@ impl Recorder {
                 self.actions.push(ActionEntry { time_s, kind: kind.to_owned(), target, reason });
             }
             Note::Event { node, kind, text } => {
-                if kind == Note::NO_CHECKPOINT {
+                if kind == EventKind::NoCheckpoint {
                     self.not_kept = Some(text.clone());
-                } else if kind == "rollback" {
+                } else if kind == EventKind::Rollback {
                     // Steps are numbered anew from there on.
                     self.recent_steps.clear();
                     self.waits.restart();
                 }
                 let node = node.map(|node| node.to_string()).unwrap_or_default();
-                self.events.push(EventEntry { time_s, node, kind: kind.to_owned(), text });
+                self.events.push(EventEntry { time_s, node, kind: kind.name().to_owned(), text });
             }
             Note::Launched(holder) => self.launched(holder),
             Note::Published(plan) => {
@@ -305,7 +305,7 @@ mod tests {
         assert_eq!(spread.time_s, 2.0, "when the first was heard of that average");
     }
 
-    fn event(recorder: &mut Recorder, kind: &'static str, text: &str) {
+    fn event(recorder: &mut Recorder, kind: EventKind, text: &str) {
         recorder.note(JobTime::ZERO, Note::Event { node: None, kind, text: text.to_owned() });
     }
 
@@ -313,7 +313,7 @@ mod tests {
     fn a_job_whose_last_checkpoint_failed_did_not_go_well() {
         let mut recorder = Recorder::new(SyncMode::default().capabilities(), 1);
         assert_eq!(recorder.ended(Ok(()), 90), Ok(()));
-        event(&mut recorder, Note::NO_CHECKPOINT, "checkpoint 1 was not written: the disk is full");
+        event(&mut recorder, EventKind::NoCheckpoint, "checkpoint 1 was not written: the disk is full");
         let why = recorder.ended(Ok(()), 90).unwrap_err();
         assert!(why.contains("checkpoint 1 was not written: the disk is full; mend that"), "{why}");
         assert!(why.ends_with("and run the job again"), "{why}");
@@ -323,7 +323,7 @@ mod tests {
         let kept = |samples| CheckpointEntry { id: 2, samples, folder: "/c".into() };
         recorder.kept(kept(60));
         assert_eq!(recorder.ended(Err("interrupted".to_owned()), 90), Err("interrupted".to_owned()));
-        event(&mut recorder, Note::NO_CHECKPOINT, "checkpoint 3 was given up");
+        event(&mut recorder, EventKind::NoCheckpoint, "checkpoint 3 was given up");
         assert!(recorder.ended(Ok(()), 90).unwrap_err().ends_with("and go on with --resume /c"));
         assert_eq!(recorder.ended(Ok(()), 60), Ok(()), "the model is in the one before");
     }
@@ -369,7 +369,7 @@ mod tests {
         for iteration in [0, 1, 1] {
             step(&mut recorder, iteration);
         }
-        event(&mut recorder, "rollback", "went back to the start of the job");
+        event(&mut recorder, EventKind::Rollback, "went back to the start of the job");
         step(&mut recorder, 0);
         assert_eq!(recorder.steps, 3);
     }

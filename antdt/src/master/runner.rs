@@ -9,7 +9,7 @@ use std::time::Duration;
 use antdt_collective::runtime::transport::paced::Lines;
 use antdt_controller::action::{self, Cluster};
 use antdt_core::{AckOutcome, Contribution, Holder, JobTime, NodeId, Role};
-use antdt_job::{Head, HeadEffect, HeadEvent, Note, SyncMode};
+use antdt_job::{EventKind, Head, HeadEffect, HeadEvent, Note, SyncMode};
 use antdt_launch::{LaunchStatus, Launcher, NodeSpec, OutputStream, Placement};
 use antdt_rt::{Mailbox, Runner};
 use antdt_shard::runtime::ShardHandle;
@@ -295,7 +295,7 @@ impl HeadRunner {
     fn note(&self, at: JobTime, note: Note) {
         match &note {
             Note::Action { kind, target, reason } => tracing::info!(kind, target, reason, "action"),
-            Note::Event { kind: Note::NO_CHECKPOINT, text, .. } => tracing::warn!("{text}"),
+            Note::Event { kind: EventKind::NoCheckpoint, text, .. } => tracing::warn!("{text}"),
             Note::ModeChosen { text, measured: true } => self.console.line(OutputStream::Err, text.clone()),
             _ => {}
         }

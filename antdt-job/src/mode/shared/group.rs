@@ -8,7 +8,7 @@ use std::sync::Arc;
 use antdt_controller::{Arrival, Brings, Formation, Passage, StepGate};
 use antdt_core::{Holder, JobTime, Joined, Readiness, Standing, StepCommit};
 
-use crate::head::HeadCore;
+use crate::head::{EventKind, HeadCore};
 use crate::mode::{Departure, HeadHalf};
 
 /// See the [module](self).
@@ -114,7 +114,7 @@ impl Group {
         let addresses: Arc<[(Holder, String)]> =
             members.iter().map(|holder| (*holder, core.data_address(*holder))).collect();
         let text = format!("group {version} of {} workers takes step {next_step}", members.len());
-        core.event(now, None, "membership", text);
+        core.event(now, None, EventKind::Membership, text);
         let joined = Arc::new(Joined {
             commit_prepared: commit.is_some(),
             source,
