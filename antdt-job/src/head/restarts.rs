@@ -279,7 +279,15 @@ impl Head {
     }
 
     pub(super) fn restart_ended(&mut self, now: JobTime, node: NodeId, outcome: &ActionOutcome) {
-        self.core.event(now, Some(node), EventKind::Restart, format!("{outcome:?}"));
+        let text = match outcome {
+            ActionOutcome::Restarted { holder, took, .. } => {
+                format!("Restarted as {holder} after {:.1} s", took.as_secs_f64())
+            }
+            ActionOutcome::RestartFailed { why, .. } => format!("not restarted: {why}"),
+            // Of a plan; no restart ends so.
+            outcome => format!("{outcome:?}"),
+        };
+        self.core.event(now, Some(node), EventKind::Restart, text);
         self.core.dispatcher.action_ended(now, outcome);
         self.core.changes += 1;
     }
