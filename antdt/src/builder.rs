@@ -16,7 +16,7 @@ use antdt_shard::{BoxStore, DatasetSpec};
 
 use crate::cli::CliError;
 use crate::job::JobSpec;
-use crate::master::{PartError, Seams};
+use crate::master::{NoteSink, PartError, Seams};
 use crate::worker::plane::{ModeParts, PlaneFactory, Planes};
 use crate::workload::format::{self, Format};
 use crate::{command, transport, workload};
@@ -27,7 +27,7 @@ use crate::{command, transport, workload};
 /// Parts that a job names (sync modes, policies, actions, pace rules, optimizers, trainers, data formats, transports,
 /// libraries, launchers) are added to those that ship: `--sync`, `--policy`, `--pace-rule` and the other flags find
 /// them, and so do `antdt whatif`, `antdt sim`, recordings and `antdt policies`. A part of which a job has exactly one
-/// (ledger store, recorder, data plane, connections) is replaced.
+/// (ledger store, recorder, data plane, connections) is replaced; sinks for what happens in a job ([`sink`](Self::sink)) are added.
 ///
 /// The nodes of a job are processes of the same program, so each of them has the same parts.
 ///
@@ -131,6 +131,16 @@ impl JobBuilder {
         + 'static,
     ) -> Self {
         self.seams.recorder = Arc::new(recorder);
+        self
+    }
+
+    /// Adds a sink for all that happens in a job, such as metrics. `sink` opens it before the job starts; `None` if the settings ask
+    /// for none.
+    pub fn sink(
+        mut self,
+        sink: impl Fn(&JobSpec) -> Result<Option<Box<dyn NoteSink>>, PartError> + Send + Sync + 'static,
+    ) -> Self {
+        self.seams.sinks.push(Arc::new(sink));
         self
     }
 

@@ -11,7 +11,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use antdt::job::{EvalEvery, JobSpec};
-use antdt::master::{self, Programs, Seams, TrainingData};
+use antdt::master::{
+    self, EventKind, JobError, JobNote, Note, NoteSink, PartError, Programs, Seams, TrainingData,
+};
 use antdt::report::{Outcome, Report};
 use antdt_agent::runtime::{Agent, AgentConfig, AgentError};
 use antdt_agent::{Batcher, Gradient, Params, Trainer};
@@ -21,8 +23,8 @@ use antdt_burn::{
     model::{deepfm, gpt, logistic, mlp, mobilenet, resnet20},
 };
 use antdt_core::{
-    Connections, DeviceClass, FetchOutcome, Generation, Holder, Incarnation, Metric, Metrics, NodeId,
-    NodeInfo, RequestId, SampleRange, Seed,
+    Connections, DeviceClass, FetchOutcome, Generation, Holder, Incarnation, JobTime, Metric, Metrics,
+    NodeId, NodeInfo, RequestId, SampleRange, Seed,
 };
 use antdt_launch::runtime::process::ProcessLauncher;
 use antdt_model::{Replica, SparseGradient, UpdateRule};
@@ -987,6 +989,16 @@ impl TraceSink for Tape {
     }
 }
 
+/// Runs a job with so many samples whose master is in this process.
+fn run_here(spec: &JobSpec, samples: u64, seams: Seams) -> Result<Report, JobError> {
+    let node = |name: &str| (PathBuf::from(env!("CARGO_BIN_EXE_antdt")), vec![name.into()]);
+    let (worker, server) = (node("worker"), node("server"));
+    let programs = Programs { worker, server, env: Vec::new(), layout: None, foreign: false };
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let data = Some(TrainingData::of(samples));
+    runtime.block_on(master::run(spec, data, &programs, seams, CancellationToken::new()))
+}
+
 #[test]
 fn a_ledger_and_a_recording_are_kept_where_the_program_says() {
     let folder = tempfile::tempdir().unwrap();
@@ -1007,17 +1019,7 @@ fn a_ledger_and_a_recording_are_kept_where_the_program_says() {
         quiet: true,
         ..JobSpec::default()
     };
-    let node = |name: &str| (PathBuf::from(env!("CARGO_BIN_EXE_antdt")), vec![name.into()]);
-    let programs = Programs {
-        worker: node("worker"),
-        server: node("server"),
-        env: Vec::new(),
-        layout: None,
-        foreign: false,
-    };
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    let run = master::run(&spec, Some(TrainingData::of(1000)), &programs, seams, CancellationToken::new());
-    let report = runtime.block_on(run).unwrap();
+    let report = run_here(&spec, 1000, seams).unwrap();
     assert_exact(&report, 1000);
 
     let mut recovery = Recovery::new(kept.lock().unwrap().clone().expect("the factory was called")).unwrap();
@@ -1044,6 +1046,7 @@ fn a_program_with_its_own_launcher_store_and_recorder_gets_evaluations_and_choos
         store: Some(Arc::new(|_, _| Ok(BoxStore::new(MemStore::default())))),
         recorder: Arc::new(|_| Ok(Some((Box::new(Tape::default()), Packing::Plain)))),
         connections: Connections::default(),
+        sinks: Vec::new(),
     };
     let spec = JobSpec {
         workers: 2,
@@ -1056,17 +1059,7 @@ fn a_program_with_its_own_launcher_store_and_recorder_gets_evaluations_and_choos
         quiet: true,
         ..JobSpec::default()
     };
-    let node = |name: &str| (PathBuf::from(env!("CARGO_BIN_EXE_antdt")), vec![name.into()]);
-    let programs = Programs {
-        worker: node("worker"),
-        server: node("server"),
-        env: Vec::new(),
-        layout: None,
-        foreign: false,
-    };
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    let run = master::run(&spec, Some(TrainingData::of(500)), &programs, seams, CancellationToken::new());
-    let report = runtime.block_on(run).unwrap();
+    let report = run_here(&spec, 500, seams).unwrap();
     assert_exact(&report, 1000);
     let epochs: Vec<u32> = report.evaluations.iter().map(|evaluation| evaluation.epoch).collect();
     assert_eq!(epochs, [1, 2]);
@@ -1074,16 +1067,83 @@ fn a_program_with_its_own_launcher_store_and_recorder_gets_evaluations_and_choos
     assert!(*launched.lock().unwrap() > 0, "it is that launcher");
 }
 
+/// A sink that is told what its function is told.
+struct Told<F>(F);
+
+impl<F: FnMut(&JobNote) -> Result<(), PartError> + Send> NoteSink for Told<F> {
+    fn note(&mut self, _at: JobTime, note: &JobNote) -> Result<(), PartError> {
+        (self.0)(note)
+    }
+}
+
+#[test]
+fn a_sink_of_a_program_is_told_all_in_order_and_broken_sinks_end_no_job() {
+    let folder = tempfile::tempdir().unwrap();
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let to = Arc::clone(&told);
+    let seams = Seams {
+        sinks: vec![
+            Arc::new(|_| Ok(None)),
+            Arc::new(|_| Ok(Some(Box::new(Told(|_: &JobNote| panic!("a defect of the sink")))))),
+            Arc::new(|_| Ok(Some(Box::new(Told(|_: &JobNote| Err("the disk is full".into())))))),
+            Arc::new(move |_| {
+                let to = Arc::clone(&to);
+                Ok(Some(Box::new(Told(move |note: &JobNote| {
+                    to.lock().unwrap().push(note.clone());
+                    Ok(())
+                }))))
+            }),
+        ],
+        ..Seams::default()
+    };
+    let spec = JobSpec {
+        workers: 2,
+        data: Some(antdt::job::DataSpec::Synthetic { rows: 1000 }),
+        eval_fraction: 0.5,
+        eval_every: EvalEvery::Epochs(1),
+        epochs: 2,
+        run_dir: Some(folder.path().join("run")),
+        quiet: true,
+        ..JobSpec::default()
+    };
+    let report = run_here(&spec, 500, seams).unwrap();
+    assert_exact(&report, 1000);
+
+    let told = told.lock().unwrap();
+    assert!(matches!(&told[0], JobNote::Started(start) if start.run_dir == spec.run_dir), "{:?}", told[0]);
+    assert!(matches!(told.last(), Some(JobNote::Ended(Outcome::Completed))), "{:?}", told.last());
+    let first = |is: fn(&Note) -> bool| {
+        let of_head = |note: &JobNote| matches!(note, JobNote::Head(note) if is(note));
+        told.iter().position(of_head).expect("the sink was told")
+    };
+    let order = [
+        first(|note| matches!(note, Note::Launched(_))),
+        first(|note| matches!(note, Note::Event { kind: EventKind::Joined, .. })),
+        first(|note| matches!(note, Note::Published(_))),
+        first(|note| matches!(note, Note::Batches(_))),
+        first(|note| matches!(note, Note::Event { kind: EventKind::Checkpoint, .. })),
+        first(|note| matches!(note, Note::EpochEvaluated(_))),
+        first(|note| matches!(note, Note::NextEpochs(2))),
+        first(|note| matches!(note, Note::Completed)),
+    ];
+    assert!(order.is_sorted(), "{order:?}");
+    assert!(told.iter().any(|note| matches!(note, JobNote::Progress(_))));
+    // The report is made of the same notes.
+    let events = |note: &JobNote| match note {
+        JobNote::Head(Note::Event { text, .. }) => Some(text.clone()),
+        _ => None,
+    };
+    assert!(told.iter().filter_map(events).eq(report.events.into_iter().map(|event| event.text)));
+}
+
 #[test]
 fn a_part_that_cannot_be_had_refuses_the_job() {
     let spec = JobSpec { data: Some(antdt::job::DataSpec::Synthetic { rows: 10 }), ..JobSpec::default() };
     let seams = Seams { store: Some(Arc::new(|_, _| Err("no disk".into()))), ..Seams::default() };
-    let nothing = || (PathBuf::from("/bin/false"), Vec::new());
-    let programs =
-        Programs { worker: nothing(), server: nothing(), env: Vec::new(), layout: None, foreign: false };
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-    let run = master::run(&spec, Some(TrainingData::of(10)), &programs, seams, CancellationToken::new());
-    assert_eq!(runtime.block_on(run).unwrap_err().to_string(), "the ledger store cannot be used: no disk");
+    let refused = |seams| run_here(&spec, 10, seams).unwrap_err().to_string();
+    assert_eq!(refused(seams), "the ledger store cannot be used: no disk");
+    let seams = Seams { sinks: vec![Arc::new(|_| Err("no port".into()))], ..Seams::default() };
+    assert_eq!(refused(seams), "the sink cannot be used: no port");
 }
 
 #[test]

@@ -5,13 +5,15 @@ use std::time::Duration;
 
 use antdt_core::NodeId;
 
-use super::recorder::Recorder;
+use super::sink::{Recorder, Sinks};
 use crate::job::JobSpec;
 use crate::report::{EvaluationEntry, ShardSpan};
 
 /// What a job has behind it whose processes are started again, to go on in another mode.
 pub(super) struct Before {
     pub(super) recorder: Recorder,
+    /// Told of all starts.
+    pub(super) sinks: Sinks,
     pub(super) shards: Vec<ShardSpan>,
     /// Samples of each worker.
     pub(super) samples: BTreeMap<NodeId, u64>,
@@ -27,8 +29,14 @@ pub(super) struct Before {
 
 impl Before {
     /// That of a job that begins, after these evaluations of an earlier run.
-    pub(super) fn nothing(spec: &JobSpec, evaluations: Vec<EvaluationEntry>, job_start: Duration) -> Self {
+    pub(super) fn nothing(
+        spec: &JobSpec,
+        evaluations: Vec<EvaluationEntry>,
+        job_start: Duration,
+        sinks: Sinks,
+    ) -> Self {
         Self {
+            sinks,
             recorder: Recorder::new(spec.sync.capabilities(), spec.workers).after(evaluations),
             shards: Vec::new(),
             samples: BTreeMap::new(),

@@ -10,6 +10,7 @@ use antdt_job::SyncMode;
 use super::again::{Before, as_scaled, sum};
 use super::outcome::{balance, report};
 use super::runner::{Ended, Nodes};
+use super::sink::JobNote;
 use super::start::{Running, Tasks};
 use super::{JobError, lock, record};
 use crate::job::EvalEvery;
@@ -38,7 +39,7 @@ pub(super) async fn close(
         Ended::GoesOn(mode) => (Err(format!("goes on with --sync {mode}")), Some(mode)),
     };
     // Until the end of this function other jobs are kept out.
-    let Running { spec, job, shared, ledger, shards, before, trace, console, tasks, own: _own, .. } = running;
+    let Running { spec, job, shared, ledger, shards, before, trace, notes, tasks, own: _own, .. } = running;
     shared.parked.clear();
     // Nothing is started any more.
     let nodes = lock(&shared.nodes).take();
@@ -46,7 +47,6 @@ pub(super) async fn close(
         let grace = spec.grace.unwrap_or(GRACE[usize::from(spec.program.is_some())]);
         end_nodes(nodes, outcome.is_ok(), grace).await;
     }
-    console.finish();
     let Tasks { mut others, head, stop_servers, stop_head, stop_ledger } = tasks;
     stop_servers.cancel();
     // Of a job that ended early the epochs that it did not begin are not missing.
@@ -71,7 +71,7 @@ pub(super) async fn close(
     let recorder = lock(&shared.recorder).clone();
     let outcome = if next.is_none() { recorder.ended(outcome, counts.acked) } else { outcome };
     let now = shared.clock.now();
-    let Before { mut shards, samples, duplicated, took: earlier, job_start, .. } = before;
+    let Before { mut shards, samples, duplicated, took: earlier, job_start, sinks, .. } = before;
     let took = earlier + now.since_start();
     let duplicated = duplicated + watch.duplicated();
     let (spans, in_mode) = watch.finish(now);
@@ -81,10 +81,15 @@ pub(super) async fn close(
     let spec = if spec.eval_every == EvalEvery::End { spec } else { as_scaled(spec, workers, servers) };
     let next = next.map(|mode| {
         let (recorder, shards, samples) = (recorder.clone(), shards.clone(), samples.clone());
-        (mode, Before { recorder, shards, samples, duplicated, workers, servers, took, job_start })
+        let sinks = sinks.clone();
+        (mode, Before { recorder, sinks, shards, samples, duplicated, workers, servers, took, job_start })
     });
     let report =
         report(&spec, job, outcome, (&counts, missing), recorder, (shards, samples, duplicated), took);
+    if next.is_none() {
+        notes.tell(now, JobNote::Ended(report.outcome.clone()));
+        sinks.finish();
+    }
     Ok((report, next))
 }
 

@@ -82,8 +82,9 @@ impl Console {
         }
     }
 
-    /// Lets go of all writers that wait for room, once the value is dropped.
+    /// Has writers wait for room until the value is dropped.
     pub(super) fn close_on_drop(&self) -> Closing {
+        self.closing.store(false, Ordering::Relaxed);
         Closing(Arc::clone(&self.closing))
     }
 

@@ -17,7 +17,7 @@ use antdt_shard::runtime::ShardHandle;
 use antdt_shard::{DatasetSpec, LedgerCut};
 
 use super::lock;
-use super::recorder::Recorder;
+use super::sink::Recorder;
 use crate::job::JobSpec;
 use crate::report::CheckpointEntry;
 use crate::resume::{self, DATASET, SETTINGS};

@@ -21,7 +21,11 @@ pub(crate) struct Fleet {
 impl Fleet {
     /// Builds the launcher, with a console that shows progress unless it is to be `quiet`. In a tokio runtime.
     pub(crate) fn new(factory: &LauncherFactory, quiet: bool) -> Self {
-        let console = Console::start(quiet);
+        Self::with(factory, Console::start(quiet))
+    }
+
+    /// Builds the launcher of processes that start again.
+    pub(super) fn with(factory: &LauncherFactory, console: Console) -> Self {
         let (told, events) = mpsc::unbounded_channel();
         let lines = console.clone();
         let launcher = factory(Outlets {

@@ -17,13 +17,13 @@ mod operate;
 mod outcome;
 mod prepare;
 mod record;
-mod recorder;
 mod restorer;
 mod runner;
 mod seams;
 mod serve;
 mod service;
 mod shards;
+mod sink;
 mod start;
 mod used;
 mod waits;
@@ -41,6 +41,7 @@ use crate::report::Report;
 use again::{Before, as_scaled};
 use start::Order;
 
+pub use antdt_job::{EventKind, Note};
 pub use claim::ClaimError;
 pub use error::JobError;
 pub(crate) use evaluations::lacks as lacks_evaluation;
@@ -49,6 +50,7 @@ pub(crate) use journal::Orphaned;
 #[cfg(feature = "cli")]
 pub(crate) use journal::{left_settings, settings};
 pub use seams::{PartError, RecorderFactory, Seams, StoreFactory};
+pub use sink::{JobNote, JobStart, NoteSink, SinkFactory};
 
 /// Why a job ended that was told to stop.
 const INTERRUPTED: &str = "interrupted";
@@ -121,18 +123,23 @@ pub(crate) async fn run_or_take_over(
     let mut now = spec.in_mode(modes[0].clone());
     let choice = (spec.sync.choice().is_some() && orphaned.is_none())
         .then(|| choice::of(spec, modes, programs, data.is_some()));
-    let launcher = fleet.factory();
+    let (launcher, console) = (fleet.factory(), fleet.console.clone());
     let mut orphaned = orphaned;
     let mut order = Order { programs, seams, fleet, choice, before: None, stop: stop.clone() };
-    loop {
-        let (report, next) = run_once(&now, data.as_ref(), orphaned.take(), order).await?;
-        let Some((mode, behind)) = next else { return Ok(report) };
+    let ended = loop {
+        let (report, next) = match run_once(&now, data.as_ref(), orphaned.take(), order).await {
+            Ok((report, Some(next))) => (report, next),
+            ended => break ended.map(|(report, _)| report),
+        };
+        let (mode, behind) = next;
         let resume = report.checkpoint.map(|checkpoint| checkpoint.folder).or_else(|| now.resume.clone());
         let scaled = as_scaled(spec.in_mode(mode), behind.workers, behind.servers);
         now = JobSpec { resume, job_id: Some(report.job_id), ..scaled };
-        let fleet = Fleet::new(&launcher, now.quiet);
+        let fleet = Fleet::with(&launcher, console.clone());
         order = Order { programs, seams, fleet, choice: None, before: Some(behind), stop: stop.clone() };
-    }
+    };
+    console.finish();
+    ended
 }
 
 /// Runs a job until its mode changes, or to its end. Returns the mode that it is to go on in, if it is to, and what
@@ -151,8 +158,13 @@ async fn run_once(
     if let Some(before) = &order.before {
         prepared.evaluations.clone_from(&before.recorder.evaluations);
     }
+    // Not before: the run directory and the folders of a job that runs there are its own.
+    let sinks = match &order.before {
+        Some(before) => before.sinks.clone(),
+        None => sink::open(spec, &order.fleet.console, &order.seams.sinks)?,
+    };
     let listening = listen::listen(&prepared, &mut *order.fleet.launcher).await?;
-    let mut running = start::start(prepared, listening, order).await?;
+    let mut running = start::start(prepared, listening, order, sinks).await?;
     let ended = watch::watch(&mut running).await?;
     drop(closing);
     close::close(running, ended).await

@@ -16,8 +16,8 @@ use antdt_shard::runtime::ShardHandle;
 use tonic::{Request, Response, Status};
 
 use super::lock;
-use super::recorder::Recorder;
 use super::runner::{NodeView, Nodes};
+use super::sink::Recorder;
 use crate::job::JobSpec;
 use crate::report::ActionEntry;
 

@@ -7,7 +7,7 @@ use antdt_core::{Counts, Epoch, JobTime, NodeId};
 use antdt_shard::runtime::ShardHandle;
 use antdt_shard::{MissingWhy, SourceError};
 
-use super::recorder::Recorder;
+use super::sink::Recorder;
 use crate::job::JobSpec;
 use crate::report::{MeasuredOn, MissingEntry, Outcome, Report, SampleBalance, ShardSpan};
 

@@ -3,24 +3,23 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use antdt_collective::runtime::transport::paced::Lines;
 use antdt_controller::action::{self, Cluster};
 use antdt_core::{AckOutcome, Contribution, Holder, JobTime, NodeId, Role};
-use antdt_job::{EventKind, Head, HeadEffect, HeadEvent, Note, SyncMode};
-use antdt_launch::{LaunchStatus, Launcher, NodeSpec, OutputStream, Placement};
+use antdt_job::{Head, HeadEffect, HeadEvent, Note, SyncMode};
+use antdt_launch::{LaunchStatus, Launcher, NodeSpec, Placement};
 use antdt_rt::{Mailbox, Runner};
 use antdt_shard::runtime::ShardHandle;
 use tokio::sync::oneshot;
 
-use super::console::Console;
 use super::journal::HeadJournal;
-use super::recorder::Recorder;
 use super::restorer::Restorer;
 use super::service::Parked;
-use super::{Programs, evaluations};
+use super::sink::{JobNote, Notes};
+use super::{Programs, evaluations, lock};
 use crate::lead::{self, Lead};
 use crate::net;
 use crate::node::NodeEnv;
@@ -204,7 +203,7 @@ pub(super) struct HeadRunner {
     pub(super) template: NodeTemplate,
     pub(super) ledger: Option<ShardHandle>,
     pub(super) parked: Parked,
-    pub(super) recorder: Arc<Mutex<Recorder>>,
+    pub(super) notes: Notes,
     /// Number of servers that the job has.
     pub(super) servers: Arc<AtomicU32>,
     /// What sets the job back, if it can go back.
@@ -214,7 +213,6 @@ pub(super) struct HeadRunner {
     /// Without it this master may do nothing.
     pub(super) lead: Option<Arc<dyn Lead>>,
     pub(super) head: Mailbox<Head>,
-    pub(super) console: Console,
     pub(super) ended: Option<oneshot::Sender<Ended>>,
 }
 
@@ -239,7 +237,7 @@ impl HeadRunner {
     }
 
     fn launch(&mut self, holder: Holder) {
-        let mut nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut nodes = lock(&self.nodes);
         let Some(nodes) = nodes.as_mut() else { return };
         if holder.node.role == Role::Worker {
             // A new life may run elsewhere.
@@ -268,7 +266,7 @@ impl HeadRunner {
 impl HeadRunner {
     /// Does something with the nodes, unless the job is over.
     fn with_nodes(&self, act: impl FnOnce(&mut Nodes)) {
-        if let Some(nodes) = self.nodes.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
+        if let Some(nodes) = lock(&self.nodes).as_mut() {
             act(nodes);
         }
     }
@@ -293,19 +291,13 @@ impl HeadRunner {
     }
 
     fn note(&self, at: JobTime, note: Note) {
-        match &note {
-            Note::Action { kind, target, reason } => tracing::info!(kind, target, reason, "action"),
-            Note::Event { kind: EventKind::NoCheckpoint, text, .. } => tracing::warn!("{text}"),
-            Note::ModeChosen { text, measured: true } => self.console.line(OutputStream::Err, text.clone()),
-            _ => {}
-        }
         let evaluated = match &note {
             Note::EpochEvaluated(entry) => Some((entry.epoch, entry.samples)),
             _ => None,
         };
-        let mut recorder = self.recorder.lock().unwrap_or_else(PoisonError::into_inner);
-        recorder.note(at, note);
+        self.notes.tell(at, JobNote::Head(note));
         if let (Some((epoch, samples)), Some(place)) = (evaluated, &self.template.node.spec.checkpoint_dir) {
+            let recorder = lock(&self.notes.recorder);
             evaluations::write(place, &recorder.evaluations, (samples == 0).then_some(epoch));
         }
     }

@@ -8,7 +8,7 @@ use antdt_launch::LauncherFactory;
 use antdt_rt::{Packing, TraceSink};
 use antdt_shard::{BoxStore, DatasetSpec};
 
-use super::record;
+use super::{SinkFactory, record};
 use crate::job::JobSpec;
 
 /// Error of a factory for a replaced part.
@@ -34,6 +34,8 @@ pub struct Seams {
     pub recorder: RecorderFactory,
     /// How the processes of the job connect with each other. Default: over plain streams.
     pub connections: Connections,
+    /// Open sinks for all that happens in the job, besides those that ship. Default: none.
+    pub sinks: Vec<SinkFactory>,
 }
 
 impl Default for Seams {
@@ -41,6 +43,7 @@ impl Default for Seams {
         Self {
             launcher: None,
             store: None,
+            sinks: Vec::new(),
             recorder: Arc::new(|spec| {
                 let Some(path) = &spec.record else { return Ok(None) };
                 Ok(Some((Box::new(record::open(path)?), Packing::of(path))))

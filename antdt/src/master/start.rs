@@ -14,7 +14,7 @@ use antdt_core::{
 };
 use antdt_job::head::{CheckpointSchedule, EvaluationSchedule, ModeChoice};
 use antdt_job::{Head, HeadConfig, HeadEvent, SyncMode};
-use antdt_launch::{Launcher, LauncherEvent, OutputStream};
+use antdt_launch::{Launcher, LauncherEvent};
 use antdt_monitor::{MonitorConfig, classify};
 use antdt_proto::Token;
 use antdt_rt::{CancellationToken, JobClock, Mailbox, TraceWriter, drive_recorded, mailbox};
@@ -26,17 +26,16 @@ use tokio::task::{JoinHandle, JoinSet};
 
 use super::again::Before;
 use super::claim::Claim;
-use super::console::Console;
 use super::desk::Desk;
 use super::journal::{self, HeadJournal, HeadState, JobFile};
 use super::listen::Listening;
 use super::operate::Pace;
 use super::prepare::{self, Begun, Prepared};
-use super::recorder::Recorder;
 use super::restorer::{Restorer, Start};
 use super::runner::{Ended, HeadRunner, NodeTemplate, Nodes};
 use super::service::Parked;
 use super::shards::{ShardTap, ShardWatch};
+use super::sink::{JobNote, JobStart, Notes, Recorder, Sinks};
 use super::{Fleet, JobError, Programs, Seams, choice, lock, record, serve};
 use crate::job::{EvalEvery, JobSpec, Sharding};
 use crate::node::NodeEnv;
@@ -54,7 +53,7 @@ pub(super) struct Running {
     pub(super) shards: Arc<Mutex<ShardWatch>>,
     pub(super) before: Before,
     pub(super) trace: Option<TraceWriter>,
-    pub(super) console: Console,
+    pub(super) notes: Notes,
     /// Told by the head how the job ended.
     pub(super) end: oneshot::Receiver<Ended>,
     pub(super) tasks: Tasks,
@@ -105,9 +104,10 @@ pub(super) async fn start(
     mut prepared: Prepared,
     listening: Listening,
     order: Order<'_>,
+    sinks: Sinks,
 ) -> Result<Running, JobError> {
     let Order { programs, seams, fleet, choice, before, stop } = order;
-    let Fleet { launcher, events, console, .. } = fleet;
+    let Fleet { launcher, events, .. } = fleet;
     let Listening { listener, local, master, token, moved } = listening;
     let (clock, stop_ledger) = (JobClock::start(), CancellationToken::new());
     let of = (clock, stop_ledger.clone(), local.port());
@@ -118,7 +118,7 @@ pub(super) async fn start(
     prepare::announce(&spec, &mut run_dir, &master, &job, &token)?;
 
     let (mailbox, inbox) = mailbox(INBOX_BOUND);
-    let before = before.unwrap_or_else(|| Before::nothing(&spec, evaluations, job_start));
+    let before = before.unwrap_or_else(|| Before::nothing(&spec, evaluations, job_start, sinks));
     let state = taken.as_ref().map(|taken| taken.state.clone()).unwrap_or_default();
     let gone = adopt(&mut nodes, &state, moved);
     let shared = Shared {
@@ -127,16 +127,17 @@ pub(super) async fn start(
         ledger: ledger.as_ref().map(ShardService::handle),
         nodes: Arc::new(Mutex::new(Some(nodes))),
         parked: Parked::default(),
-        recorder: Arc::new(Mutex::new(before.recorder.clone().later(spec.sync.capabilities(), before.took))),
+        recorder: Arc::new(Mutex::new(before.recorder.clone().later(spec.sync.capabilities()))),
         pace: Arc::default(),
         workers: Arc::new(AtomicU32::new(taken.as_ref().map_or(spec.workers, |_| present(&state)))),
         servers: Arc::new(AtomicU32::new(spec.servers)),
         stop: stop.child_token(),
     };
-    if let Some(text) = resumed {
-        lock(&shared.recorder).resumed = Some(text.clone());
-        console.line(OutputStream::Err, text);
-    }
+    let (recorder, sinks) = (Arc::clone(&shared.recorder), before.sinks.clone());
+    let notes = Notes { earlier: before.took, recorder, sinks };
+    let place = run_dir.as_ref().map(|dir| dir.path().to_owned());
+    let start = JobStart { job: job.clone(), spec: spec.clone(), run_dir: place, resumed };
+    notes.tell(clock.now(), JobNote::Started(Box::new(start)));
     let (desk, restorer) = keepers(&spec, &shared, (dataset, fingerprint), folder, origin);
     let (ended, end) = oneshot::channel();
     let of_nodes = template(&spec, (local.ip(), &master), (&job, &token), job_start, programs).await?;
@@ -145,13 +146,12 @@ pub(super) async fn start(
         template: of_nodes,
         ledger: shared.ledger.clone(),
         parked: shared.parked.clone(),
-        recorder: Arc::clone(&shared.recorder),
+        notes: notes.clone(),
         servers: Arc::clone(&shared.servers),
         restorer,
         journal: journals.as_ref().map(|dir| HeadJournal::new(dir, state)),
         lead: run_dir.as_ref().map(RunDir::lead),
         head: shared.head.clone(),
-        console: console.clone(),
         ended: Some(ended),
     };
     let (stop_servers, stop_head) = (CancellationToken::new(), CancellationToken::new());
@@ -174,7 +174,7 @@ pub(super) async fn start(
         dir.keep = false;
     }
     let own = (run_dir, claim);
-    Ok(Running { spec, job, shared, ledger, shards, before, trace, console, end, tasks, own })
+    Ok(Running { spec, job, shared, ledger, shards, before, trace, notes, end, tasks, own })
 }
 
 /// The machines of a job, none of which has done anything.

@@ -1,4 +1,4 @@
-//! Watches a job until it is over: ticks of the head, and the progress line.
+//! Watches a job until it is over: ticks of the head, and its progress.
 
 use std::sync::atomic::Ordering;
 
@@ -9,6 +9,7 @@ use antdt_shard::LedgerStatus;
 
 use super::operate::Pace;
 use super::runner::Ended;
+use super::sink::JobNote;
 use super::start::Running;
 use super::{INTERRUPTED, JobError, lock};
 use crate::report::LiveProgress;
@@ -64,7 +65,7 @@ impl Running {
         *lock(&self.shared.pace) = Pace { members: seen.members, samples_per_second: rate };
         #[allow(clippy::cast_precision_loss, reason = "an estimate for people")]
         let left = total.saturating_sub(acked) as f64;
-        self.console.progress(LiveProgress {
+        let progress = LiveProgress {
             step: steps,
             samples_per_second: rate,
             loss,
@@ -74,6 +75,7 @@ impl Running {
             committed: acked,
             expected: total,
             remaining_s: (rate > 0.0).then(|| left / rate),
-        });
+        };
+        self.notes.tell(self.shared.clock.now(), JobNote::Progress(progress));
     }
 }

@@ -1,14 +1,14 @@
 //! Collects the content of the report while the job runs.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use antdt_core::{
     BatchReport, Capabilities, Holder, JobTime, ModelDistance, NodeId, Plan, PlanVersion, Role,
 };
 use antdt_job::{EventKind, Note};
 
-use super::waits::Waits;
+use super::JobNote;
+use crate::master::waits::Waits;
 use crate::report::{
     ActionEntry, CheckpointEntry, EvaluationEntry, EventEntry, FinalQuality, LossSeries, ModelSpread,
     WorkerEntry,
@@ -22,30 +22,28 @@ const LOSS_MEMORY: f64 = 0.95;
 
 /// The growing record of one job.
 #[derive(Debug, Clone)]
-pub(super) struct Recorder {
+pub(in crate::master) struct Recorder {
     mode: Capabilities,
-    pub(super) actions: Vec<ActionEntry>,
-    pub(super) events: Vec<EventEntry>,
-    pub(super) workers: BTreeMap<NodeId, WorkerEntry>,
-    pub(super) loss: LossSeries,
-    pub(super) quality: FinalQuality,
+    pub(in crate::master) actions: Vec<ActionEntry>,
+    pub(in crate::master) events: Vec<EventEntry>,
+    pub(in crate::master) workers: BTreeMap<NodeId, WorkerEntry>,
+    pub(in crate::master) loss: LossSeries,
+    pub(in crate::master) quality: FinalQuality,
     /// What the evaluations after so many epochs found.
-    pub(super) evaluations: Vec<EvaluationEntry>,
+    pub(in crate::master) evaluations: Vec<EvaluationEntry>,
     /// Why the job ended before its last epoch, in words, if it did.
-    pub(super) stopped_early: Option<String>,
-    pub(super) steps: u64,
+    pub(in crate::master) stopped_early: Option<String>,
+    pub(in crate::master) steps: u64,
     /// The first moment at which everything was known to be committed.
-    pub(super) completed: Option<JobTime>,
+    pub(in crate::master) completed: Option<JobTime>,
     /// What the job went on from, in words.
-    pub(super) resumed: Option<String>,
+    pub(in crate::master) resumed: Option<String>,
     /// Why the job is in this sync mode, if it was chosen, in words.
-    pub(super) chosen: Option<String>,
-    /// What the job has behind it, before its processes were started again; times are told since its start there.
-    earlier: Duration,
+    pub(in crate::master) chosen: Option<String>,
     /// The newest complete checkpoint.
-    pub(super) checkpoint: Option<CheckpointEntry>,
+    pub(in crate::master) checkpoint: Option<CheckpointEntry>,
     /// Why there is no checkpoint that is newer, in words, if the last attempt failed.
-    pub(super) not_kept: Option<String>,
+    pub(in crate::master) not_kept: Option<String>,
     /// Of each worker, how far its model was from the newest average of all that it told of, and when it did.
     distances: BTreeMap<NodeId, (JobTime, ModelDistance)>,
     waits: Waits,
@@ -55,7 +53,7 @@ pub(super) struct Recorder {
 }
 
 impl Recorder {
-    pub(super) fn new(mode: Capabilities, workers: u32) -> Self {
+    pub(in crate::master) fn new(mode: Capabilities, workers: u32) -> Self {
         let workers = (0..workers).map(NodeId::worker).map(|node| (node, WorkerEntry::new(node))).collect();
         Self {
             mode,
@@ -70,7 +68,6 @@ impl Recorder {
             completed: None,
             resumed: None,
             chosen: None,
-            earlier: Duration::ZERO,
             checkpoint: None,
             not_kept: None,
             distances: BTreeMap::new(),
@@ -82,17 +79,16 @@ impl Recorder {
     }
 
     /// Of a job that has these evaluations behind it.
-    pub(super) fn after(self, mut evaluations: Vec<EvaluationEntry>) -> Self {
+    pub(in crate::master) fn after(self, mut evaluations: Vec<EvaluationEntry>) -> Self {
         evaluations.retain(|entry| entry.samples > 0);
         Self { evaluations, ..self }
     }
 
-    /// Goes on with the record of a job whose processes were started again, after it took so long.
-    pub(super) fn later(mut self, mode: Capabilities, earlier: Duration) -> Self {
+    /// Goes on with the record of a job whose processes were started again.
+    pub(in crate::master) fn later(mut self, mode: Capabilities) -> Self {
         self.waits.restart();
         Self {
             mode,
-            earlier,
             // It counts its own, and numbers its plans and steps anew.
             quality: FinalQuality::default(),
             completed: None,
@@ -104,20 +100,20 @@ impl Recorder {
     }
 
     /// A checkpoint is complete; it may have been overtaken by a newer one.
-    pub(super) fn kept(&mut self, checkpoint: CheckpointEntry) {
+    pub(in crate::master) fn kept(&mut self, checkpoint: CheckpointEntry) {
         if self.checkpoint.as_ref().is_none_or(|newest| newest.id < checkpoint.id) {
             (self.checkpoint, self.not_kept) = (Some(checkpoint), None);
         }
     }
 
     /// Returns the epoch after which the job ended, if it was not to be the last one.
-    pub(super) fn ended_early_after(&self) -> Option<u32> {
+    pub(in crate::master) fn ended_early_after(&self) -> Option<u32> {
         self.stopped_early.as_ref().and_then(|_| self.evaluations.last()).map(|last| last.epoch)
     }
 
     /// Returns how a job ended, given how its training did: training that is complete is no success if the model is in no
     /// checkpoint because the last one failed.
-    pub(super) fn ended(&self, trained: Result<(), String>, acked: u64) -> Result<(), String> {
+    pub(in crate::master) fn ended(&self, trained: Result<(), String>, acked: u64) -> Result<(), String> {
         let Some(failure) = &self.not_kept else { return trained };
         match (trained, &self.checkpoint) {
             (Ok(()), Some(kept)) if kept.samples == acked => Ok(()),
@@ -136,64 +132,78 @@ impl Recorder {
     }
 
     /// Steps so far, and the mean training loss of the last batches.
-    pub(super) const fn pulse(&self) -> (u64, Option<f64>) {
+    pub(in crate::master) const fn pulse(&self) -> (u64, Option<f64>) {
         (self.steps, self.loss_now)
     }
 
     /// Batch sizes of the newest plan.
-    pub(super) fn newest_plan(&self) -> BTreeMap<NodeId, u32> {
+    pub(in crate::master) fn newest_plan(&self) -> BTreeMap<NodeId, u32> {
         self.plans.last_key_value().map(|(_, plan)| (*plan.batch_sizes).clone()).unwrap_or_default()
     }
 
-    /// Writes down what the head noted.
-    pub(super) fn note(&mut self, at: JobTime, note: Note) {
-        let at = at + self.earlier;
+    /// Writes down what is of use to the report.
+    pub(in crate::master) fn note(&mut self, at: JobTime, note: &JobNote) {
+        match note {
+            JobNote::Head(note) => self.head_note(at, note),
+            JobNote::Started(start) => self.resumed = start.resumed.clone().or_else(|| self.resumed.take()),
+            // The report is made of the ledger's balance and of the outcome.
+            JobNote::Progress(_) | JobNote::Ended(_) => {}
+        }
+    }
+
+    fn head_note(&mut self, at: JobTime, note: &Note) {
         let time_s = at.as_secs_f64();
         match note {
             Note::Action { kind, target, reason } => {
-                self.actions.push(ActionEntry { time_s, kind: kind.to_owned(), target, reason });
+                let (kind, target, reason) = ((*kind).to_owned(), target.clone(), reason.clone());
+                self.actions.push(ActionEntry { time_s, kind, target, reason });
             }
             Note::Event { node, kind, text } => {
-                if kind == EventKind::NoCheckpoint {
+                if *kind == EventKind::NoCheckpoint {
                     self.not_kept = Some(text.clone());
-                } else if kind == EventKind::Rollback {
+                } else if *kind == EventKind::Rollback {
                     // Steps are numbered anew from there on.
                     self.recent_steps.clear();
                     self.waits.restart();
                 }
                 let node = node.map(|node| node.to_string()).unwrap_or_default();
-                self.events.push(EventEntry { time_s, node, kind: kind.name().to_owned(), text });
+                self.events.push(EventEntry {
+                    time_s,
+                    node,
+                    kind: kind.name().to_owned(),
+                    text: text.clone(),
+                });
             }
-            Note::Launched(holder) => self.launched(holder),
+            Note::Launched(holder) => self.launched(*holder),
             Note::Published(plan) => {
-                self.plans.insert(plan.version, plan);
+                self.plans.insert(plan.version, plan.clone());
             }
-            Note::Applied(node, version) => self.applied(node, version),
-            Note::Batches(reports) => self.batches(at, &reports),
+            Note::Applied(node, version) => self.applied(*node, *version),
+            Note::Batches(reports) => self.batches(at, reports),
             Note::Averaged(node, distance) => {
-                self.distances.insert(node, (at, distance));
+                self.distances.insert(*node, (at, *distance));
             }
             Note::Completed => {
                 self.completed.get_or_insert(at);
             }
-            Note::Evaluated { samples, metrics } => self.quality = FinalQuality::of(samples, &metrics),
+            Note::Evaluated { samples, metrics } => self.quality = FinalQuality::of(*samples, metrics),
             Note::EpochEvaluated(entry) => {
                 self.evaluations.retain(|earlier| earlier.epoch < entry.epoch);
-                self.evaluations.extend((entry.samples > 0).then_some(entry));
+                self.evaluations.extend((entry.samples > 0).then(|| entry.clone()));
             }
             Note::NextEpochs(_) => {
                 // The model is another one from now on.
                 self.quality = FinalQuality::default();
                 self.distances.clear();
             }
-            Note::StoppedEarly(why) => self.stopped_early = Some(why),
-            Note::ModeChosen { text, .. } => self.chosen = Some(text),
+            Note::StoppedEarly(why) => self.stopped_early = Some(why.clone()),
+            Note::ModeChosen { text, .. } => self.chosen = Some(text.clone()),
         }
     }
 
     /// How far the models were apart at the average that was told of last. Workers tell of it one after another: who has told
     /// of another one only has no part in it.
-    pub(super) fn model_spread(&self) -> Option<ModelSpread> {
+    pub(in crate::master) fn model_spread(&self) -> Option<ModelSpread> {
         let (_, newest) = self.distances.values().max_by_key(|(at, _)| *at)?;
         let of_it = || self.distances.iter().filter(|(_, (_, told))| told.average == newest.average);
         let first = of_it().map(|(_, (at, _))| *at).min()?;
@@ -202,7 +212,7 @@ impl Recorder {
     }
 
     /// Ends the account of the workers' times, and enters it.
-    pub(super) fn enter_times(&mut self) {
+    pub(in crate::master) fn enter_times(&mut self) {
         for (node, times) in std::mem::take(&mut self.waits).ended() {
             self.worker(node).times = times;
         }
@@ -280,6 +290,8 @@ impl Recorder {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use antdt_core::Phase;
     use antdt_job::SyncMode;
 
@@ -291,10 +303,8 @@ mod tests {
         let mut recorder = Recorder::new(mode.capabilities(), 3);
         let mut tell = |at, index, average, relative| {
             let distance = ModelDistance { average, relative };
-            recorder.note(
-                JobTime::from_duration(Duration::from_secs(at)),
-                Note::Averaged(NodeId::worker(index), distance),
-            );
+            let note = Note::Averaged(NodeId::worker(index), distance);
+            recorder.head_note(JobTime::from_duration(Duration::from_secs(at)), &note);
         };
         tell(1, 2, 15, 0.5);
         tell(2, 1, 16, 0.3);
@@ -306,7 +316,7 @@ mod tests {
     }
 
     fn event(recorder: &mut Recorder, kind: EventKind, text: &str) {
-        recorder.note(JobTime::ZERO, Note::Event { node: None, kind, text: text.to_owned() });
+        recorder.head_note(JobTime::ZERO, &Note::Event { node: None, kind, text: text.to_owned() });
     }
 
     #[test]
@@ -341,8 +351,8 @@ mod tests {
     fn a_worker_that_was_added_later_has_an_entry() {
         let mut recorder = Recorder::new(SyncMode::default().capabilities(), 1);
         let added = Holder::new(NodeId::worker(3), antdt_core::Incarnation(0));
-        recorder.note(JobTime::ZERO, Note::Launched(added));
-        recorder.note(JobTime::ZERO, Note::Launched(Holder { node: NodeId::server(5), ..added }));
+        recorder.head_note(JobTime::ZERO, &Note::Launched(added));
+        recorder.head_note(JobTime::ZERO, &Note::Launched(Holder { node: NodeId::server(5), ..added }));
         let ids: Vec<&str> = recorder.workers.values().map(|worker| &*worker.id).collect();
         assert_eq!(ids, ["worker-0", "worker-3"]);
     }
@@ -364,7 +374,7 @@ mod tests {
                 communicate: Duration::ZERO,
                 barrier_wait: Duration::ZERO,
             };
-            recorder.note(JobTime::ZERO, Note::Batches(vec![(report, 1.0)]));
+            recorder.head_note(JobTime::ZERO, &Note::Batches(vec![(report, 1.0)]));
         };
         for iteration in [0, 1, 1] {
             step(&mut recorder, iteration);
