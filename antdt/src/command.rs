@@ -316,7 +316,9 @@ impl Host {
 fn run_job(host: Host, spec: &JobSpec, orphaned: Option<Orphaned>) -> anyhow::Result<(JobSpec, Report)> {
     let spec = match &orphaned {
         None => spec,
-        Some(orphaned) => &JobSpec { quiet: spec.quiet, ..orphaned.spec().clone() },
+        Some(orphaned) => {
+            &JobSpec { quiet: spec.quiet, log_format: spec.log_format, ..orphaned.spec().clone() }
+        }
     };
     if let Some(folder) = &spec.report_dir {
         report::write::prepare(folder)?;

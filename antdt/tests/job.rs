@@ -523,7 +523,13 @@ fn a_killed_worker_is_replaced_and_no_sample_is_lost_or_repeated() {
         assert!(survivors.into_iter().all(alive), "a survivor was restarted");
         assert_eq!(variable(replacement, "ANTDT_INCARNATION").as_deref(), Some("1"));
         let (report, output) = job.finish();
-        assert!(output.status.success(), "{mode:?}: {}", String::from_utf8_lossy(&output.stderr));
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{mode:?}: {said}");
+        for line in
+            ["lost: worker-1#0 ended: ", "RESTART worker-1: ", "joined: worker-1#1 registered as process "]
+        {
+            assert!(said.contains(line), "{line}: {said}");
+        }
         assert_exact(&report, 3000);
         let restarts: Vec<u32> = report.workers.iter().map(|worker| worker.restarts).collect();
         assert_eq!(restarts, [0, 1, 0], "{mode:?}");
@@ -534,6 +540,21 @@ fn a_killed_worker_is_replaced_and_no_sample_is_lost_or_repeated() {
         );
         is_replayed(&trace, &report, mode);
     }
+}
+
+#[test]
+fn a_log_tells_of_the_job_in_the_form_that_was_asked_for_and_a_quiet_one_does_not() {
+    let said = |flags: &[&str]| {
+        let (report, output) = Job::start(&[MODES[0], SMALL, flags].concat()).finish();
+        assert_exact(&report, 3000);
+        String::from_utf8(output.stderr).unwrap()
+    };
+    assert_eq!(said(&["--quiet"]), "");
+    let text = said(&["--job-id", "first"]);
+    assert!(text.contains("job first: mode allreduce, ") && text.contains("/run ends it\n"), "{text}");
+    let lines = said(&["--job-id", "second", "--log-format", "json"]);
+    let start: serde_json::Value = serde_json::from_str(lines.lines().next().expect("a line")).unwrap();
+    assert_eq!((&start["kind"], &start["job"]), (&"started".into(), &"second".into()));
 }
 
 /// Whether a worker is some batches into its work: it has waited, for peers or for its emulated speed, this often.

@@ -200,11 +200,11 @@ settings! {
     bucket_bytes: u32 = 25 << 20, "bucket-bytes", "BYTES";
     /// Transport between workers, and between workers and servers.
     transport: String = transport::DEFAULT.to_owned(), "transport", "NAME", among transport::names();
-    /// Print neither a progress line nor the final table.
+    /// Print neither progress nor the final table.
     quiet: bool = false, "quiet", "";
     /// Log filter in the syntax of tracing: error, warn, info, debug, trace, or by module such as antdt_shard=debug.
     log: String = "warn".to_owned(), "log", "FILTER";
-    /// Format of log lines.
+    /// Format of log lines, and of those that tell of the job where standard error is no terminal.
     log_format: LogFormat = LogFormat::Text, "log-format", "KIND";
 
     others:

@@ -3,8 +3,10 @@
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
 
-/// State of a running job, for the progress line on the terminal.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
+use serde::Serialize;
+
+/// State of a running job, for its console and other sinks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct LiveProgress {
     /// Number of the global step; in modes without common steps, the number of batches of all workers.
     pub step: u64,

@@ -72,7 +72,7 @@ pub type SinkFactory = Arc<dyn Fn(&JobSpec) -> Result<Option<Box<dyn NoteSink>>,
 
 /// Opens the sinks that ship and those of the program.
 pub(super) fn open(spec: &JobSpec, console: &Console, of_program: &[SinkFactory]) -> Result<Sinks, JobError> {
-    let mut sinks: Vec<Box<dyn NoteSink>> = vec![Box::new(ConsoleSink::new(console.clone()))];
+    let mut sinks: Vec<Box<dyn NoteSink>> = vec![Box::new(ConsoleSink::new(spec, console.clone()))];
     for open in of_program {
         sinks.extend(open(spec).map_err(|source| JobError::of_part("sink", source))?);
     }
