@@ -36,11 +36,11 @@ impl NoteSink for ConsoleSink {
     fn note(&mut self, at: JobTime, note: &JobNote) -> Result<(), PartError> {
         match note {
             JobNote::Progress(progress) => self.console.progress(*progress),
-            JobNote::Head(Note::Action { kind, target, reason }) => {
+            JobNote::Head(Note::Action { kind, target, reason }) if !self.lines.all => {
                 tracing::info!(kind, target, reason, "action");
             }
             JobNote::Head(Note::Event { kind: EventKind::NoCheckpoint, text, .. }) => {
-                tracing::warn!("{text}")
+                tracing::warn!("{text}");
             }
             _ => {}
         }
@@ -100,7 +100,7 @@ impl JobLines {
             JobNote::Started(start) => ("started", start.resumed.clone()?, start_details(start)),
             JobNote::Head(Note::ModeChosen { text, measured: true }) => ("mode", text.clone(), json!({})),
             JobNote::Head(_) | JobNote::Progress(_) if !self.all => return None,
-            JobNote::Head(Note::Action { kind, target, reason }) => {
+            JobNote::Head(Note::Action { kind, target, reason }) if !self.lines.all => {
                 let details = json!({ "target": target, "reason": reason });
                 (*kind, format!("{kind} {target}: {reason}"), details)
             }
