@@ -100,7 +100,7 @@ impl JobLines {
             JobNote::Started(start) => ("started", start.resumed.clone()?, start_details(start)),
             JobNote::Head(Note::ModeChosen { text, measured: true }) => ("mode", text.clone(), json!({})),
             JobNote::Head(_) | JobNote::Progress(_) if !self.all => return None,
-            JobNote::Head(Note::Action { kind, target, reason }) if !self.lines.all => {
+            JobNote::Head(Note::Action { kind, target, reason }) => {
                 let details = json!({ "target": target, "reason": reason });
                 (*kind, format!("{kind} {target}: {reason}"), details)
             }
