@@ -8,6 +8,7 @@
 use std::time::Duration;
 
 use antdt_core::{DetRng, JobTime, LinkReport, NodeId, Seed};
+use antdt_job::EventKind;
 use antdt_monitor::links::WINDOW;
 use antdt_monitor::{LinkChange, LinkWatch};
 use anyhow::Result;
@@ -122,7 +123,7 @@ fn simulated(job: &Job) -> Result<(Vec<f64>, u32)> {
     let began = START.as_secs_f64() + length / 3.0;
     let events = job.run(job.sync, named("none")?)?.events;
     let (mut right, mut wrong) = (Vec::new(), 0);
-    for event in events.iter().filter(|event| event.kind == "slow-link") {
+    for event in events.iter().filter(|event| event.kind == EventKind::SlowLink) {
         // The ring's links to and from the first worker.
         let sender = event.node.map(|node| node.index);
         match [Some(0), Some(WORKERS - 1)].contains(&sender) && event.at.as_secs_f64() >= began {
