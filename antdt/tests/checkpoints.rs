@@ -507,10 +507,15 @@ fn an_interrupted_job_that_names_no_folder_has_one_of_its_own_and_goes_on_from_i
         job
     };
     let [workload, optimizer] = [["--workload", "counting"], ["--optimizer", "sums"]];
-    let settings = [&workload[..], &optimizer, &["--nproc-per-node", "2", "--emulate-speed", "300"]].concat();
+    let settings = [
+        &workload[..],
+        &optimizer,
+        &["--nproc-per-node", "2", "--emulate-speed", "300", "--checkpoint-every", "2steps"],
+    ]
+    .concat();
     let job = in_folder(&settings).spawn().unwrap();
-    // It has caught signals by then.
-    wait_for("its nodes", || (children(job.id()).len() == 2).then_some(()));
+    let runs = folder.path().join("runs");
+    wait_for("a checkpoint", || newest(&std::fs::read_dir(&runs).ok()?.next()?.ok()?.path()));
     kill("-INT", job.id());
     let output = finish(job);
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -1009,6 +1014,8 @@ fn a_folder_of_checkpoints_is_of_one_running_job() {
     wait_for("a checkpoint", || Folder::open(&place).ok()?.newest().ok()?.checkpoint);
     let error = fail(&mut program(true, &to));
     assert!(error.starts_with("--checkpoint-dir = ") && error.contains("a job that runs keeps"), "{error}");
+    let error = fail(program(true, &to).arg("--force"));
+    assert!(error.contains("a job that runs keeps"), "{error}");
     // Nor does another one go on in it; with a folder of its own it does.
     let resume = ["--resume", place.to_str().unwrap()];
     assert!(

@@ -1769,9 +1769,12 @@ fn a_full_disk_ends_the_recording_with_one_line_and_not_the_job() {
         // Shared memory counts as a file here.
         let program = "trap '' XFSZ; ulimit -f 128; exec \"$@\"";
         let job = ["run", "--record", trace.to_str().unwrap(), "--quiet", "--data", "synthetic:20000"];
+        // All that it keeps beside the recording has room.
+        let kept = folder.path().join("kept");
+        let small = ["--workload", "logistic", "--checkpoint-dir", kept.to_str().unwrap()];
         let mode = ["--nproc-per-node", "2", "--transport", "tcp", "--global-batch-size", "32"];
         let mut command = Command::new("sh");
-        command.args(["-c", program, "sh", env!("CARGO_BIN_EXE_antdt")]).args(job).args(mode);
+        command.args(["-c", program, "sh", env!("CARGO_BIN_EXE_antdt")]).args(job).args(mode).args(small);
         let child =
             command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let output = finish(child);

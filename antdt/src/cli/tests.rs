@@ -188,7 +188,7 @@ fn every_refusal_is_one_line_with_the_flag_and_the_remedy() {
         ("status --policy=nd", "--policy is not a flag of status; it is one of antdt run, "),
         (
             "model list d --force",
-            "--force is not a flag of model list; it is one of antdt data synth, antdt model export",
+            "--force is not a flag of model list; it is one of antdt run, antdt data synth, antdt model export",
         ),
         ("--epochs 2", "--epochs is not a flag of antdt itself; it is one of antdt run, "),
         ("modle list d", "modle is not a command; did you mean `model`?"),

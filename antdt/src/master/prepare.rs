@@ -262,7 +262,7 @@ fn without_run_dir(spec: &JobSpec, error: RunDirError) -> Result<(), JobError> {
 }
 
 /// Claims the folder of checkpoints, unless masters are elected: the last one may stand still, with its claim.
-fn claimed(spec: &JobSpec, place: &Path, patience: Duration) -> Result<Option<Claim>, ClaimError> {
+pub(super) fn claimed(spec: &JobSpec, place: &Path, patience: Duration) -> Result<Option<Claim>, ClaimError> {
     if spec.elect.is_some() { Ok(None) } else { Claim::take(place, patience) }
 }
 

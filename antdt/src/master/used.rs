@@ -3,11 +3,12 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use antdt_checkpoint::Folder;
 
 use super::JobError;
-use super::prepare::absolute;
+use super::prepare::{absolute, claimed};
 use crate::job::JobSpec;
 use crate::report;
 use crate::resume::{self, CHECKPOINTS};
@@ -46,6 +47,8 @@ pub(super) fn clear(spec: &JobSpec) -> Result<(), JobError> {
     if resumed.is_some_and(|dir| absolute(resume::folder(dir)) == absolute(place.clone())) {
         return Ok(());
     }
+    // Of a job that runs, they are not to be replaced.
+    let _claim = claimed(spec, &place, Duration::ZERO)?;
     match folder.list() {
         Ok(checkpoints) if checkpoints.is_empty() => Ok(()),
         _ if spec.force => folder.remove_all().map_err(JobError::Checkpoints),
