@@ -510,7 +510,7 @@ fn an_interrupted_job_that_names_no_folder_has_one_of_its_own_and_goes_on_from_i
     let settings = [
         &workload[..],
         &optimizer,
-        &["--nproc-per-node", "2", "--emulate-speed", "300", "--checkpoint-every", "2steps"],
+        &["--nproc-per-node", "2", "--emulate-speed", "300", "--checkpoint-every", "2steps", "--epochs", "4"],
     ]
     .concat();
     let job = in_folder(&settings).spawn().unwrap();
@@ -522,7 +522,7 @@ fn an_interrupted_job_that_names_no_folder_has_one_of_its_own_and_goes_on_from_i
     let (_, dir) = error.trim_end().rsplit_once("go on with --resume ").unwrap_or_else(|| panic!("{error}"));
     assert!(dir.starts_with("runs/counting-"), "{error}");
     succeed(&mut in_folder(&["--resume", dir]));
-    assert_eq!(report(&folder.path().join(dir)).samples.committed, SAMPLES);
+    assert_eq!(report(&folder.path().join(dir)).samples.committed, 4 * SAMPLES);
     succeed(&mut in_folder(&[&settings[..4], &["--epochs", "1"]].concat()));
     assert_eq!(std::fs::read_dir(folder.path().join("runs")).unwrap().count(), 2);
 }
