@@ -856,13 +856,10 @@ fn a_program_of_25_lines_has_a_policy_a_pace_rule_and_a_trainer_of_its_own() {
 #[test]
 fn no_stream_of_a_job_is_opened_around_the_wrapper_of_its_program() {
     // Two workers have a stream each to the master, and one between them or one each to the server.
-    let modes: [(&[&str], &[(&str, usize)]); 2] = [
-        (&["allreduce"], &[("worker Opened", 3), ("worker Accepted", 1), ("run Accepted", 2)]),
-        (
-            &["ps-bsp", "--servers", "1"],
-            &[("worker Opened", 4), ("server Opened", 1), ("server Accepted", 2), ("run Accepted", 3)],
-        ),
-    ];
+    let all_reduce = [("worker Opened", 3), ("worker Accepted", 1), ("run Accepted", 2)];
+    let with_server =
+        [("worker Opened", 4), ("server Opened", 1), ("server Accepted", 2), ("run Accepted", 3)];
+    let modes = [(&["allreduce"][..], &all_reduce[..]), (&["ps-bsp", "--servers", "1"], &with_server)];
     for (sync, least) in modes {
         let folder = tempfile::tempdir().unwrap();
         let (notes, report) = (folder.path().join("streams"), folder.path().join("report"));
