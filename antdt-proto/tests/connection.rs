@@ -1,4 +1,5 @@
 //! Calls over connections that are wrapped. One test, so that all sockets of the process are its own.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::time::Duration;
 

@@ -413,7 +413,7 @@ fn a_server_takes_no_more_connections_than_it_was_told(transport: &str) {
 
 fn a_server_with_a_wrapper_refuses_workers_without_one_and_serves_those_with_it(transport: &str) {
     let mask = Connections::wrapped(Mask::default());
-    let both = [mask.clone(), Connections::default()];
+    let both = [mask, Connections::default()];
     for (server, worker) in both.iter().flat_map(|server| both.iter().map(move |worker| (server, worker))) {
         let config = PsServerConfig { connections: server.clone(), ..config(0, 1, Staleness::Synchronous) };
         let running = bind(transport, any_port(), config).unwrap();
