@@ -50,7 +50,7 @@ pub use checkpoints::Moment;
 use checkpoints::{Checkpoints, Copied};
 pub(crate) use config::{dataset, head_config};
 use group::SimGroup;
-use life::{Life, LifeId};
+use life::{LifeId, Lives};
 use master::Successor;
 use places::Places;
 use service::Held;
@@ -220,7 +220,7 @@ pub struct World<O = Blind> {
     places: Places,
     /// How much of the parameters each server holds.
     weights: ServerWeights,
-    lives: Vec<Life>,
+    lives: Lives,
     /// The newest life of each node.
     current: BTreeMap<NodeId, LifeId>,
     groups: BTreeMap<MembershipVersion, SimGroup>,
@@ -357,7 +357,7 @@ impl<O: Observer> World<O> {
             ledger,
             log,
             kept: Vec::new(),
-            lives: Vec::with_capacity(lives),
+            lives: Lives::with_capacity(lives),
             current: BTreeMap::new(),
             groups: BTreeMap::new(),
             deadline: JobTime::NEVER,
@@ -369,9 +369,7 @@ impl<O: Observer> World<O> {
             ended: None,
             violation: None,
         };
-        if world.observer.watches() {
-            begun.iter().for_each(|record| world.saw(&Happening::Record(record)));
-        }
+        begun.iter().for_each(|record| world.saw(&Happening::Record(record)));
         if calm {
             world.saw(&Happening::Calm);
         }
@@ -430,13 +428,53 @@ impl<O: Observer> World<O> {
 
     fn saw(&mut self, what: &Happening<'_>) {
         if self.violation.is_none()
+            && self.observer.watches()
             && let Err(violation) = self.observer.saw(self.now, what)
         {
             self.violation = Some(violation);
         }
     }
 
+    /// Until when a process stands still that this is due at.
+    fn stands_still(&self, due: &Due) -> Option<JobTime> {
+        let of_life = |id: LifeId, call: Option<u64>| {
+            let life = &self.lives[id];
+            let waits = !life.is_dead() && call.is_none_or(|call| call == life.call);
+            if waits { life.paused_until } else { JobTime::ZERO }
+        };
+        let until = match due {
+            Due::Start(id) | Due::Beat(id) | Due::Beaten(id, _) | Due::Copy(id, ..) => of_life(*id, None),
+            Due::Reply(id, call, _)
+            | Due::Over(id, call, _)
+            | Due::Told(id, call, _)
+            | Due::Again(id, call, _) => of_life(*id, Some(*call)),
+            Due::ToHead(..)
+            | Due::Copied(_)
+            | Due::ToLedger(..)
+            | Due::AskedAgain(..)
+            | Due::ToLauncher(_)
+            | Due::Restore(_) => self.master_paused_until,
+            // These look for themselves, or are about no process that could stand still.
+            Due::Deadline
+            | Due::Tick
+            | Due::Unkept(..)
+            | Due::Reask(_)
+            | Due::Done(..)
+            | Due::Late(_)
+            | Due::Kill(_)
+            | Due::Dies(..)
+            | Due::Fault(_)
+            | Due::TakeOver
+            | Due::Cut(_)
+            | Due::Written(..) => JobTime::ZERO,
+        };
+        Some(until).filter(|until| self.now < *until)
+    }
+
     fn happen(&mut self, due: Due) {
+        if let Some(until) = self.stands_still(&due) {
+            return self.queue.push(until, due);
+        }
         match due {
             Due::Deadline => {
                 if self.deadline > self.now {
@@ -449,9 +487,7 @@ impl<O: Observer> World<O> {
                 }
                 if self.head.deadline().is_some_and(|at| at <= self.now) {
                     self.head.on_deadline(self.now);
-                    if self.observer.watches() {
-                        self.saw(&Happening::HeadDeadline);
-                    }
+                    self.saw(&Happening::HeadDeadline);
                     self.head_effects();
                 }
                 self.arm_deadline();
@@ -461,14 +497,14 @@ impl<O: Observer> World<O> {
             Due::Beat(life) => self.beat(life),
             Due::ToHead(life, call, message) => self.at_head(life, call, message),
             Due::Copied(message) => self.copied(message),
-            Due::Beaten(life, reply) => self.beaten(life, reply),
+            Due::Beaten(life, reply) => self.beaten(life, *reply),
             Due::ToLedger(life, call, question) => self.at_ledger(life, call, question),
             Due::AskedAgain(question, generation) => self.asked_again(question, generation),
             Due::Unkept(life, call) => self.unkept(life, call),
             Due::Reply(life, call, reply) => self.reply(life, call, reply),
             Due::Over(life, call, work) => self.over(life, call, work),
-            Due::Told(life, call, answer) => self.told(life, call, answer),
-            Due::Again(life, call, lost) => self.again(life, call, lost),
+            Due::Told(life, call, answer) => self.told(life, call, *answer),
+            Due::Again(life, call, lost) => self.again(life, call, *lost),
             Due::Reask(life) => self.reask(life),
             Due::Done(group, operation) => self.done(group, operation),
             Due::Late(group) => self.late(group),
@@ -497,14 +533,6 @@ impl<O: Observer> World<O> {
             self.queue.push(until, due);
         }
         until.is_some()
-    }
-
-    fn master_paused(&mut self, event: &HeadEvent) -> bool {
-        let away = self.now < self.master_paused_until;
-        if away {
-            self.queue.push(self.master_paused_until, Due::ToLauncher(Box::new(event.clone())));
-        }
-        away
     }
 
     /// Passes an event to the head, of this incarnation or of none.
@@ -572,7 +600,7 @@ impl<O: Observer> World<O> {
             HeadEffect::Rested { holder, keep: false, .. } => self.unpark(holder, None, || Reply::Rested),
             HeadEffect::Rested { holder, checkpoint, keep: true, .. } => self.keep(holder, checkpoint),
             HeadEffect::Undone(holder) => {
-                let parked = self.life_of(holder).and_then(|id| self.lives[id.0 as usize].parked.as_deref());
+                let parked = self.life_of(holder).and_then(|id| self.lives[id].parked.as_deref());
                 if let Some((HeadEvent::Ready { step, .. }, _)) = parked {
                     let step = *step;
                     self.unpark(holder, Some(step), || Reply::Broken);
@@ -591,15 +619,11 @@ impl<O: Observer> World<O> {
             }
             HeadEffect::GoOn(mode) => {
                 let result = Err(format!("goes on with --sync {mode}"));
-                if self.observer.watches() {
-                    self.saw(&Happening::Ended(&result));
-                }
+                self.saw(&Happening::Ended(&result));
                 self.ended = Some(result);
             }
             HeadEffect::End(result) => {
-                if self.observer.watches() {
-                    self.saw(&Happening::Ended(&result));
-                }
+                self.saw(&Happening::Ended(&result));
                 self.ended = Some(result);
             }
             HeadEffect::Note { at, note: Note::Batches(reports) } => {
@@ -622,9 +646,7 @@ impl<O: Observer> World<O> {
             return;
         }
         let status = self.ledger.status();
-        if self.observer.watches() {
-            self.saw(&Happening::Ledger(&LedgerEvent::Status, &antdt_shard::Answer::Status(status)));
-        }
+        self.saw(&Happening::Ledger(&LedgerEvent::Status, &antdt_shard::Answer::Status(status)));
         if status.failed {
             let why = "too many samples could not be read".to_owned();
             self.ask_head(HeadEvent::Stop(why));

@@ -135,21 +135,19 @@ impl Checkpoints {
 impl<O: Observer> World<O> {
     /// A worker begins at `at` to copy its model, or has the servers do so.
     pub(super) fn copy_model(&mut self, id: LifeId, at: JobTime, checkpoint: CheckpointId) {
-        let call = self.lives[id.0 as usize].call;
+        let call = self.lives[id].call;
         self.queue.push(at + COPY_TIME, Due::Copy(id, call, checkpoint));
     }
 
     /// The copy exists.
     pub(super) fn model_copied(&mut self, id: LifeId, call: u64, checkpoint: CheckpointId) {
-        if self.put_off(id, Due::Copy(id, call, checkpoint)) || self.lives[id.0 as usize].call != call {
+        if !self.is_under_way(id, call) {
             return;
         }
-        let life = &self.lives[id.0 as usize];
+        let life = &self.lives[id];
         let (holder, own) = (life.holder, life.samples);
         let samples = if self.setup.servers > 0 { self.checkpoints.committed.1 } else { own };
-        if self.observer.watches() {
-            self.saw(&Happening::Copied(holder, checkpoint));
-        }
+        self.saw(&Happening::Copied(holder, checkpoint));
         let until = self.now + ACKS_LIMIT;
         self.cut_ledger(Copied { keeper: id, call, checkpoint, samples, until });
     }
@@ -157,7 +155,7 @@ impl<O: Observer> World<O> {
     /// The ledger is to be cut when it has exactly the samples of the model.
     pub(super) fn cut_ledger(&mut self, copied: Copied) {
         let Copied { keeper: id, call, checkpoint, samples, until } = copied;
-        if self.put_off(id, Due::Cut(copied)) || self.lives[id.0 as usize].call != call {
+        if self.put_off(id, Due::Cut(copied)) || self.lives[id].call != call {
             return;
         }
         if self.now < self.master_paused_until {
@@ -172,9 +170,9 @@ impl<O: Observer> World<O> {
         let acked = self.ledger.counts().acked;
         let capabilities = self.setup.sync.capabilities();
         let servers = |world: &Self| {
-            let servers = &world.lives[id.0 as usize].servers;
+            let servers = &world.lives[id].servers;
             servers.len() == world.setup.servers as usize
-                && servers.iter().all(|server| !world.lives[server.0 as usize].is_dead())
+                && servers.iter().all(|server| !world.lives[*server].is_dead())
         };
         let taken = if self.setup.servers > 0 && !servers(self) {
             Err("a server has ended".to_owned())
@@ -188,22 +186,20 @@ impl<O: Observer> World<O> {
         };
         let is_taken = taken.is_ok();
         if is_taken {
-            if self.observer.watches() {
-                self.saw(&Happening::Cut(checkpoint));
-            }
+            self.saw(&Happening::Cut(checkpoint));
             let (ledger, shard_len) = (self.ledger.snapshot(), shard_len(&self.setup));
             let moment = Moment { ledger, samples, checkpoint: Some(checkpoint), shard_len };
             self.checkpoints.open.insert(checkpoint, moment);
             if self.setup.servers == 0 {
-                self.lives[id.0 as usize].session.writing_begins();
+                self.lives[id].session.writing_begins();
             }
             self.queue.push(self.now + WRITE_TIME, Due::Written(id, checkpoint));
         }
         self.ask_head(HeadEvent::Cut { checkpoint, taken });
-        if self.lives[id.0 as usize].last != Some(checkpoint) {
+        if self.lives[id].last != Some(checkpoint) {
             if self.setup.servers > 0 && is_taken {
                 // Whether the job hands its servers over, for which it stands still.
-                let holder = self.lives[id.0 as usize].holder;
+                let holder = self.lives[id].holder;
                 self.park(id, HeadEvent::Rest { holder, checkpoint });
             } else {
                 self.send_reply(self.now, id, call, Reply::Rested);
@@ -222,20 +218,18 @@ impl<O: Observer> World<O> {
             return;
         }
         if self.setup.servers == 0 {
-            self.lives[id.0 as usize].session.writing_ends();
+            self.lives[id].session.writing_ends();
         }
         let open = self.checkpoints.open.remove(&checkpoint);
         // One that was begun later may be whole already.
         let newest = self.checkpoints.newest.as_ref().and_then(|moment| moment.checkpoint);
         if let Some(moment) = open.filter(|_| newest < Some(checkpoint)) {
             self.checkpoints.newest = Some(moment);
-            if self.observer.watches() {
-                self.saw(&Happening::Kept(checkpoint));
-            }
+            self.saw(&Happening::Kept(checkpoint));
             let outcome = Ok(format!("checkpoint {checkpoint}"));
             self.ask_head(HeadEvent::Kept { checkpoint, outcome });
         }
-        let life = &self.lives[id.0 as usize];
+        let life = &self.lives[id];
         if !life.is_dead() && life.last == Some(checkpoint) {
             self.leave(id);
         }

@@ -12,11 +12,8 @@ use crate::happening::{Happening, Observer};
 
 impl<O: Observer> World<O> {
     pub(super) fn beat(&mut self, id: LifeId) {
-        if self.put_off(id, Due::Beat(id)) {
-            return;
-        }
         let every = self.setup.heartbeat;
-        let life = &mut self.lives[id.0 as usize];
+        let life = &mut self.lives[id];
         if life.stage != Stage::Running && life.stage != Stage::Leaving {
             return;
         }
@@ -28,7 +25,7 @@ impl<O: Observer> World<O> {
     }
 
     pub(super) fn send_beat(&mut self, id: LifeId) {
-        let life = &self.lives[id.0 as usize];
+        let life = &self.lives[id];
         let (holder, preempted, (since, until)) = (life.holder, life.session.preempted, life.hung);
         // Both travel with the heartbeat, which is more than one message here.
         if preempted {
@@ -38,7 +35,7 @@ impl<O: Observer> World<O> {
             let stall = Stall { work: antdt_core::Work::Training, lasts: self.now.since(since) };
             self.send_head(id, 0, HeadEvent::Stalled { holder, stall });
         }
-        let life = &mut self.lives[id.0 as usize];
+        let life = &mut self.lives[id];
         let beat = match self.spare_reports.pop_front() {
             Some(mut spare) => {
                 // That a vector taken over so keeps its memory is how the library does it; without, it would cost time only.
@@ -64,7 +61,7 @@ impl<O: Observer> World<O> {
         plan_applied: (PlanVersion, u64),
     ) {
         let reports = reports.into_iter().map(reported).collect();
-        let life = &mut self.lives[id.0 as usize];
+        let life = &mut self.lives[id];
         // Models are not simulated, and so neither is how far they are apart.
         let (model_distance, links) = (None, Vec::new());
         let beat = antdt_agent::Beat { reports, plan_ready, plan_applied, model_distance, links };
@@ -74,17 +71,13 @@ impl<O: Observer> World<O> {
         }
     }
 
-    pub(super) fn beaten(&mut self, id: LifeId, reply: Box<BeatReply>) {
-        if self.lives[id.0 as usize].is_dead() {
+    pub(super) fn beaten(&mut self, id: LifeId, reply: BeatReply) {
+        let life = &mut self.lives[id];
+        if life.is_dead() {
             return;
         }
-        if self.now < self.lives[id.0 as usize].paused_until {
-            self.queue.push(self.lives[id.0 as usize].paused_until, Due::Beaten(id, reply));
-            return;
-        }
-        let life = &mut self.lives[id.0 as usize];
         let notice = reply.broken_group.map(Notice::GroupBroken);
-        life.session.beat_answered(self.now, *reply);
+        life.session.beat_answered(self.now, reply);
         let state = life.session.state();
         let is_server = life.holder.node.role == Role::Server;
         if self.observer.watches() {
@@ -97,7 +90,7 @@ impl<O: Observer> World<O> {
             _ => {}
         }
         if let Some(Notice::GroupBroken(version)) = notice {
-            let life = &self.lives[id.0 as usize];
+            let life = &self.lives[id];
             let is_part = |group: MembershipVersion| group == version || life.home == Some(version);
             if life.in_group_call && life.group.is_some_and(|(group, _)| is_part(group)) {
                 self.break_off(id);

@@ -1,5 +1,6 @@
 //! One life of a node: a process, from its launch to its end.
 
+use std::ops::{Index, IndexMut};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +13,43 @@ use crate::journal::Usage;
 /// Which life, by order of launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct LifeId(pub(super) u32);
+
+/// All lives, in order of launch.
+#[derive(Debug)]
+pub(super) struct Lives(Vec<Life>);
+
+impl Lives {
+    pub(super) fn with_capacity(lives: usize) -> Self {
+        Self(Vec::with_capacity(lives))
+    }
+
+    pub(super) fn push(&mut self, life: Life) -> LifeId {
+        self.0.push(life);
+        LifeId(u32::try_from(self.0.len() - 1).expect("fewer than 2^32 processes"))
+    }
+
+    pub(super) fn iter(&self) -> std::slice::Iter<'_, Life> {
+        self.0.iter()
+    }
+
+    pub(super) fn ids(&self) -> impl Iterator<Item = LifeId> + use<> {
+        (0..).map(LifeId).take(self.0.len())
+    }
+}
+
+impl Index<LifeId> for Lives {
+    type Output = Life;
+
+    fn index(&self, id: LifeId) -> &Life {
+        &self.0[id.0 as usize]
+    }
+}
+
+impl IndexMut<LifeId> for Lives {
+    fn index_mut(&mut self, id: LifeId) -> &mut Life {
+        &mut self.0[id.0 as usize]
+    }
+}
 
 /// Where a process is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -165,9 +203,7 @@ impl Life {
     pub(super) fn is_dead(&self) -> bool {
         self.stage == Stage::Dead
     }
-}
 
-impl Life {
     /// What became of its time by `now`.
     pub(super) fn usage(&self, now: JobTime) -> Usage {
         let end = self.died.min(now);

@@ -11,7 +11,6 @@ use antdt_monitor::classify;
 use antdt_shard::{Event as LedgerEvent, ShardLedger};
 
 use super::checkpoints::{Moment, shard_len};
-use super::life::LifeId;
 use super::{Due, Lost, World, head_config};
 use crate::Setup;
 use crate::happening::{Happening, Observer};
@@ -90,9 +89,7 @@ impl<O: Observer> World<O> {
                 Some((left, _)) => *left -= 1,
                 None => {}
             }
-            if self.observer.watches() {
-                self.saw(&Happening::Effect(&effect));
-            }
+            self.saw(&Happening::Effect(&effect));
             self.carry_out(effect);
             if is_record && left.is_none() {
                 left = self.successor.as_deref().and_then(|successor| successor.doomed);
@@ -113,19 +110,16 @@ impl<O: Observer> World<O> {
         let begins = self.now + lasting;
         (successor.begins, successor.doomed) = (Some(begins), None);
         self.queue.push(begins, Due::TakeOver);
-        if self.observer.watches() {
-            self.saw(&Happening::MasterEnded(begins));
-        }
+        self.saw(&Happening::MasterEnded(begins));
         self.master_paused_until = JobTime::ZERO;
         self.deadline = JobTime::NEVER;
         self.checkpoints.forget();
         self.let_askers_go();
-        for index in 0..self.lives.len() {
-            let life = &self.lives[index];
+        for id in self.lives.ids() {
+            let life = &self.lives[id];
             let parked = life.parked.as_deref().filter(|_| !life.is_dead());
             if let Some((event, _)) = parked {
                 let (event, call) = (event.clone(), life.call);
-                let id = LifeId(u32::try_from(index).expect("as many as were launched"));
                 self.lost(id, call, Lost::Head(event));
             }
         }
@@ -134,9 +128,6 @@ impl<O: Observer> World<O> {
     /// The launcher's news of a process reaches the master, or what the user asks; without a master, the next one learns of the
     /// end, not of its reason, and the user is told that there is none.
     pub(super) fn news(&mut self, event: HeadEvent) {
-        if self.master_paused(&event) {
-            return;
-        }
         match self.successor.as_deref_mut().filter(|successor| successor.begins.is_some()) {
             Some(successor) => {
                 if let HeadEvent::Exited(holder, ..) = event {
@@ -168,9 +159,7 @@ impl<O: Observer> World<O> {
         // The servers that it starts hold equal shares.
         self.weights = ServerWeights::default();
         self.restart_ledger();
-        if self.observer.watches() {
-            self.saw(&Happening::TakenOver);
-        }
+        self.saw(&Happening::TakenOver);
         self.ask_head(HeadEvent::Begin);
         for holder in unheard {
             let unknown: Exit = classify(None, None);
@@ -189,10 +178,6 @@ impl<O: Observer> World<O> {
 
     /// The job goes back to its newest checkpoint, or to its start, unless a newer order says so, or the master that ordered it has ended.
     pub(super) fn restore(&mut self, rollback: RollbackId) {
-        if self.now < self.master_paused_until {
-            self.queue.push(self.master_paused_until, Due::Restore(rollback));
-            return;
-        }
         let ordered = |successor: &&Successor| successor.newest == rollback && successor.begins.is_none();
         let Some(successor) = self.successor.as_deref().filter(ordered) else { return };
         let Moment { ledger, samples, checkpoint, .. } =

@@ -16,7 +16,7 @@ use crate::model::Site;
 impl<O: Observer> World<O> {
     /// When a message of a life arrives at the master or back; `None` if it is lost.
     pub(super) fn travel(&mut self, id: LifeId, bytes: u64, to_master: bool) -> Option<JobTime> {
-        let life = &self.lives[id.0 as usize];
+        let life = &self.lives[id];
         if self.now < life.cut_until {
             return None;
         }
@@ -24,7 +24,7 @@ impl<O: Observer> World<O> {
         let (from, to) = if to_master { (node, Site::Master) } else { (Site::Master, node) };
         let holder = life.holder;
         let arrives = self.models.network.message(self.now, from, to, bytes, &mut self.network_rng);
-        if arrives.is_none() && self.observer.watches() {
+        if arrives.is_none() {
             self.saw(&Happening::Lost(holder));
         }
         arrives
@@ -32,11 +32,11 @@ impl<O: Observer> World<O> {
 
     /// When a second copy of a message of a life arrives that arrives at `at`; `None` if there is none.
     pub(super) fn second_arrival(&mut self, id: LifeId, at: JobTime) -> Option<JobTime> {
-        let life = &mut self.lives[id.0 as usize];
+        let life = &mut self.lives[id];
         let overtakes = at < life.newest_arrival;
         life.newest_arrival = life.newest_arrival.max(at);
         let (holder, doubled) = (life.holder, self.now < life.doubled_until);
-        if overtakes && self.observer.watches() {
+        if overtakes {
             self.saw(&Happening::Overtaken(holder));
         }
         doubled.then(|| at + COPY_DELAY.mul_f64(self.network_rng.unit()))
@@ -90,7 +90,7 @@ impl<O: Observer> World<O> {
             self.beat_failed(id, reports, plan_ready, plan_applied);
             return;
         }
-        let life = &mut self.lives[id.0 as usize];
+        let life = &mut self.lives[id];
         life.attempts = life.attempts.saturating_add(1);
         if CALL_TIMEOUT * u32::from(life.attempts) > MASTER_TIMEOUT {
             // It gives the master up.
@@ -101,15 +101,17 @@ impl<O: Observer> World<O> {
         self.queue.push(self.now + CALL_TIMEOUT, Due::Again(id, call, Box::new(lost)));
     }
 
-    pub(super) fn again(&mut self, id: LifeId, call: u64, lost: Box<Lost>) {
-        if self.lives[id.0 as usize].is_dead() || self.lives[id.0 as usize].call != call {
+    /// Whether a life still waits in this call.
+    pub(super) fn is_under_way(&self, id: LifeId, call: u64) -> bool {
+        let life = &self.lives[id];
+        !life.is_dead() && life.call == call
+    }
+
+    pub(super) fn again(&mut self, id: LifeId, call: u64, lost: Lost) {
+        if !self.is_under_way(id, call) {
             return;
         }
-        if self.now < self.lives[id.0 as usize].paused_until {
-            self.queue.push(self.lives[id.0 as usize].paused_until, Due::Again(id, call, lost));
-            return;
-        }
-        match *lost {
+        match lost {
             Lost::Head(event) => self.send_head(id, call, event),
             Lost::Ledger(event, wait) => self.send_ledger(id, call, event, wait),
         }
@@ -117,10 +119,6 @@ impl<O: Observer> World<O> {
 
     /// A second copy of a message reached the head: its copier drops the answer.
     pub(super) fn copied(&mut self, message: Message) {
-        if self.now < self.master_paused_until {
-            self.queue.push(self.master_paused_until, Due::Copied(message));
-            return;
-        }
         let event = self.messages.remove(message.0);
         if self.next_master().is_none() {
             self.ask_head(event);
@@ -129,13 +127,9 @@ impl<O: Observer> World<O> {
 
     /// A life's message reached the head.
     pub(super) fn at_head(&mut self, id: LifeId, call: u64, message: Message) {
-        if self.now < self.master_paused_until {
-            self.queue.push(self.master_paused_until, Due::ToHead(id, call, message));
-            return;
-        }
         let event = self.messages.remove(message.0);
         if self.next_master().is_some() {
-            if !self.lives[id.0 as usize].is_dead() {
+            if !self.lives[id].is_dead() {
                 self.lost(id, call, Lost::Head(event));
             }
             return;
@@ -144,9 +138,8 @@ impl<O: Observer> World<O> {
         let is_parked =
             matches!(event, HeadEvent::Join { .. } | HeadEvent::Ready { .. } | HeadEvent::Rest { .. });
         // The way back is decided before, so that what is lost can be sent again.
-        let back =
-            if self.lives[id.0 as usize].is_dead() { None } else { self.travel(id, MESSAGE_BYTES, false) };
-        let dead = self.lives[id.0 as usize].is_dead();
+        let dead = self.lives[id].is_dead();
+        let back = if dead { None } else { self.travel(id, MESSAGE_BYTES, false) };
         let again = ((back.is_none() || self.master_is_doomed()) && !dead).then(|| event.clone());
         let answer = self.ask_head(event);
         if dead {
@@ -172,19 +165,15 @@ impl<O: Observer> World<O> {
     }
 
     /// The head's answer to the training thread, or to the process that starts or leaves.
-    pub(super) fn told(&mut self, id: LifeId, call: u64, answer: Box<HeadAnswer>) {
-        if self.lives[id.0 as usize].is_dead() || self.lives[id.0 as usize].call != call {
+    pub(super) fn told(&mut self, id: LifeId, call: u64, answer: HeadAnswer) {
+        if !self.is_under_way(id, call) {
             return;
         }
-        if self.now < self.lives[id.0 as usize].paused_until {
-            self.queue.push(self.lives[id.0 as usize].paused_until, Due::Told(id, call, answer));
-            return;
-        }
-        self.lives[id.0 as usize].attempts = 0;
-        match *answer {
+        self.lives[id].attempts = 0;
+        match answer {
             HeadAnswer::Registered { plan, .. } => self.registered(id, plan),
             HeadAnswer::Left { evaluate, checkpoint, goes_on, .. } => {
-                let life = &mut self.lives[id.0 as usize];
+                let life = &mut self.lives[id];
                 life.call += 1;
                 (life.last, life.evaluates, life.goes_on) = (checkpoint, evaluate, goes_on);
                 match checkpoint {
@@ -197,7 +186,7 @@ impl<O: Observer> World<O> {
             HeadAnswer::Fenced => self.exit(id, Exit::CODE_RETRY),
             HeadAnswer::Refused(_) => self.exit(id, Exit::CODE_NEVER),
             HeadAnswer::Undone => {
-                self.lives[id.0 as usize].parked = None;
+                self.lives[id].parked = None;
                 self.advance(id, &Reply::Broken);
             }
             HeadAnswer::Beat(_)
@@ -211,7 +200,7 @@ impl<O: Observer> World<O> {
 
     /// What is left to do for a worker that has left: it evaluates the model, or that is all.
     pub(super) fn leave(&mut self, id: LifeId) {
-        let life = &self.lives[id.0 as usize];
+        let life = &self.lives[id];
         if life.evaluates {
             let (call, holder) = (life.call, life.holder);
             let found = HeadEvent::Evaluated { holder, samples: 0, metrics: Metrics::default() };
@@ -223,7 +212,7 @@ impl<O: Observer> World<O> {
 
     /// A worker that has left has done all that it was to do: it exits, or joins again for the epochs that follow.
     fn left(&mut self, id: LifeId) {
-        let life = &mut self.lives[id.0 as usize];
+        let life = &mut self.lives[id];
         if !std::mem::take(&mut life.goes_on) {
             return self.exit(id, 0);
         }
@@ -236,7 +225,7 @@ impl<O: Observer> World<O> {
     }
 
     pub(super) fn registered(&mut self, id: LifeId, plan: Option<antdt_core::Plan>) {
-        let life = &mut self.lives[id.0 as usize];
+        let life = &mut self.lives[id];
         life.session.beat_answered(self.now, BeatReply { plan, ..BeatReply::default() });
         life.call += 1;
         self.queue.push(self.now, Due::Beat(id));
@@ -244,7 +233,7 @@ impl<O: Observer> World<O> {
             let (call, holder) = (life.call, life.holder);
             let ready = self.now + self.models.scheduler.ready(self.now, holder, &mut self.scheduler_rng);
             // What comes before is in no report.
-            self.lives[id.0 as usize].worker = Some(WorkerLoop::new(holder, &self.setup.sync, ready));
+            self.lives[id].worker = Some(WorkerLoop::new(holder, &self.setup.sync, ready));
             self.queue.push(ready, Due::Over(id, call, Work::Begin));
         }
     }

@@ -11,7 +11,7 @@ use crate::happening::Observer;
 impl<O: Observer> World<O> {
     /// Asks the head something that it answers when it has decided.
     pub(super) fn park(&mut self, id: LifeId, event: HeadEvent) {
-        let (now, life) = (self.now, &mut self.lives[id.0 as usize]);
+        let (now, life) = (self.now, &mut self.lives[id]);
         life.parked = Some(Box::new((event.clone(), now)));
         let call = life.call;
         if !life.reask_armed {
@@ -24,7 +24,7 @@ impl<O: Observer> World<O> {
     /// A parked call is given up after a while and made again, as middle boxes demand.
     pub(super) fn reask(&mut self, id: LifeId) {
         let now = self.now;
-        let life = &mut self.lives[id.0 as usize];
+        let life = &mut self.lives[id];
         life.reask_armed = false;
         if life.is_dead() {
             return;
@@ -47,7 +47,7 @@ impl<O: Observer> World<O> {
     /// Answers a parked call, if the life still waits for it: of a commit, that of this step.
     pub(super) fn unpark(&mut self, holder: Holder, step: Option<u64>, reply: impl FnOnce() -> Reply) {
         if let Some((id, at)) = self.let_go(holder, step) {
-            let call = self.lives[id.0 as usize].call;
+            let call = self.lives[id].call;
             self.send_reply(at, id, call, reply());
         }
     }
@@ -62,7 +62,7 @@ impl<O: Observer> World<O> {
     /// A call is no longer parked: of which life, and when the answer arrives.
     pub(super) fn let_go(&mut self, holder: Holder, step: Option<u64>) -> Option<(LifeId, JobTime)> {
         let id = self.life_of(holder)?;
-        let waits = match (self.lives[id.0 as usize].parked.as_deref(), step) {
+        let waits = match (self.lives[id].parked.as_deref(), step) {
             (Some((HeadEvent::Join { .. } | HeadEvent::Rest { .. }, _)), None) => true,
             (Some((HeadEvent::Ready { step: waits, .. }, _)), Some(step)) => *waits == step,
             _ => false,
@@ -72,7 +72,7 @@ impl<O: Observer> World<O> {
         }
         // Lost on its way back: it asks again when it has waited long enough.
         let at = self.travel(id, MESSAGE_BYTES, false)?;
-        self.lives[id.0 as usize].parked = None;
+        self.lives[id].parked = None;
         Some((id, at))
     }
 }

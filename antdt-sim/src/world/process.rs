@@ -14,13 +14,12 @@ use crate::model::{Fault, Host};
 impl<O: Observer> World<O> {
     pub(super) fn life_of(&self, holder: Holder) -> Option<LifeId> {
         let id = *self.current.get(&holder.node)?;
-        let life = &self.lives[id.0 as usize];
+        let life = &self.lives[id];
         (life.holder == holder && !life.is_dead()).then_some(id)
     }
 
     pub(super) fn launch(&mut self, holder: Holder) {
-        let id = LifeId(u32::try_from(self.lives.len()).expect("fewer than 2^32 processes"));
-        let mut life =
+        let life =
             Life::new(holder, self.setup.seed, self.now, self.setup.collective_timeout, MASTER_TIMEOUT);
         if holder.node.role == Role::Worker
             && let Some(host) = self.places.start(holder.node)
@@ -28,23 +27,20 @@ impl<O: Observer> World<O> {
             self.models.compute.moved(holder.node, Host::Workers(host));
         }
         let delay = self.models.scheduler.start(self.now, holder, &mut self.scheduler_rng);
-        life.stage = Stage::Starting;
-        self.lives.push(life);
+        let id = self.lives.push(life);
         self.current.insert(holder.node, id);
         self.queue.push(self.now + PROCESS_DELAY, Due::ToLauncher(Box::new(HeadEvent::Started(holder))));
         if let Some(delay) = delay {
             self.queue.push(self.now + delay.max(PROCESS_DELAY), Due::Start(id));
         }
-        if self.observer.watches() {
-            self.saw(&Happening::Born(holder));
-        }
+        self.saw(&Happening::Born(holder));
     }
 
     pub(super) fn start(&mut self, id: LifeId) {
-        if self.put_off(id, Due::Start(id)) {
+        let life = &mut self.lives[id];
+        if life.is_dead() {
             return;
         }
-        let life = &mut self.lives[id.0 as usize];
         life.stage = Stage::Running;
         life.call += 1;
         let (holder, call) = (life.holder, life.call);
@@ -68,7 +64,7 @@ impl<O: Observer> World<O> {
     /// A process that stands still is killed like any other. The caller that ordered the end of a cut-off process tries again
     /// as often as every caller does.
     pub(super) fn kill(&mut self, id: LifeId) {
-        let life = &self.lives[id.0 as usize];
+        let life = &self.lives[id];
         if self.now < life.cut_until {
             self.queue.push(self.now + CALL_TIMEOUT, Due::Kill(id));
         } else {
@@ -78,7 +74,7 @@ impl<O: Observer> World<O> {
 
     /// Whether the life is dead, or stands still: then `due` is put off until it goes on.
     pub(super) fn put_off(&mut self, id: LifeId, due: Due) -> bool {
-        let life = &self.lives[id.0 as usize];
+        let life = &self.lives[id];
         if !life.is_dead() && self.now < life.paused_until {
             self.queue.push(life.paused_until, due);
             return true;
@@ -87,10 +83,10 @@ impl<O: Observer> World<O> {
     }
 
     pub(super) fn dies(&mut self, id: LifeId, code: i32, signal: i32) {
-        if self.lives[id.0 as usize].is_dead() {
+        if self.lives[id].is_dead() {
             return;
         }
-        let life = &mut self.lives[id.0 as usize];
+        let life = &mut self.lives[id];
         life.stage = Stage::Dead;
         life.died = self.now;
         life.worker = None;
@@ -98,24 +94,22 @@ impl<O: Observer> World<O> {
         let (holder, group) = (life.holder, life.group.take());
         let exit = if signal == 0 { classify(Some(code), None) } else { classify(None, Some(signal)) };
         self.journal.exited(self.now, holder, exit);
-        if self.observer.watches() {
-            self.saw(&Happening::Died(holder));
-        }
+        self.saw(&Happening::Died(holder));
         self.kept.retain(|held| held.life != id);
         if let Some((group, _)) = group {
             self.leave_group(group, Some(id));
         }
         self.break_apart(id);
         if holder.node.role == Role::Server {
-            for worker in (0..).map(LifeId).take(self.lives.len()) {
-                let life = &self.lives[worker.0 as usize];
+            for worker in self.lives.ids() {
+                let life = &self.lives[worker];
                 if !life.is_dead() && life.transfer == life.call && life.servers.contains(&id) {
                     self.break_transfer(worker);
                 }
             }
         }
         // The news of it comes from its host.
-        let told = self.lives[id.0 as usize].cut_until.max(self.now) + PROCESS_DELAY;
+        let told = self.lives[id].cut_until.max(self.now) + PROCESS_DELAY;
         let exited = HeadEvent::Exited(holder, exit, Vec::new());
         self.queue.push(told, Due::ToLauncher(Box::new(exited)));
     }
@@ -130,9 +124,7 @@ impl<O: Observer> World<O> {
             Some((at, next)) => self.queue.push(at.max(self.now), Due::Fault(Box::new(next))),
             None => self.faults_over = true,
         }
-        if self.observer.watches() {
-            self.saw(&Happening::Fault(fault));
-        }
+        self.saw(&Happening::Fault(fault));
         match fault {
             Fault::Crash(node)
             | Fault::Exit(node, _)
@@ -141,7 +133,7 @@ impl<O: Observer> World<O> {
             | Fault::Duplicate(node, _)
             | Fault::Pause(node, _)
             | Fault::Cut(node, _) => {
-                let alive = self.current.get(&node).filter(|id| !self.lives[id.0 as usize].is_dead());
+                let alive = self.current.get(&node).filter(|id| !self.lives[**id].is_dead());
                 if let Some(id) = alive.copied() {
                     self.hit(id, fault);
                 }
@@ -157,7 +149,9 @@ impl<O: Observer> World<O> {
             }
             Fault::RestartMaster(lasting, None) => self.end_master(lasting),
             Fault::RestartMaster(lasting, Some(effects)) => self.doom_master(effects, lasting),
-            Fault::ScaleServers(servers) => self.news(HeadEvent::ScaleServers { servers }),
+            Fault::ScaleServers(servers) => {
+                self.happen(Due::ToLauncher(Box::new(HeadEvent::ScaleServers { servers })));
+            }
             Fault::CrashAll(events) => self.doomed = Some(events),
         }
         self.note_calm();
@@ -166,7 +160,7 @@ impl<O: Observer> World<O> {
     /// A fault hits a process.
     fn hit(&mut self, id: LifeId, fault: Fault) {
         let now = self.now;
-        let life = &mut self.lives[id.0 as usize];
+        let life = &mut self.lives[id];
         match fault {
             Fault::Crash(_) => self.dies(id, -1, 9),
             Fault::Exit(_, code) => self.dies(id, code, 0),
@@ -197,9 +191,7 @@ impl<O: Observer> World<O> {
         match &mut self.doomed {
             Some(0) if self.ended.is_none() => {
                 self.ended = Some(Err(ALL_CRASHED.to_owned()));
-                if self.observer.watches() {
-                    self.saw(&Happening::AllCrashed);
-                }
+                self.saw(&Happening::AllCrashed);
             }
             Some(left) => *left = left.saturating_sub(1),
             None => {}
@@ -208,7 +200,7 @@ impl<O: Observer> World<O> {
 
     /// Says so once no fault happens any more.
     pub(super) fn note_calm(&mut self) {
-        if self.faults_over && !self.master_is_doomed() && self.observer.watches() {
+        if self.faults_over && !self.master_is_doomed() {
             self.saw(&Happening::Calm);
         }
     }

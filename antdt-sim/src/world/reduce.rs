@@ -44,11 +44,11 @@ impl<O: Observer> World<O> {
             let mut group = SimGroup::new(members, holders, source);
             group.broken = gone;
             for (rank, member) in (0..).zip(group.members.iter()) {
-                self.lives[member.0 as usize].place = Some((version, rank));
+                self.lives[*member].place = Some((version, rank));
             }
             self.groups.insert(version, group);
         }
-        let life = &mut self.lives[id.0 as usize];
+        let life = &mut self.lives[id];
         let members = joined.members.iter().map(|(holder, _)| *holder);
         life.timeout = next_timeout(life.timeout, &life.broken, members);
         life.broken = Arc::default();
@@ -60,7 +60,7 @@ impl<O: Observer> World<O> {
 
     /// A worker goes to a group apart from the others of the group of all.
     pub(super) fn go_apart(&mut self, id: LifeId, number: u64, ranks: &[Rank]) {
-        let life = &mut self.lives[id.0 as usize];
+        let life = &mut self.lives[id];
         life.group = None;
         let Some(home) = life.home else { return };
         let version = apart(home, number);
@@ -74,7 +74,7 @@ impl<O: Observer> World<O> {
                 return;
             };
             let is_here = |(life, _): &(LifeId, Holder)| {
-                let life = &self.lives[life.0 as usize];
+                let life = &self.lives[*life];
                 !life.is_dead() && life.home == Some(home)
             };
             let is_whole = members.iter().all(is_here);
@@ -87,7 +87,7 @@ impl<O: Observer> World<O> {
         }
         let group = &self.groups[&version];
         let rank = (0..).zip(group.members.iter()).find(|(_, member)| **member == id);
-        self.lives[id.0 as usize].group = rank.map(|(rank, _)| (version, rank));
+        self.lives[id].group = rank.map(|(rank, _)| (version, rank));
     }
 
     /// A process is gone: the groups that it was to come to break.
@@ -104,7 +104,7 @@ impl<O: Observer> World<O> {
     /// A member comes to the group's next operation.
     pub(super) fn meet(&mut self, id: LifeId, part: Part) {
         let now = self.now;
-        let life = &mut self.lives[id.0 as usize];
+        let life = &mut self.lives[id];
         life.in_group_call = true;
         let (call, cut) = (life.call, life.cut_until > now);
         let place = life.group;
@@ -126,7 +126,7 @@ impl<O: Observer> World<O> {
             self.operate(version);
         } else if !group.timer_armed {
             group.timer_armed = true;
-            let due = now + self.lives[id.0 as usize].timeout;
+            let due = now + self.lives[id].timeout;
             self.queue.push(due, Due::Late(version));
         }
     }
@@ -208,12 +208,12 @@ impl<O: Observer> World<O> {
         };
         let calls = group.take();
         let given = match source {
-            Some(source) => self.lives[source.0 as usize].samples,
+            Some(source) => self.lives[source].samples,
             None => self.checkpoints.restored(),
         };
         for (rank, call) in calls.iter() {
             let id = members[rank];
-            let life = &mut self.lives[id.0 as usize];
+            let life = &mut self.lives[id];
             if life.is_dead() || life.call != call {
                 continue;
             }
@@ -226,7 +226,7 @@ impl<O: Observer> World<O> {
                 self.remember_break(id, version);
                 &Reply::Broken
             };
-            let life = &self.lives[id.0 as usize];
+            let life = &self.lives[id];
             if self.now < life.paused_until || life.cut_until > self.now {
                 let at = life.paused_until.max(self.now);
                 self.send_reply(at, id, call, reply.clone());
@@ -250,8 +250,8 @@ impl<O: Observer> World<O> {
         let world = members.len() as u64;
         let bytes = 2 * (world - 1) * self.setup.gradient_bytes / world;
         for (rank, id) in members.iter().enumerate() {
-            let to = self.lives[members[(rank + 1) % members.len()].0 as usize].holder.node;
-            let life = &mut self.lives[id.0 as usize];
+            let to = self.lives[members[(rank + 1) % members.len()]].holder.node;
+            let life = &mut self.lives[*id];
             let (from, site) = (Site::Node(life.holder.node), Site::Node(to));
             if let Some(time) = self.models.network.transfer(began, from, site, bytes) {
                 life.session.transferred(LinkReport { to, bytes, time });
@@ -261,7 +261,7 @@ impl<O: Observer> World<O> {
 
     fn remember_break(&mut self, id: LifeId, version: MembershipVersion) {
         let members = self.groups.get(&version).map(|group| Arc::clone(&group.holders));
-        self.lives[id.0 as usize].broken = members.unwrap_or_default();
+        self.lives[id].broken = members.unwrap_or_default();
     }
 
     /// A member is not there any more: it died, or it met the master.
@@ -300,7 +300,7 @@ impl<O: Observer> World<O> {
 
     /// One member gives up what it waits for.
     pub(super) fn break_off(&mut self, id: LifeId) {
-        let life = &self.lives[id.0 as usize];
+        let life = &self.lives[id];
         let (Some((version, rank)), call) = (life.group, life.call) else { return };
         self.remember_break(id, version);
         if let Some(group) = self.groups.get_mut(&version) {
@@ -326,7 +326,7 @@ impl<O: Observer> World<O> {
             return;
         }
         let first = group.waiting().next().map(|(rank, _)| group.members[rank]);
-        let timeout = first.map_or(Duration::ZERO, |id| self.lives[id.0 as usize].timeout);
+        let timeout = first.map_or(Duration::ZERO, |id| self.lives[id].timeout);
         let due = group.first + timeout;
         if due > now {
             group.timer_armed = true;

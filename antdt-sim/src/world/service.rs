@@ -2,7 +2,7 @@
 
 use antdt_core::{AckOutcomes, Exit, FetchOutcome, Generation, JobTime, Machine};
 use antdt_job::Reply;
-use antdt_shard::{Answer, Effect, Event, Recovery, WAIT_MAX};
+use antdt_shard::{Answer, Effect, Event, Record, Recovery, WAIT_MAX};
 
 use super::life::LifeId;
 use super::{Due, Lost, MESSAGE_BYTES, Question, World};
@@ -30,19 +30,10 @@ impl<O: Observer> World<O> {
         let mut wake = false;
         while let Some(effect) = self.ledger.poll_effect() {
             match effect {
-                Effect::Record(record) => {
-                    if self.observer.watches() {
-                        self.saw(&Happening::Record(&record));
-                    }
-                    if let Some(log) = &mut self.log {
-                        log.push(record);
-                    }
-                }
+                Effect::Record(record) => self.write_down(record),
                 Effect::Wake => {
                     wake = true;
-                    if self.observer.watches() {
-                        self.saw(&Happening::Wake);
-                    }
+                    self.saw(&Happening::Wake);
                 }
                 _ => {}
             }
@@ -56,6 +47,13 @@ impl<O: Observer> World<O> {
             self.wake();
         }
         answer
+    }
+
+    fn write_down(&mut self, record: Record) {
+        self.saw(&Happening::Record(&record));
+        if let Some(log) = &mut self.log {
+            log.push(record);
+        }
     }
 
     /// Keeps the log short.
@@ -78,13 +76,9 @@ impl<O: Observer> World<O> {
 
     /// A question of a life reached the service.
     pub(super) fn at_ledger(&mut self, id: LifeId, call: u64, question: Question) {
-        if self.now < self.master_paused_until {
-            self.queue.push(self.master_paused_until, Due::ToLedger(id, call, question));
-            return;
-        }
         let (event, wait) = self.questions.remove(question.0);
         if self.next_master().is_some() {
-            if !self.lives[id.0 as usize].is_dead() {
+            if !self.lives[id].is_dead() {
                 self.lost(id, call, Lost::Ledger(event, wait));
             }
             return;
@@ -96,10 +90,6 @@ impl<O: Observer> World<O> {
     /// A second copy of a question reached the service: its copier drops the answer. A copy does not outlive the connection to
     /// the service of its generation.
     pub(super) fn asked_again(&mut self, question: Question, generation: Generation) {
-        if self.now < self.master_paused_until {
-            self.queue.push(self.master_paused_until, Due::AskedAgain(question, generation));
-            return;
-        }
         let (event, _) = self.questions.remove(question.0);
         if generation == self.ledger.generation() && self.next_master().is_none() {
             self.ask_ledger(event);
@@ -108,7 +98,7 @@ impl<O: Observer> World<O> {
 
     /// Asks the ledger for a life, and answers it or keeps the question.
     fn answer(&mut self, id: LifeId, call: u64, event: Event, outcomes: AckOutcomes, until: JobTime) {
-        let dead = self.lives[id.0 as usize].is_dead();
+        let dead = self.lives[id].is_dead();
         let back = if dead { None } else { self.travel(id, MESSAGE_BYTES, false) };
         let may_wait = until > self.now;
         // What may be needed again: to ask once more, or because the answer is lost.
@@ -170,8 +160,8 @@ impl<O: Observer> World<O> {
         };
         let reply = match answer {
             Answer::Register(Ok(registered)) => {
-                if self.lives[id.0 as usize].call == call {
-                    self.lives[id.0 as usize].generation = registered.generation;
+                if self.lives[id].call == call {
+                    self.lives[id].generation = registered.generation;
                 }
                 Ok(Reply::Registered(registered))
             }
@@ -203,12 +193,7 @@ impl<O: Observer> World<O> {
         // Its first record says that the generation began.
         while let Some(effect) = self.ledger.poll_effect() {
             if let Effect::Record(record) = effect {
-                if self.observer.watches() {
-                    self.saw(&Happening::Record(&record));
-                }
-                if let Some(log) = &mut self.log {
-                    log.push(record);
-                }
+                self.write_down(record);
             }
         }
     }

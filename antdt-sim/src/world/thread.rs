@@ -24,30 +24,19 @@ impl<O: Observer> World<O> {
 
     /// A reply to a call of the training thread. One to an older call is void.
     pub(super) fn reply(&mut self, id: LifeId, call: u64, reply: Answered) {
-        let life = &self.lives[id.0 as usize];
-        let void = life.is_dead() || life.call != call;
-        if !void && self.now < life.paused_until {
-            self.queue.push(life.paused_until, Due::Reply(id, call, reply));
-            return;
-        }
         let reply = self.replies.remove(reply.0);
-        if !void {
+        if self.is_under_way(id, call) {
             self.advance(id, &reply);
         }
     }
 
     /// What the training thread did by itself is over, unless it broke that off.
     pub(super) fn over(&mut self, id: LifeId, call: u64, work: Work) {
-        let life = &self.lives[id.0 as usize];
-        if life.is_dead() || life.call != call {
-            return;
-        }
-        if self.now < life.paused_until {
-            self.queue.push(life.paused_until, Due::Over(id, call, work));
+        if !self.is_under_way(id, call) {
             return;
         }
         if matches!(work, Work::Pull | Work::Push | Work::Count) {
-            let (limit, done) = (life.transfer_limit, self.transferred(id));
+            let (limit, done) = (self.lives[id].transfer_limit, self.transferred(id));
             if done > self.now {
                 if self.now < limit {
                     self.queue.push(done.min(limit), Due::Over(id, call, work));
@@ -58,8 +47,8 @@ impl<O: Observer> World<O> {
                 return;
             }
             // It ended before its answer had got through.
-            let servers = &self.lives[id.0 as usize].servers;
-            if servers.iter().any(|server| self.lives[server.0 as usize].died < done) {
+            let servers = &self.lives[id].servers;
+            if servers.iter().any(|server| self.lives[*server].died < done) {
                 return self.lose_servers(id);
             }
         }
@@ -68,30 +57,30 @@ impl<O: Observer> World<O> {
         }
         if matches!(work, Work::Beside) {
             // It waits for the master no more.
-            self.lives[id.0 as usize].parked = None;
+            self.lives[id].parked = None;
         }
         self.advance(id, &self.result_of(id, work));
     }
 
     /// A call to the servers breaks: a worker that is let in again connects to them again.
     pub(super) fn lose_servers(&mut self, id: LifeId) {
-        self.lives[id.0 as usize].servers.clear();
+        self.lives[id].servers.clear();
         self.advance(id, &Reply::Broken);
     }
 
     /// A worker is let in: it connects to the servers that it is told of, unless it is connected and they are the same.
     pub(super) fn let_in(&mut self, id: LifeId, joined: &Joined) {
-        let life = &self.lives[id.0 as usize];
+        let life = &self.lives[id];
         let is_new = joined.rollback > life.rollback;
         let again = joined.finished || !(is_new || life.servers.is_empty());
         let servers = (0..).zip(joined.servers.iter()).filter(|_| !again);
         let reached = servers.filter_map(|(index, address)| {
             let server = *self.current.get(&NodeId::server(index))?;
-            let life = &self.lives[server.0 as usize];
+            let life = &self.lives[server];
             (!life.is_dead() && life.holder.to_string() == *address).then_some(server)
         });
         let reached: Vec<LifeId> = reached.collect();
-        let life = &mut self.lives[id.0 as usize];
+        let life = &mut self.lives[id];
         if is_new {
             // Its model is of before.
             (life.rollback, life.trained) = (joined.rollback, false);
@@ -107,10 +96,10 @@ impl<O: Observer> World<O> {
             Work::Sleep => Reply::Slept,
             Work::Load => Reply::Loaded,
             Work::Pull => Reply::Pulled,
-            Work::Compute => Reply::Computed { samples: self.lives[id.0 as usize].piece, loss_sum: 0.0 },
+            Work::Compute => Reply::Computed { samples: self.lives[id].piece, loss_sum: 0.0 },
             Work::Begun => Reply::Computing,
             Work::Beside => {
-                let (_, took, samples) = self.lives[id.0 as usize].beside.unwrap_or_default();
+                let (_, took, samples) = self.lives[id].beside.unwrap_or_default();
                 Reply::ComputedBeside { samples, loss_sum: 0.0, took }
             }
             Work::Apply | Work::Count => Reply::Applied,
@@ -134,7 +123,7 @@ impl<O: Observer> World<O> {
         if let Reply::Joined(joined) = reply {
             self.let_in(id, joined);
         }
-        let life = &mut self.lives[id.0 as usize];
+        let life = &mut self.lives[id];
         match reply {
             Reply::Agreed(verdict) => life.agreed = verdict.samples,
             Reply::Applied => life.samples += std::mem::take(&mut life.agreed),
@@ -145,15 +134,13 @@ impl<O: Observer> World<O> {
         life.in_group_call = false;
         let (holder, worker) = (life.holder, life.worker.as_mut()?);
         let call = worker.step(self.now, &mut life.session, reply);
-        if self.observer.watches() {
-            self.saw(&Happening::Worker(holder, reply, &call));
-        }
+        self.saw(&Happening::Worker(holder, reply, &call));
         call.carry_out(&mut Thread { world: self, id, holder })
     }
 
     /// How long a worker computes a gradient, from now on.
     pub(super) fn compute_time(&mut self, id: LifeId, samples: u64) -> Duration {
-        let life = &mut self.lives[id.0 as usize];
+        let life = &mut self.lives[id];
         let time = self.models.compute.time(self.now, life.holder, samples, &mut life.rng);
         life.busy += time;
         let stands = std::mem::take(&mut life.hang);
@@ -165,7 +152,7 @@ impl<O: Observer> World<O> {
 
     /// The gradient that is computed beside other calls: what it is, if it is there; else the call ends when it will be.
     pub(super) fn finish_beside(&mut self, id: LifeId) -> Option<Work> {
-        let due = self.lives[id.0 as usize].beside.map_or(self.now, |(due, ..)| due);
+        let due = self.lives[id].beside.map_or(self.now, |(due, ..)| due);
         if due <= self.now {
             return Some(Work::Beside);
         }
@@ -174,7 +161,7 @@ impl<O: Observer> World<O> {
     }
 
     pub(super) fn later(&mut self, id: LifeId, time: Duration, work: Work) {
-        let call = self.lives[id.0 as usize].call;
+        let call = self.lives[id].call;
         self.queue.push(self.now + time, Due::Over(id, call, work));
     }
 
@@ -185,14 +172,14 @@ impl<O: Observer> World<O> {
             End::Drained => (false, false),
             End::Failed(_) => return self.exit(id, Exit::CODE_NEVER),
         };
-        let life = &mut self.lives[id.0 as usize];
+        let life = &mut self.lives[id];
         life.stage = Stage::Leaving;
         if let Some((group, _)) = life.group.take() {
             self.leave_group(group, None);
         }
         // What was reported last goes first, as `Agent::leave` does.
         self.send_beat(id);
-        let life = &mut self.lives[id.0 as usize];
+        let life = &mut self.lives[id];
         life.call += 1;
         let (holder, call) = (life.holder, life.call);
         self.send_head(
@@ -214,7 +201,7 @@ struct Thread<'w, O> {
 
 impl<O> Thread<'_, O> {
     fn life(&mut self) -> &mut Life {
-        &mut self.world.lives[self.id.0 as usize]
+        &mut self.world.lives[self.id]
     }
 }
 

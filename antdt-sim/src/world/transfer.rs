@@ -15,10 +15,10 @@ impl<O: Observer> World<O> {
         let (push, word) = (matches!(work, Work::Push), matches!(work, Work::Count));
         let servers = self.setup.servers.max(1);
         let shares: Vec<f64> = (0..servers).map(|server| self.weights.share(server, servers)).collect();
-        let life = &mut self.lives[id.0 as usize];
+        let life = &mut self.lives[id];
         life.transfer = life.call;
-        let life = &self.lives[id.0 as usize];
-        let lives = |server: &LifeId| !self.lives[server.0 as usize].is_dead();
+        let life = &self.lives[id];
+        let lives = |server: &LifeId| !self.lives[*server].is_dead();
         if life.servers.len() < self.setup.servers as usize || !life.servers.iter().all(lives) {
             return self.break_transfer(id);
         }
@@ -52,7 +52,7 @@ impl<O: Observer> World<O> {
             let arrived = cross(self.now, me, it, there);
             let server = connected[index as usize];
             // One request after the other: the table of a server is one.
-            let served = &mut self.lives[server.0 as usize];
+            let served = &mut self.lives[server];
             let begin = arrived.max(served.busy_until);
             let time = self.models.compute.time(begin, served.holder, samples.max(1), &mut served.rng);
             let time = match self.weights.is_equal() {
@@ -67,18 +67,18 @@ impl<O: Observer> World<O> {
             let answered = cross(begin + time, it, me, back);
             last = last.max(answered);
         }
-        let (limit, call) = (self.now + self.setup.collective_timeout, self.lives[id.0 as usize].call);
-        let life = &mut self.lives[id.0 as usize];
+        let (limit, call) = (self.now + self.setup.collective_timeout, self.lives[id].call);
+        let life = &mut self.lives[id];
         (life.transfer_done, life.transfer_limit) = (last, limit);
         self.queue.push(last.min(limit), Due::Over(id, call, work));
-        if lost && self.observer.watches() {
+        if lost {
             self.saw(&Happening::Lost(holder));
         }
     }
 
     /// A server is gone: the call of a worker to all of them breaks, as soon as it can hear of that.
     pub(super) fn break_transfer(&mut self, id: LifeId) {
-        let life = &self.lives[id.0 as usize];
+        let life = &self.lives[id];
         let (call, limit) = (life.call, self.now + self.setup.collective_timeout);
         let heard = life.cut_until.max(self.now).min(limit) + BREAK_DELAY;
         self.queue.push(heard, Due::Over(id, call, Work::Break));
@@ -87,8 +87,8 @@ impl<O: Observer> World<O> {
     /// When the transfer of a life is done. What is on its way to or from a host that is cut off is sent again until it gets
     /// through, and a server that stands still answers when it goes on.
     pub(super) fn transferred(&self, id: LifeId) -> JobTime {
-        let life = &self.lives[id.0 as usize];
-        let servers = life.servers.iter().map(|server| &self.lives[server.0 as usize]);
+        let life = &self.lives[id];
+        let servers = life.servers.iter().map(|server| &self.lives[*server]);
         let reached = servers.map(|server| server.cut_until.max(server.paused_until)).max();
         life.transfer_done.max(life.cut_until).max(reached.unwrap_or_default())
     }
