@@ -18,7 +18,6 @@ use antdt_controller::policy;
 use antdt_core::{DetRng, Exit, InvalidValue, JobTime, NodeId, Seed};
 use antdt_job::SyncMode;
 use antdt_job::head::CheckpointEvery;
-use antdt_monitor::Rule;
 
 use crate::happening::{Happening, Observer};
 use crate::invariant::{self, Checkers};
@@ -157,8 +156,6 @@ fn setup(seed: u64, rng: &mut DetRng) -> Setup {
     let heartbeat = Duration::from_millis(50 + rng.below(450));
     Setup {
         sync: sync.clone(),
-        dry_run: false,
-        pace_rule: Rule::default(),
         workers,
         servers: if sync.capabilities().needs_servers() { 1 + below(rng, 2) } else { 0 },
         global_batch_size: workers * (1 + below(rng, 12)) + below(rng, workers),
@@ -168,17 +165,13 @@ fn setup(seed: u64, rng: &mut DetRng) -> Setup {
         static_sharding: rng.below(8) == 0,
         workers_per_host: 1 + below(rng, 3),
         gradient_bytes: 1 << rng.below(20),
-        reports_links: false,
         max_restarts: [0, 1, 3, 50, 50, 50][index(rng, 6)],
-        goes_back: false,
-        checkpoint_every: None,
-        eval_every: None,
-        choice: None,
         control_tick: Duration::from_millis(50 + rng.below(450)),
         heartbeat,
         silence_limit: heartbeat * 3 + up_to(rng, Duration::from_secs(8)),
         collective_timeout: Duration::from_millis(500 + rng.below(10_000)),
         seed: Seed(seed),
+        ..Setup::default()
     }
 }
 

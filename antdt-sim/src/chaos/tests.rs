@@ -63,29 +63,17 @@ fn old_questions_for_a_group_that_a_master_finds_when_it_goes_on_decide_nothing(
         (crashed, Fault::Crash(NodeId::worker(3))),
     ];
     let setup = Setup {
-        dry_run: false,
-        sync: "allreduce".parse().unwrap(),
-        pace_rule: Rule::default(),
-        workers: 4,
-        servers: 0,
         global_batch_size: 4,
         samples: 44,
-        epochs: 1,
-        shard_len: None,
-        static_sharding: false,
         workers_per_host: 2,
         gradient_bytes: 256,
-        reports_links: false,
         max_restarts: 50,
-        goes_back: false,
-        checkpoint_every: None,
-        eval_every: None,
-        choice: None,
         control_tick: ms(57),
         heartbeat: ms(87),
         silence_limit: Duration::from_nanos(2_476_230_254),
         collective_timeout: ms(1_521),
         seed: Seed(16_758),
+        ..Setup::default()
     };
     let rough = Rough {
         sample_time: Duration::from_micros(1_899),
@@ -331,29 +319,19 @@ fn with_the_dead_coming_back(seed: u64) -> Case {
     let workers = 3 + below(rng, 3);
     let heartbeat = ms(300, 600, rng);
     let setup = Setup {
-        dry_run: false,
         sync: "ps-asp".parse().unwrap(),
-        pace_rule: Rule::default(),
         workers,
         servers: 1 + below(rng, 2),
         global_batch_size: workers * (4 + below(rng, 12)),
         samples: 4_000,
-        epochs: 1,
         shard_len: Some(20 + rng.below(40)),
-        static_sharding: false,
-        workers_per_host: 1,
         gradient_bytes: 1 << 16,
-        reports_links: false,
         max_restarts: 50,
-        goes_back: false,
-        checkpoint_every: None,
-        eval_every: None,
-        choice: None,
         control_tick: ms(50, 250, rng),
         heartbeat,
         silence_limit: Duration::from_secs(60),
-        collective_timeout: Duration::from_secs(30),
         seed: Seed(seed),
+        ..Setup::default()
     };
     let rough = Rough {
         sample_time: Duration::from_millis(4 + rng.below(8)),

@@ -26,17 +26,23 @@ impl Compute for Even {
     }
 }
 
-#[derive(Debug)]
-struct Quick;
+/// Collectives take so long.
+#[derive(Debug, Clone, Copy)]
+struct Net(Duration);
 
-impl Network for Quick {
+impl Network for Net {
     fn message(&mut self, at: JobTime, _: Site, _: Site, _: u64, _: &mut DetRng) -> Option<JobTime> {
         Some(at + Duration::from_micros(100))
     }
     fn collective(&mut self, _: JobTime, _: Collective, _: u32, _: &mut DetRng) -> Duration {
-        Duration::from_micros(500)
+        self.0
     }
 }
+
+const QUICK: Net = Net(Duration::from_micros(500));
+
+#[derive(Debug)]
+struct Quick;
 
 impl Scheduler for Quick {
     fn start(&mut self, _: JobTime, _: Holder, _: &mut DetRng) -> Option<Duration> {
@@ -56,25 +62,50 @@ impl Faults for Plan {
 fn models(slowdown: f64, faults: Vec<(JobTime, Fault)>) -> Models {
     Models {
         compute: Box::new(Even(slowdown)),
-        network: Box::new(Quick),
+        network: Box::new(QUICK),
         scheduler: Box::new(Quick),
         faults: Box::new(Plan(faults)),
     }
 }
 
-fn job(sync: &str, policy: &str, slowdown: f64, faults: Vec<(JobTime, Fault)>) -> SimulatedJob {
-    let setup = Setup {
+fn policy(name: &str) -> Box<dyn Policy> {
+    REGISTRY.by_name(name).unwrap()
+}
+
+fn at(millis: u64) -> JobTime {
+    JobTime::from_duration(Duration::from_millis(millis))
+}
+
+fn seconds(seconds: u64) -> JobTime {
+    at(1_000 * seconds)
+}
+
+/// The settings of most jobs of these tests.
+fn setup(sync: &str) -> Setup {
+    Setup {
         sync: sync.parse().unwrap(),
         servers: if sync.starts_with("ps-") { 2 } else { 0 },
         samples: 10_240,
         seed: Seed(1),
         ..Setup::default()
-    };
-    let world = World::new(setup, REGISTRY.by_name(policy).unwrap(), models(slowdown, faults))
-        .unwrap()
-        .at_most(2_000_000);
-    let (outcome, _) = world.run(JobTime::from_duration(Duration::from_secs(100_000))).unwrap();
+    }
+}
+
+/// Runs a job to its end under these faults and all invariants: every sample is trained once in each epoch.
+fn completed(setup: Setup, policy: Box<dyn Policy>, faults: Vec<(JobTime, Fault)>) -> SimulatedJob {
+    let (sync, samples) = (setup.sync.to_string(), setup.samples * u64::from(setup.epochs));
+    let checkers = Checkers::new(invariant::all(&setup).unwrap());
+    let world = World::watched(setup, policy, models(1.0, faults), checkers).unwrap();
+    let ended = world.run(seconds(1_000_000));
+    let (outcome, mut checkers) = ended.unwrap_or_else(|(violation, _)| panic!("{sync}: {violation}"));
+    checkers.finish().unwrap();
+    assert_eq!((&outcome.result, outcome.counts.acked), (&Ok(()), samples), "{sync}: {:#?}", outcome.events);
     outcome
+}
+
+fn job(sync: &str, policy_name: &str, slowdown: f64, faults: Vec<(JobTime, Fault)>) -> SimulatedJob {
+    let world = World::new(setup(sync), policy(policy_name), models(slowdown, faults)).unwrap();
+    world.at_most(2_000_000).run(seconds(100_000)).unwrap().0
 }
 
 const MODES: [&str; 4] = ["allreduce", "ps-bsp", "ps-asp", "ps-ssp=1"];
@@ -146,7 +177,6 @@ fn in_every_mode_the_default_policy_takes_no_longer_than_nd_and_nothing_that_it_
 
 #[test]
 fn every_sample_is_counted_once_after_any_fault_of_a_worker() {
-    let at = |seconds: u64| JobTime::from_duration(Duration::from_secs(seconds));
     for sync in MODES.into_iter().chain(["allreduce=1"]) {
         for fault in [
             Fault::Crash(NodeId::worker(1)),
@@ -163,7 +193,7 @@ fn every_sample_is_counted_once_after_any_fault_of_a_worker() {
             Fault::PauseMaster(Duration::from_secs(20)),
             Fault::RestartLedger,
         ] {
-            let outcome = job(sync, "none", 1.0, vec![(at(5), fault)]);
+            let outcome = job(sync, "none", 1.0, vec![(seconds(5), fault)]);
             assert_eq!(outcome.result, Ok(()), "{sync:?} {fault:?}\n{:#?}", outcome.events);
             assert_eq!(outcome.counts.acked, 10_240, "{sync:?} {fault:?}");
         }
@@ -178,21 +208,9 @@ fn lives(outcome: &SimulatedJob) -> (usize, usize) {
 
 #[test]
 fn another_master_goes_on_with_the_job_and_workers_whose_model_is_on_servers_keep_their_processes() {
-    let at = |millis: u64| JobTime::from_duration(Duration::from_millis(millis));
     let away = Duration::from_secs(2);
-    let ended = |sync: &str, faults: Vec<(JobTime, Fault)>, goes_back| {
-        let servers = if sync.starts_with("ps-") { 2 } else { 0 };
-        let (sync, samples) = (sync.parse().unwrap(), 10_240);
-        let setup = Setup { sync, servers, samples, goes_back, seed: Seed(1), ..Setup::default() };
-        let checkers = Checkers::new(invariant::all(&setup).unwrap());
-        let policy = REGISTRY.by_name("nd").unwrap();
-        let world = World::watched(setup, policy, models(1.0, faults), checkers).unwrap();
-        let ended = world.run(at(1_000_000));
-        let (outcome, mut checkers) = ended.unwrap_or_else(|(violation, _)| panic!("{violation}"));
-        checkers.finish().unwrap();
-        assert_eq!((&outcome.result, outcome.counts.acked), (&Ok(()), 10_240), "{:#?}", outcome.events);
-        outcome
-    };
+    let ended =
+        |sync: &str, faults, goes_back| completed(Setup { goes_back, ..setup(sync) }, policy("nd"), faults);
     for sync in SyncMode::examples().iter().map(ToString::to_string) {
         let calm = ended(&sync, Vec::new(), true);
         // Before any node has registered, while the first do, in the middle, in the midst of an event, and one after the other.
@@ -218,20 +236,11 @@ fn another_master_goes_on_with_the_job_and_workers_whose_model_is_on_servers_kee
 
 #[test]
 fn a_server_that_ends_takes_a_job_back_that_can_go_back() {
-    let at = |seconds: u64| JobTime::from_duration(Duration::from_secs(seconds));
     for sync in ["ps-bsp", "ps-asp", "ps-ssp=1", "ps-backup=1"] {
-        for seconds in [1, 9] {
-            let (servers, samples) = (2, 10_240);
-            let mode = sync.parse().unwrap();
-            let setup = Setup { sync: mode, servers, samples, goes_back: true, ..Setup::default() };
-            let checkers = Checkers::new(invariant::all(&setup).unwrap());
-            let faults = vec![(at(seconds), Fault::Crash(NodeId::server(1)))];
-            let policy = REGISTRY.by_name("none").unwrap();
-            let world = World::watched(setup, policy, models(1.0, faults), checkers).unwrap();
-            let ended = world.run(at(1_000));
-            let (outcome, mut checkers) = ended.unwrap_or_else(|(violation, _)| panic!("{violation}"));
-            checkers.finish().unwrap();
-            assert_eq!((&outcome.result, outcome.counts.acked), (&Ok(()), 10_240), "{:#?}", outcome.events);
+        for time in [1, 9] {
+            let setup = Setup { goes_back: true, seed: Seed(0), ..setup(sync) };
+            let faults = vec![(seconds(time), Fault::Crash(NodeId::server(1)))];
+            let outcome = completed(setup, policy("none"), faults);
             assert_eq!(lives(&outcome), (4, 4), "{sync}: all servers, and no worker");
         }
     }
@@ -239,33 +248,19 @@ fn a_server_that_ends_takes_a_job_back_that_can_go_back() {
 
 #[test]
 fn workers_keep_their_processes_over_evaluations_and_every_sample_counts_once_in_each_epoch() {
-    let at = |seconds: u64| JobTime::from_duration(Duration::from_secs(seconds));
     for sync in MODES {
         let ended = |faults: Vec<(JobTime, Fault)>| {
-            let servers = if sync.starts_with("ps-") { 2 } else { 0 };
             let setup = Setup {
-                sync: sync.parse().unwrap(),
-                servers,
                 samples: 4_096,
                 epochs: 3,
                 goes_back: true,
                 checkpoint_every: Some(CheckpointEvery::End),
                 eval_every: Some(1),
-                ..Setup::default()
+                seed: Seed(0),
+                ..setup(sync)
             };
-            let checkers = Checkers::new(invariant::all(&setup).unwrap());
-            let policy = REGISTRY.by_name("none").unwrap();
-            let world = World::watched(setup, policy, models(1.0, faults), checkers).unwrap();
-            let ended = world.run(at(1_000_000));
-            let (outcome, mut checkers) =
-                ended.unwrap_or_else(|(violation, _)| panic!("{sync}: {violation}"));
-            checkers.finish().unwrap();
-            assert_eq!(
-                (&outcome.result, outcome.counts.acked),
-                (&Ok(()), 3 * 4_096),
-                "{:#?}",
-                outcome.events
-            );
+            let servers = setup.servers;
+            let outcome = completed(setup, policy("none"), faults);
             let told = outcome.events.iter().filter(|event| event.text.contains(" is evaluated; "));
             assert_eq!(told.count(), 2, "{sync}: {:#?}", outcome.events);
             (servers, outcome)
@@ -280,28 +275,18 @@ fn workers_keep_their_processes_over_evaluations_and_every_sample_counts_once_in
         // The next master goes on where the last one was.
         let (crash, away) =
             (Fault::Crash(NodeId::worker(2)), Fault::RestartMaster(Duration::from_secs(2), None));
-        ended(vec![(at(9), crash), (at(13), away)]);
+        ended(vec![(seconds(9), crash), (seconds(13), away)]);
     }
 }
 
 #[test]
 fn servers_hand_over_to_as_many_as_are_asked_for_and_nothing_is_trained_again() {
-    let at = |millis: u64| JobTime::from_duration(Duration::from_millis(millis));
     for sync in ["ps-bsp", "ps-asp", "ps-ssp=1", "ps-backup=1"] {
         let changes = [(9_000, 4), (12_000, 4), (15_000, 1)];
         let faults = changes.map(|(time, servers)| (at(time), Fault::ScaleServers(servers))).to_vec();
-        let ended = |checkpoint_every, faults: Vec<(JobTime, Fault)>| {
-            let (sync, servers, samples) = (sync.parse().unwrap(), 2, 10_240);
-            let setup =
-                Setup { sync, servers, samples, goes_back: true, checkpoint_every, ..Setup::default() };
-            let checkers = Checkers::new(invariant::all(&setup).unwrap());
-            let policy = REGISTRY.by_name("none").unwrap();
-            let world = World::watched(setup, policy, models(1.0, faults), checkers).unwrap();
-            let ended = world.run(at(1_000_000));
-            let (outcome, mut checkers) = ended.unwrap_or_else(|(violation, _)| panic!("{violation}"));
-            checkers.finish().unwrap();
-            assert_eq!((&outcome.result, outcome.counts.acked), (&Ok(()), 10_240), "{:#?}", outcome.events);
-            outcome
+        let ended = |checkpoint_every, faults| {
+            let setup = Setup { goes_back: true, checkpoint_every, seed: Seed(0), ..setup(sync) };
+            completed(setup, policy("none"), faults)
         };
         let often = Some(CheckpointEvery::Steps(1_000));
         let scaled = ended(often, faults.clone());
@@ -326,20 +311,19 @@ fn servers_hand_over_to_as_many_as_are_asked_for_and_nothing_is_trained_again() 
 
 #[test]
 fn a_hung_worker_is_ended_and_one_taken_back_is_followed_once_its_process_has_ended() {
-    let at = |seconds: u64| JobTime::from_duration(Duration::from_secs(seconds));
     let (node, life) = (NodeId::worker(1), Holder::new(NodeId::worker(1), antdt_core::Incarnation(0)));
     let told =
         |outcome: &SimulatedJob, what: &str| outcome.events.iter().any(|event| event.text.contains(what));
     for sync in MODES {
-        let hung = job(sync, "none", 1.0, vec![(at(10), Fault::Hang(node, Duration::from_secs(120)))]);
+        let hung = job(sync, "none", 1.0, vec![(seconds(10), Fault::Hang(node, Duration::from_secs(120)))]);
         assert!(told(&hung, "worker-1#0 hangs while training"), "{sync}: {:#?}", hung.events);
         let ended = hung.exits.iter().find(|(_, holder, _)| *holder == life);
         assert!(ended.is_some_and(|(_, _, exit)| *exit == Exit::Killed { signal: 9 }), "{sync}: {ended:?}");
 
-        let back = job(sync, "none", 1.0, vec![(at(10), Fault::Preempt(node, Duration::from_secs(20)))]);
+        let back = job(sync, "none", 1.0, vec![(seconds(10), Fault::Preempt(node, Duration::from_secs(20)))]);
         assert!(told(&back, "worker-1#0 drained"), "{sync}: {:#?}", back.events);
         let (left, _, exit) = back.exits.iter().find(|(_, holder, _)| *holder == life).unwrap();
-        assert!(*exit == Exit::Finished && *left < at(12), "{sync}: {exit:?} at {left}");
+        assert!(*exit == Exit::Finished && *left < seconds(12), "{sync}: {exit:?} at {left}");
         let born = back.usage.iter().filter(|usage| usage.holder.node == node).count();
         assert!(born == 2 && !back.actions.iter().any(|action| action.kind == "RESTART"), "{sync}");
     }
@@ -359,8 +343,8 @@ fn a_fleet_without_a_straggler_is_left_alone_however_much_its_batches_differ() {
         let usual = Constant { fixed: Duration::from_millis(2), per_sample: Duration::from_millis(1) };
         let compute = Box::new(LogNormal::new(usual, noise).unwrap());
         let models = Models { compute, ..models(1.0, Vec::new()) };
-        let world = World::new(setup, REGISTRY.by_name("nd").unwrap(), models).unwrap();
-        let (outcome, _) = world.run(JobTime::from_duration(Duration::from_secs(100_000))).unwrap();
+        let world = World::new(setup, policy("nd"), models).unwrap();
+        let (outcome, _) = world.run(seconds(100_000)).unwrap();
         assert_eq!(outcome.result, Ok(()));
         // The first plan of every job is no reaction.
         outcome.actions.len() - 1
@@ -404,11 +388,11 @@ impl Policy for RestartOne {
 fn the_only_worker_with_the_model_is_not_drained_or_killed_whenever_the_other_dies() {
     let mut restarted = 0;
     for step in 0..400 {
-        let at = JobTime::from_duration(Duration::from_millis(4_000 + 20 * step));
+        let at = at(4_000 + 20 * step);
         let setup = Setup { workers: 2, samples: 10_240, seed: Seed(1), ..Setup::default() };
         let models = models(1.0, vec![(at, Fault::Crash(NodeId::worker(0)))]);
         let world = World::new(setup, Box::new(RestartOne::default()), models).unwrap().at_most(2_000_000);
-        let (outcome, _) = world.run(JobTime::from_duration(Duration::from_secs(10_000))).unwrap();
+        let (outcome, _) = world.run(seconds(10_000)).unwrap();
         let drained = Holder::new(NodeId::worker(1), antdt_core::Incarnation(0));
         let of_drained = outcome.usage.iter().find(|usage| usage.holder == drained);
         if of_drained.is_some_and(|usage| JobTime::ZERO + usage.alive < at) {
@@ -436,24 +420,18 @@ impl Scheduler for ServersLater {
 #[test]
 fn a_server_that_comes_up_a_little_later_than_the_workers_costs_a_little() {
     for sync in ["ps-bsp", "ps-asp", "ps-ssp=1"] {
-        let completed = |later| {
-            let setup = Setup {
-                sync: sync.parse().unwrap(),
-                servers: 2,
-                samples: 1_024,
-                seed: Seed(1),
-                ..Setup::default()
-            };
+        let completed_at = |later| {
+            let setup = Setup { samples: 1_024, ..setup(sync) };
             let models = Models { scheduler: Box::new(ServersLater(later)), ..models(1.0, Vec::new()) };
-            let world = World::new(setup, REGISTRY.by_name("none").unwrap(), models).unwrap();
-            let (outcome, _) = world.run(JobTime::from_duration(Duration::from_secs(1000))).unwrap();
+            let world = World::new(setup, policy("none"), models).unwrap();
+            let (outcome, _) = world.run(seconds(1000)).unwrap();
             assert_eq!(outcome.result, Ok(()));
             outcome.completed.since_start()
         };
         let ms = Duration::from_millis;
-        let together = completed(Duration::ZERO);
+        let together = completed_at(Duration::ZERO);
         for (later, most) in [(2, 25), (30, 70), (2_000, 2_501)] {
-            let costs = completed(ms(later)).saturating_sub(together);
+            let costs = completed_at(ms(later)).saturating_sub(together);
             assert!((ms(later)..ms(most)).contains(&(costs + ms(1))), "{sync:?}: {later} ms cost {costs:?}");
         }
     }
@@ -503,20 +481,12 @@ impl Observer for Transfers {
 
 /// Runs a job in which these faults happen under all invariants.
 fn transfers(sync: &'static str, faults: Vec<(JobTime, Fault)>) -> (SimulatedJob, Transfers) {
-    let setup = Setup {
-        sync: sync.parse().unwrap(),
-        workers: 3,
-        servers: if sync.starts_with("ps-") { 2 } else { 0 },
-        samples: 256 * 12,
-        gradient_bytes: 1_000_000,
-        seed: Seed(3),
-        ..Setup::default()
-    };
+    let setup =
+        Setup { workers: 3, samples: 256 * 12, gradient_bytes: 1_000_000, seed: Seed(3), ..setup(sync) };
     let watched = (Transfers::default(), Checkers::new(invariant::all(&setup).unwrap()));
     let models = Models { network: Box::new(Narrow), ..models(1.0, faults) };
-    let world =
-        World::watched(setup, REGISTRY.by_name("none").unwrap(), models, watched).unwrap().at_most(2_000_000);
-    let ended = world.run(JobTime::from_duration(Duration::from_secs(10_000)));
+    let world = World::watched(setup, policy("none"), models, watched).unwrap().at_most(2_000_000);
+    let ended = world.run(seconds(10_000));
     let (outcome, (transfers, mut checkers)) = ended.unwrap_or_else(|(violation, _)| panic!("{violation}"));
     checkers.finish().unwrap();
     if outcome.result.is_ok() {
@@ -573,8 +543,7 @@ fn pulls_and_pushes_through_a_cut_get_through_after_it_and_nothing_is_lost() {
 
 #[test]
 fn a_model_on_its_way_to_a_replacement_when_a_cut_comes_gets_there_later() {
-    let at = |seconds: u64| JobTime::from_duration(Duration::from_secs(seconds));
-    let crash = (at(5), Fault::Crash(NodeId::worker(1)));
+    let crash = (seconds(5), Fault::Crash(NodeId::worker(1)));
     let (_, calm) = transfers("allreduce", vec![crash]);
     let replacement = Holder::new(NodeId::worker(1), antdt_core::Incarnation(1));
     let copied = calm.done.iter().find(|(who, what, ..)| (*who, *what) == (replacement, "enter"));
@@ -597,7 +566,7 @@ fn a_model_on_its_way_to_a_replacement_when_a_cut_comes_gets_there_later() {
 /// A member that has yet to connect sees that it is cut off; those that wait for it see nothing, and hear of it from the master.
 #[test]
 fn a_cut_while_a_group_is_set_up_costs_no_timeout_of_those_that_wait() {
-    let crash = (JobTime::from_duration(Duration::from_secs(5)), Fault::Crash(NodeId::worker(1)));
+    let crash = (seconds(5), Fault::Crash(NodeId::worker(1)));
     let (calm, seen) = transfers("allreduce", vec![crash]);
     let cut = Duration::from_secs(1);
     let entered: Vec<_> =
@@ -614,7 +583,7 @@ fn a_cut_while_a_group_is_set_up_costs_no_timeout_of_those_that_wait() {
 
 #[test]
 fn the_same_seed_gives_the_same_history() {
-    let fault = vec![(JobTime::from_duration(Duration::from_secs(7)), Fault::Crash(NodeId::worker(1)))];
+    let fault = vec![(seconds(7), Fault::Crash(NodeId::worker(1)))];
     let first = job("allreduce", "nd", 3.0, fault.clone());
     assert_eq!(first.result, Ok(()), "{:#?} {:#?}", first.actions, first.events);
     assert_eq!(first, job("allreduce", "nd", 3.0, fault));
@@ -624,7 +593,7 @@ fn the_same_seed_gives_the_same_history() {
 /// could have begun it, waited for its batch.
 #[test]
 fn a_shard_that_was_given_back_is_not_asked_for_again_in_the_same_step() {
-    let fault = vec![(JobTime::from_duration(Duration::from_secs(7)), Fault::Crash(NodeId::worker(1)))];
+    let fault = vec![(seconds(7), Fault::Crash(NodeId::worker(1)))];
     let outcome = job("allreduce", "nd", 3.0, fault);
     assert_eq!(outcome.result, Ok(()));
     assert!(outcome.simulated < 10_000, "{}", outcome.simulated);
@@ -652,36 +621,13 @@ fn a_world_without_observers_goes_as_one_with_them() {
     }
 }
 
-/// Runs a job that takes a checkpoint after each step or two under these faults, under all invariants.
-fn checkpointed(sync: &str, faults: Vec<(JobTime, Fault)>) -> SimulatedJob {
-    let servers = if sync.starts_with("ps-") { 2 } else { 0 };
-    let setup = Setup {
-        sync: sync.parse().unwrap(),
-        servers,
-        samples: 10_240,
-        goes_back: true,
-        checkpoint_every: Some(CheckpointEvery::Steps(2)),
-        seed: Seed(1),
-        ..Setup::default()
-    };
-    let checkers = Checkers::new(invariant::all(&setup).unwrap());
-    let world =
-        World::watched(setup, REGISTRY.by_name("none").unwrap(), models(1.0, faults), checkers).unwrap();
-    let ended = world.run(JobTime::from_duration(Duration::from_secs(1_000_000)));
-    let (outcome, mut checkers) = ended.unwrap_or_else(|(violation, _)| panic!("{sync}: {violation}"));
-    checkers.finish().unwrap();
-    assert_eq!((&outcome.result, outcome.counts.acked), (&Ok(()), 10_240), "{sync}: {:#?}", outcome.events);
-    outcome
-}
-
 #[test]
 fn a_checkpoint_is_of_one_moment_whenever_the_master_ends() {
-    let at = |millis: u64| JobTime::from_duration(Duration::from_millis(millis));
     for sync in SyncMode::examples().iter().map(ToString::to_string) {
         let mut back = 0;
         for shift in 0..50 {
             let fault = Fault::RestartMaster(Duration::from_millis(500), None);
-            let outcome = checkpointed(&sync, vec![(at(5_000 + 28 * shift), fault)]);
+            let outcome = completed(kept(4, &sync), policy("none"), vec![(at(5_000 + 28 * shift), fault)]);
             let mut events = outcome.events.iter();
             back += usize::from(events.any(|event| event.text.starts_with("went back to checkpoint")));
         }
@@ -725,21 +671,17 @@ impl Observer for SlowWhileWriting {
 fn a_worker_that_is_slow_because_it_writes_checkpoints_is_no_straggler() {
     let acts = |is_keeper| {
         let setup = Setup {
-            sync: "allreduce".parse().unwrap(),
             samples: 102_400,
             goes_back: true,
             checkpoint_every: Some(CheckpointEvery::Steps(12)),
             heartbeat: Duration::from_millis(50),
             control_tick: Duration::from_millis(50),
-            seed: Seed(1),
-            ..Setup::default()
+            ..setup("allreduce")
         };
         let compute = SlowWhileWriting { slow: Arc::default(), is_keeper };
         let models = Models { compute: Box::new(compute.clone()), ..models(1.0, Vec::new()) };
-        let world = World::watched(setup, REGISTRY.by_name("nd").unwrap(), models, compute).unwrap();
-        let Ok((outcome, _)) = world.run(JobTime::from_duration(Duration::from_secs(1000))) else {
-            panic!("a violation")
-        };
+        let world = World::watched(setup, policy("nd"), models, compute).unwrap();
+        let Ok((outcome, _)) = world.run(seconds(1000)) else { panic!("a violation") };
         assert_eq!((&outcome.result, outcome.counts.acked), (&Ok(()), 102_400));
         outcome.actions.iter().filter(|action| action.reason.contains("peers")).count()
     };
@@ -749,24 +691,15 @@ fn a_worker_that_is_slow_because_it_writes_checkpoints_is_no_straggler() {
 
 /// A job that takes a checkpoint after each second step.
 fn kept(workers: u32, sync: &str) -> Setup {
-    Setup {
-        sync: sync.parse().unwrap(),
-        workers,
-        servers: if sync.starts_with("ps-") { 2 } else { 0 },
-        samples: 10_240,
-        goes_back: true,
-        checkpoint_every: Some(CheckpointEvery::Steps(2)),
-        seed: Seed(1),
-        ..Setup::default()
-    }
+    let checkpoint_every = Some(CheckpointEvery::Steps(2));
+    Setup { workers, goes_back: true, checkpoint_every, ..setup(sync) }
 }
 
 /// The first job, of which all processes end after one of its events.
 fn crashed(sync: &str, after: impl Fn(u64) -> u64) -> SimulatedJob {
     let run = |faults| {
-        let world =
-            World::new(kept(4, sync), REGISTRY.by_name("none").unwrap(), models(1.0, faults)).unwrap();
-        world.run(JobTime::from_duration(Duration::from_secs(1_000))).unwrap().0
+        let world = World::new(kept(4, sync), policy("none"), models(1.0, faults)).unwrap();
+        world.run(seconds(1_000)).unwrap().0
     };
     let events = run(Vec::new()).simulated;
     let outcome = run(vec![(JobTime::ZERO, Fault::CrashAll(after(events)))]);
@@ -796,9 +729,9 @@ fn a_job_is_resumed_with_other_workers_where_its_checkpoint_is_and_goes_back_the
         let setup = kept_before.settings(kept(3, after));
         // The master ends before the second job has taken a checkpoint of its own.
         let faults = vec![(JobTime(50_000_000), Fault::RestartMaster(Duration::from_millis(500), None))];
-        let policy = REGISTRY.by_name("none").unwrap();
+        let policy = policy("none");
         let world = World::resumed(setup, policy, models(1.0, faults), Blind, &kept_before).unwrap();
-        let (outcome, _) = world.run(JobTime::from_duration(Duration::from_secs(1_000))).unwrap();
+        let (outcome, _) = world.run(seconds(1_000)).unwrap();
         assert_eq!((&outcome.result, outcome.counts.acked), (&Ok(()), 10_240), "{:#?}", outcome.events);
         assert!(left < 10_240 && lives(&outcome).0 >= 3, "{after}");
         let first = kept_before.checkpoint().unwrap();
@@ -808,44 +741,32 @@ fn a_job_is_resumed_with_other_workers_where_its_checkpoint_is_and_goes_back_the
     }
 }
 
-/// As [`Quick`], but a collective takes two seconds.
-#[derive(Debug)]
-struct SlowCollectives;
-
-impl Network for SlowCollectives {
-    fn message(&mut self, at: JobTime, _: Site, _: Site, _: u64, _: &mut DetRng) -> Option<JobTime> {
-        Some(at + Duration::from_micros(100))
-    }
-    fn collective(&mut self, _: JobTime, _: Collective, _: u32, _: &mut DetRng) -> Duration {
-        Duration::from_secs(2)
-    }
-}
-
 #[test]
 fn a_job_stops_for_the_mode_that_suits_its_network_and_goes_on_in_it_from_its_checkpoint() {
-    let run = |setup: Setup, network: Box<dyn Network>, from: Option<&Moment>| {
-        let policy = REGISTRY.by_name("none").unwrap();
-        let models = Models { network, ..models(1.0, Vec::new()) };
+    let slow = Net(Duration::from_secs(2));
+    let run = |setup: Setup, network: Net, from: Option<&Moment>| {
+        let policy = policy("none");
+        let models = Models { network: Box::new(network), ..models(1.0, Vec::new()) };
         let world = match from {
             None => World::watched(setup, policy, models, Blind),
             Some(from) => World::resumed(setup, policy, models, Blind, from),
         };
-        world.unwrap().run(JobTime::from_duration(Duration::from_secs(10_000))).unwrap().0
+        world.unwrap().run(seconds(10_000)).unwrap().0
     };
     let modes: Vec<SyncMode> = ["allreduce", "local-sgd=8"].map(|mode| mode.parse().unwrap()).to_vec();
     let choice = ModeChoice { modes: modes.clone(), servers: 0, latency: 0.0, whole: 1.0, fixed: None };
     let chooses = Setup { choice: Some(choice.clone()), ..kept(4, "allreduce") };
-    let stays = run(chooses.clone(), Box::new(Quick), None);
+    let stays = run(chooses.clone(), QUICK, None);
     assert_eq!((&stays.result, stays.counts.acked), (&Ok(()), 10_240), "no other mode is faster");
     let cannot = ModeChoice { fixed: Some("it keeps none".to_owned()), ..choice };
-    let stays = run(Setup { choice: Some(cannot), ..chooses.clone() }, Box::new(SlowCollectives), None);
+    let stays = run(Setup { choice: Some(cannot), ..chooses.clone() }, slow, None);
     assert_eq!((&stays.result, stays.counts.acked), (&Ok(()), 10_240));
-    let stopped = run(chooses, Box::new(SlowCollectives), None);
+    let stopped = run(chooses, slow, None);
     assert_eq!(stopped.result, Err("goes on with --sync local-sgd=8".to_owned()), "{:#?}", stopped.events);
     let kept_before = stopped.kept.unwrap();
     assert!(kept_before.counts().acked >= 10 * 256, "{:?}", kept_before.counts());
     let setup = Setup { sync: modes[1].clone(), ..kept_before.settings(kept(4, "allreduce")) };
-    let ended = run(setup, Box::new(SlowCollectives), Some(&kept_before));
+    let ended = run(setup, slow, Some(&kept_before));
     assert_eq!((&ended.result, ended.counts.acked), (&Ok(()), 10_240), "{:#?}", ended.events);
 }
 
@@ -855,7 +776,7 @@ fn a_job_that_orders_its_samples_otherwise_is_not_resumed() {
     let refused = |change: &dyn Fn(&mut Setup)| {
         let mut setup = kept_before.settings(kept(3, "allreduce"));
         change(&mut setup);
-        let policy = REGISTRY.by_name("none").unwrap();
+        let policy = policy("none");
         let world = World::resumed(setup, policy, models(1.0, Vec::new()), Blind, &kept_before);
         world.map(|_| ()).map_err(|error| error.to_string())
     };
