@@ -154,6 +154,7 @@ pub struct ActionFact {
 enum Effect {
     Launch(Holder),
     Kill(Holder),
+    Order(IgnoredAny),
     Settle(IgnoredAny),
     LedgerLost(IgnoredAny),
     Joined(Holder, IgnoredAny),
@@ -435,7 +436,8 @@ impl Gathering {
                     self.entering.insert(holder);
                 }
             }
-            Effect::Settle(_)
+            Effect::Order(_)
+            | Effect::Settle(_)
             | Effect::LedgerLost(_)
             | Effect::Committed(..)
             | Effect::Undone(_)

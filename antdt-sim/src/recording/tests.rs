@@ -8,7 +8,7 @@ use antdt_core::{
     BatchReport, DeviceClass, Exit, Generation, Holder, Incarnation, Iteration, JobTime, Machine, NodeId,
     NodeInfo, Phase, PlanVersion, RequestId, Seed, Standing,
 };
-use antdt_job::{Head, HeadConfig, HeadEvent, HeadSettings, Registration};
+use antdt_job::{Head, HeadConfig, HeadEffect, HeadEvent, HeadSettings, Registration};
 use antdt_monitor::MonitorConfig;
 use antdt_shard::ledger::Event;
 use antdt_shard::{DatasetSpec, ShardLedger};
@@ -301,6 +301,17 @@ fn a_file_that_is_no_recording_is_refused() {
 
 fn facts() -> Facts {
     Recording::read(file(&trace()).path()).unwrap().facts().unwrap()
+}
+
+/// A policy excludes a host.
+#[test]
+fn head_that_gives_orders_to_the_cluster_has_facts() {
+    let order = HeadEffect::Order([("EXCLUDE_HOST".to_owned(), "host-1".to_owned())].into());
+    let (mut trace, mut entry) = (trace(), Vec::new());
+    trace::write_entry(&mut entry, at(1), "head", EntryKind::Effect, &order).unwrap();
+    let header = trace.iter().position(|byte| *byte == b'\n').unwrap() + 1;
+    trace.splice(header..header, entry);
+    assert_eq!(Recording::read(file(&trace).path()).unwrap().facts().unwrap(), facts());
 }
 
 #[test]
