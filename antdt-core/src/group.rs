@@ -61,7 +61,7 @@ pub struct Readiness {
 }
 
 /// A committed step of synchronous parameter servers, with the workers whose pushes it consists of.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct StepCommit {
     /// Number of the step. Numbers increase; a step without samples takes a number but changes nothing.

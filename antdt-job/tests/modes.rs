@@ -3,8 +3,6 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that panics says where")]
 
-use std::collections::BTreeMap;
-
 use antdt_agent::Batch;
 use antdt_core::{
     AckPoint, Capabilities, Contribution, Holder, JobTime, Joined, Readiness, Standing, StepCommit,
@@ -89,17 +87,8 @@ impl HeadHalf for Head {
         readiness: Readiness,
     ) -> Result<(), String> {
         if self.1 == Defect::NeverWaits && readiness.samples > 0 && readiness.acks.is_empty() {
-            let (contributors, asked) = (BTreeMap::new().into(), step);
-            let begins = StepCommit {
-                step,
-                contributors,
-                samples: 0,
-                apply: None,
-                end: false,
-                asked,
-                counted: true,
-                everyone: true,
-            };
+            let begins =
+                StepCommit { step, asked: step, counted: true, everyone: true, ..StepCommit::default() };
             core.tell_commit(holder, begins);
             return Ok(());
         }

@@ -392,16 +392,7 @@ mod tests {
                 contributors.insert(who, vec![]);
             }
             let contributors = contributors.into();
-            let commit = StepCommit {
-                step: 0,
-                contributors,
-                samples: sum,
-                apply: None,
-                end: false,
-                asked: 0,
-                counted: false,
-                everyone: true,
-            };
+            let commit = StepCommit { contributors, samples: sum, everyone: true, ..StepCommit::default() };
             history.effect(&HeadEffect::Committed(holder(0), Box::new(commit)));
             history
         };
@@ -409,16 +400,7 @@ mod tests {
         run(None, 8).holds();
         let mut late = History::new(BatchSizeConserved::new(&setup("ps-bsp")));
         let told = joined(1, &[], plan(1, &[8, 4]), 0).into();
-        let commit = StepCommit {
-            step: 0,
-            contributors: BTreeMap::new().into(),
-            samples: 0,
-            apply: None,
-            end: false,
-            asked: 0,
-            counted: false,
-            everyone: true,
-        };
+        let commit = StepCommit { everyone: true, ..StepCommit::default() };
         late.effect(&HeadEffect::Joined(holder(1), told));
         late.effect(&HeadEffect::Committed(holder(0), Box::new(commit)));
         late.fails("before worker-1#0 is ready");

@@ -778,16 +778,7 @@ mod tests {
         let ready = HeadEvent::Ready { holder: holder(0), step: 0, readiness };
         let commit = |acks: Vec<Ack>| {
             let contributors = BTreeMap::from([(holder(0), acks)]).into();
-            let commit = StepCommit {
-                step: 0,
-                contributors,
-                samples: 4,
-                apply: None,
-                end: false,
-                asked: 0,
-                counted: false,
-                everyone: true,
-            };
+            let commit = StepCommit { contributors, samples: 4, everyone: true, ..StepCommit::default() };
             HeadEffect::Committed(holder(0), Box::new(commit))
         };
         let new = || {

@@ -163,17 +163,7 @@ mod tests {
             readiness: Readiness { samples: 0, end_of_data: false, plan: PlanVersion(0), acks: vec![] },
         };
         let commit = |step| {
-            let contributors = BTreeMap::new().into();
-            let commit = StepCommit {
-                step,
-                contributors,
-                samples: 0,
-                apply: None,
-                end: false,
-                asked: step,
-                counted: false,
-                everyone: true,
-            };
+            let commit = StepCommit { step, asked: step, everyone: true, ..StepCommit::default() };
             HeadEffect::Committed(holder(0), Box::new(commit))
         };
         let mut history = History::new(RequestsAreServed::default());

@@ -68,15 +68,14 @@ pub(super) fn joined(membership: u64, members: &[Holder], plan: Plan, next_step:
 /// The master's answer to a worker's question: it averages in this group.
 pub(super) fn group_go(to: u32, asked: u64, group: u64, members: &[u32]) -> HeadEffect {
     let contributors = members.iter().map(|index| (holder(*index), Vec::new())).collect::<BTreeMap<_, _>>();
+    let contributors = contributors.into();
     let commit = StepCommit {
         step: group,
-        contributors: contributors.into(),
-        samples: 0,
-        apply: None,
-        end: false,
+        contributors,
         asked,
         counted: true,
         everyone: true,
+        ..StepCommit::default()
     };
     HeadEffect::Committed(holder(to), Box::new(commit))
 }

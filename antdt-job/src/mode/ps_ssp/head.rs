@@ -1,7 +1,5 @@
 //! The master's half: clocks decide which worker may begin its next step.
 
-use std::collections::BTreeMap;
-
 use antdt_controller::Clocks;
 use antdt_core::{Holder, JobTime, Readiness, Standing, StepCommit};
 
@@ -20,17 +18,7 @@ pub(super) struct Head {
 
 /// The answer to a worker that asked for this step: it takes it, or looks at its orders and for data, and asks again.
 fn turn(step: u64, begins: bool) -> StepCommit {
-    let contributors = BTreeMap::new().into();
-    StepCommit {
-        step,
-        contributors,
-        samples: 0,
-        apply: None,
-        end: false,
-        asked: step,
-        counted: begins,
-        everyone: true,
-    }
+    StepCommit { step, asked: step, counted: begins, everyone: true, ..StepCommit::default() }
 }
 
 impl Head {

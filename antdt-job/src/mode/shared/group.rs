@@ -162,10 +162,7 @@ impl HeadHalf for Group {
             }
         };
         for Passage { holder, step, counted } in passages {
-            let contributors = Arc::default();
-            let (samples, apply, end, everyone) = (0, None, false, false);
-            let word = StepCommit { step, contributors, samples, apply, end, asked: step, counted, everyone };
-            core.tell_commit(holder, word);
+            core.tell_commit(holder, StepCommit { step, asked: step, counted, ..StepCommit::default() });
         }
         Ok(())
     }

@@ -18,11 +18,10 @@ pub(crate) fn count_push(
         step: asked,
         contributors: BTreeMap::from([(holder, readiness.acks.clone())]).into(),
         samples: readiness.samples,
-        apply: None,
-        end: false,
         asked,
         counted: true,
         everyone: true,
+        ..StepCommit::default()
     };
     core.count_push(holder, step, readiness.acks);
     core.tell_commit(holder, answer);

@@ -85,16 +85,8 @@ struct Generation {
 
 /// Tells a member of the group of this number to average.
 fn go(number: u64, members: &BTreeSet<Holder>) -> StepCommit {
-    StepCommit {
-        step: number,
-        contributors: members.iter().map(|member| (*member, Vec::new())).collect::<BTreeMap<_, _>>().into(),
-        samples: 0,
-        apply: None,
-        end: false,
-        asked: 0,
-        counted: true,
-        everyone: true,
-    }
+    let contributors = members.iter().map(|member| (*member, Vec::new())).collect::<BTreeMap<_, _>>().into();
+    StepCommit { step: number, contributors, counted: true, everyone: true, ..StepCommit::default() }
 }
 
 #[derive(Debug)]
@@ -277,18 +269,7 @@ impl Head {
     fn skip(&mut self, core: &mut HeadCore, holder: Holder) {
         let waiting = self.generation.as_mut().and_then(|generation| generation.waiting.remove(&holder));
         let Some(question) = waiting else { return };
-        let contributors = BTreeMap::new().into();
-        let skip = StepCommit {
-            step: 0,
-            contributors,
-            samples: 0,
-            apply: None,
-            end: false,
-            asked: question,
-            counted: false,
-            everyone: true,
-        };
-        self.tell(core, holder, skip);
+        self.tell(core, holder, StepCommit { asked: question, everyone: true, ..StepCommit::default() });
     }
 
     /// Whether this worker may leave, as it was ordered to: others have the model, and stay.
@@ -305,17 +286,7 @@ impl Head {
     fn let_go(&mut self, core: &mut HeadCore, holder: Holder) {
         let waiting = self.generation.as_mut().and_then(|generation| generation.waiting.remove(&holder));
         let Some(question) = waiting else { return };
-        let contributors = BTreeMap::new().into();
-        let leave = StepCommit {
-            step: 0,
-            contributors,
-            samples: 0,
-            apply: None,
-            end: true,
-            asked: question,
-            counted: false,
-            everyone: true,
-        };
+        let leave = StepCommit { end: true, asked: question, everyone: true, ..StepCommit::default() };
         self.tell(core, holder, leave);
         self.break_up(core);
     }
@@ -408,15 +379,14 @@ impl Head {
                 let _ = generator.done(now, *holder, key, ReduceOutcome::Reduced);
             }
         }
+        let contributors = due.into();
         let commit = StepCommit {
             step: number,
-            contributors: due.into(),
-            samples: 0,
-            apply: None,
+            contributors,
             end,
-            asked: 0,
             counted: true,
             everyone: true,
+            ..StepCommit::default()
         };
         for (holder, (question, _)) in reports {
             // What all workers trained, by which learning rates go.
