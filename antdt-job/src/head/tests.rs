@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use antdt_agent::BeatReply;
 use antdt_controller::Policy;
 use antdt_controller::budget::RestartBudget;
 use antdt_controller::policy::{Decision, FromFn, ProposedAction, Unmanaged};
 use antdt_core::{
     Ack, ActionId, BatchReport, ClusterView, Contribution, DeviceClass, Exit, Generation, Joined, LeaseId,
-    MembershipVersion, Metric, Metrics, ModelDistance, NodeAction, NodeActionKind, NodeInfo, NodeLoad,
+    MembershipVersion, Metric, Metrics, ModelDistance, NodeAction, NodeActionKind, NodeInfo, NodeLoad, Plan,
     PushMark, Readiness, Reason, Role, RollbackId, ServerWeights, Stall, StepResult, Work,
 };
 use antdt_monitor::MonitorConfig;
@@ -115,6 +116,14 @@ impl World {
         }
     }
 
+    /// These orders are among those since the last call, which it returns.
+    fn ordered_among_others(&mut self, wanted: &[&str]) -> Vec<String> {
+        let orders = self.orders();
+        let is_there = |wanted: &&str| orders.iter().any(|order| order == wanted);
+        assert!(wanted.iter().all(is_there), "{wanted:?}: {orders:?}");
+        orders
+    }
+
     /// What was ordered since the last call.
     fn orders(&mut self) -> Vec<String> {
         let told = |effect: HeadEffect| match effect {
@@ -175,10 +184,61 @@ impl World {
         self.tell(HeadEvent::heartbeat(holder, Vec::new(), PlanVersion(0), (PlanVersion(0), 0)))
     }
 
+    /// The answer to a heartbeat.
+    fn reply(&mut self, holder: Holder) -> BeatReply {
+        match self.beat(holder) {
+            HeadAnswer::Beat(reply) => *reply,
+            answer => panic!("{answer:?}"),
+        }
+    }
+
     /// A heartbeat that reports one batch.
     fn steps(&mut self, holder: Holder, sequence: u64) {
-        let (reports, plan) = (reports(holder, sequence, 1, Duration::from_millis(100)), PlanVersion(1));
+        self.batches(holder, sequence, 1, 100);
+    }
+
+    /// A heartbeat that reports `count` batches, each of which took so many milliseconds.
+    fn batches(&mut self, holder: Holder, sequence: u64, count: u64, millis: u64) {
+        let (reports, plan) =
+            (reports(holder, sequence, count, Duration::from_millis(millis)), PlanVersion(1));
         self.tell(HeadEvent::heartbeat(holder, reports, plan, (plan, 0)));
+    }
+
+    /// Each worker reports forty batches, with the milliseconds that each of them took.
+    fn paces(&mut self, millis: [u64; 4]) {
+        (0..).zip(millis).for_each(|(index, millis)| self.batches(worker(index, 0), 0, 40, millis));
+    }
+
+    /// The policy is asked so often, when so many of 100 samples are acknowledged.
+    fn ticks(&mut self, count: u32, acked: u64) {
+        for _ in 0..count {
+            let counts = Counts { total: 100, acked, todo: 100 - acked, ..Counts::default() };
+            self.tell(HeadEvent::Tick(Some(counts)));
+        }
+    }
+
+    /// A worker is ready for a step with three samples. Returns the orders that follow.
+    fn ready(&mut self, holder: Holder, step: u64, acks: &[Ack]) -> Vec<String> {
+        self.tell(ready(holder, step, 3, acks));
+        self.orders()
+    }
+
+    fn kept(&mut self, checkpoint: CheckpointId) {
+        self.tell(HeadEvent::Kept { checkpoint, outcome: Ok("here".to_owned()) });
+    }
+
+    fn not_kept(&mut self, checkpoint: CheckpointId) {
+        self.tell(HeadEvent::Kept { checkpoint, outcome: Err("the disk is full".to_owned()) });
+    }
+
+    /// A life registers and asks to join.
+    fn comes(&mut self, holder: Holder) {
+        self.register(holder);
+        self.join(holder, None);
+    }
+
+    fn published(&self) -> &Plan {
+        self.head.core.published.as_ref().expect("a plan was published")
     }
 
     /// All workers (and servers) registered and joined; earlier orders forgotten.
@@ -187,12 +247,17 @@ impl World {
             self.register(server(index));
         }
         for index in 0..self.head.core.config.workers {
-            self.register(worker(index, 0));
-            self.join(worker(index, 0), None);
+            self.comes(worker(index, 0));
         }
         self.orders();
         self
     }
+}
+
+/// A worker is ready for a step with so many samples.
+fn ready(holder: Holder, step: u64, samples: u64, acks: &[Ack]) -> HeadEvent {
+    let readiness = Readiness { samples, end_of_data: false, plan: PlanVersion(0), acks: acks.to_vec() };
+    HeadEvent::Ready { holder, step, readiness }
 }
 
 fn step(number: u64, contributions: &[(Holder, Ack)]) -> StepResult {
@@ -209,11 +274,9 @@ const KILLED: Exit = Exit::Killed { signal: 9 };
 fn servers_start_first_and_the_first_group_waits_for_all_workers() {
     let mut world = World::new("ps-asp", 2, 1);
     assert_eq!(world.orders(), ["launch server-0#0", "launch worker-1#0", "launch worker-0#0"]);
-    world.register(worker(0, 0));
-    world.join(worker(0, 0), None);
+    world.comes(worker(0, 0));
     assert_eq!(world.orders(), [""; 0]);
-    world.register(worker(1, 0));
-    world.join(worker(1, 0), None);
+    world.comes(worker(1, 0));
     assert_eq!(world.orders(), [""; 0], "and for the servers");
     world.register(server(0));
     assert_eq!(world.orders(), ["joined worker-0#0 at 0", "joined worker-1#0 at 0"]);
@@ -223,8 +286,7 @@ fn servers_start_first_and_the_first_group_waits_for_all_workers() {
 fn workers_are_told_the_addresses_of_the_servers_once_all_are_known() {
     let mut world = World::new("ps-bsp", 1, 2);
     world.register(server(1));
-    world.register(worker(0, 0));
-    world.join(worker(0, 0), None);
+    world.comes(worker(0, 0));
     world.effects.clear();
     world.register(server(0));
     let HeadEffect::Joined(_, joined) = world.effects.remove(0) else { panic!("not told") };
@@ -239,8 +301,7 @@ fn workers_that_are_let_in_at_once_share_one_answer() {
             world.register(server(index));
         }
         for index in 0..3 {
-            world.register(worker(index, 0));
-            world.join(worker(index, 0), None);
+            world.comes(worker(index, 0));
         }
         let joined = |effect: &HeadEffect| match effect {
             HeadEffect::Joined(holder, joined) => Some((*holder, Arc::clone(joined))),
@@ -268,10 +329,8 @@ fn a_dead_ring_member_is_settled_before_its_leases_go_back() {
         ["settle worker-2#0 [5]", "lost worker-2#0", "joined worker-0#0 at 5", "joined worker-1#0 at 5"]
     );
     // The replacement comes; the others are asked to meet it, and do.
-    world.register(worker(2, 1));
-    world.join(worker(2, 1), None);
-    let HeadAnswer::Beat(reply) = world.beat(worker(0, 0)) else { panic!("refused") };
-    assert!(reply.reform);
+    world.comes(worker(2, 1));
+    assert!(world.reply(worker(0, 0)).reform);
     world.join(worker(0, 0), Some(step(9, &done[..2])));
     world.join(worker(1, 0), Some(step(9, &done[..2])));
     let orders = world.orders();
@@ -285,7 +344,7 @@ fn a_member_that_waits_in_a_group_that_failed_for_the_others_is_told() {
         let mut world = World::new(sync, 3, 0).running();
         let group = world.formed.as_ref().unwrap().membership;
         let broken = |world: &mut World, index| {
-            let HeadAnswer::Beat(reply) = world.beat(worker(index, 0)) else { panic!("{sync}") };
+            let reply = world.reply(worker(index, 0));
             reply.broken_group
         };
         assert_eq!(broken(&mut world, 2), None, "{sync}");
@@ -307,9 +366,8 @@ fn a_member_that_waits_in_a_group_that_failed_for_the_others_is_told() {
 fn an_active_worker_averages_with_a_passive_one_and_no_other_worker_waits() {
     let mut world = World::new("ad-psgd", 4, 0).running();
     let ask = |world: &mut World, index: u32, step: u64, samples: u64| {
-        let acks = (0..samples).map(|_| ack(u64::from(index), step)).collect();
-        let readiness = Readiness { samples, end_of_data: false, plan: PlanVersion(0), acks };
-        world.tell(HeadEvent::Ready { holder: worker(index, 0), step, readiness });
+        let acks: Vec<Ack> = (0..samples).map(|_| ack(u64::from(index), step)).collect();
+        world.tell(ready(worker(index, 0), step, samples, &acks));
         world.orders()
     };
     // Ranks 0 and 2 are passive: no rank has drawn them.
@@ -366,8 +424,7 @@ fn an_average_of_all_is_made_beside_gradients_and_no_question_is_taken_back_befo
     assert_eq!(asks(&mut world, 1, 6, false), [], "the copy is of the mean of all");
     assert_eq!(asks(&mut world, 0, 10, false), []);
     assert_eq!(asks(&mut world, 0, 6, false), [], "a late copy is not what the worker waits for");
-    let readiness = Readiness { samples: 0, end_of_data: false, plan: PlanVersion(0), acks: Vec::new() };
-    world.tell(HeadEvent::Ready { holder: worker(2, 0), step: 6, readiness });
+    world.tell(ready(worker(2, 0), 6, 0, &[]));
     let answered = |effect: &HeadEffect| match effect {
         HeadEffect::Committed(to, commit) => Some((to.node.index, commit.asked, commit.contributors.len())),
         _ => None,
@@ -430,13 +487,12 @@ fn of_workers_that_are_all_told_to_leave_the_first_stays_with_the_model() {
 fn a_late_copy_of_a_question_that_was_undone_forms_no_group() {
     let mut world = World::new("ripples=arrival:2", 2, 0).running();
     let ask = |world: &mut World, index: u32, step: u64| {
-        let readiness = Readiness { samples: 0, end_of_data: false, plan: PlanVersion(0), acks: Vec::new() };
-        world.tell(HeadEvent::Ready { holder: worker(index, 0), step, readiness });
+        world.tell(ready(worker(index, 0), step, 0, &[]));
         world.orders()
     };
     assert_eq!(ask(&mut world, 0, 2), [""; 0]);
     world.exits(worker(1, 0), KILLED);
-    assert!(world.orders().contains(&"undone worker-0#0".to_owned()));
+    world.ordered_among_others(&["undone worker-0#0"]);
     assert_eq!(ask(&mut world, 0, 2), ["undone worker-0#0"], "the answer was lost");
     world.join(worker(0, 0), Some(step(0, &[])));
     assert_eq!(world.orders().last().map(String::as_str), Some("joined worker-0#0 at 1"));
@@ -469,8 +525,7 @@ fn groups_go_by_the_hosts_that_workers_say_they_are_on() {
     let mut world = World::new("ripples=smart", 4, 0).running();
     let mut told = Vec::new();
     for index in 0..4 {
-        let readiness = Readiness { samples: 0, end_of_data: false, plan: PlanVersion(0), acks: Vec::new() };
-        world.tell(HeadEvent::Ready { holder: worker(index, 0), step: 2, readiness });
+        world.tell(ready(worker(index, 0), 2, 0, &[]));
         told.extend(world.orders());
     }
     let is_told = |index: u32| told.contains(&format!("committed worker-{index}#0 1"));
@@ -535,8 +590,7 @@ fn a_member_that_was_not_told_of_its_group_is_told_again_the_same() {
     let [HeadEffect::Joined(holder, joined)] = &world.effects[..] else { panic!("{:?}", world.effects) };
     assert_eq!((*holder, joined), (worker(0, 0), &told));
     assert!(Arc::ptr_eq(joined, &told));
-    let HeadAnswer::Beat(reply) = world.beat(worker(1, 0)) else { panic!("refused") };
-    assert!(!reply.reform, "its peer need not meet it");
+    assert!(!world.reply(worker(1, 0)).reform, "its peer need not meet it");
     // When all is done, there is no group to go to.
     world.orders();
     world.leave(worker(1, 0), true);
@@ -548,55 +602,46 @@ fn a_member_that_was_not_told_of_its_group_is_told_again_the_same() {
 #[test]
 fn i25_batch_sizes_follow_the_membership_and_always_add_up() {
     let mut world = World::new("allreduce", 3, 0).running();
-    let sum = |world: &World| world.head.core.published.as_ref().unwrap().batch_sizes.values().sum::<u32>();
-    assert_eq!((sum(&world), world.head.core.published.as_ref().unwrap().batch_sizes.len()), (64, 3));
+    let sum = |world: &World| world.published().batch_sizes.values().sum::<u32>();
+    assert_eq!((sum(&world), world.published().batch_sizes.len()), (64, 3));
     world.exits(worker(2, 0), KILLED);
     world.join(worker(0, 0), None);
     world.join(worker(1, 0), None);
-    assert_eq!((sum(&world), world.head.core.published.as_ref().unwrap().batch_sizes.len()), (64, 2));
+    assert_eq!((sum(&world), world.published().batch_sizes.len()), (64, 2));
 }
 
 #[test]
 fn a_synchronous_step_is_settled_before_anybody_is_told() {
     let mut world = World::new("ps-bsp", 2, 1).running();
-    let ready = |samples, offset| Readiness {
-        samples,
-        end_of_data: false,
-        plan: PlanVersion(0),
-        acks: vec![ack(offset, offset)],
-    };
-    world.tell(HeadEvent::Ready { holder: worker(0, 0), step: 0, readiness: ready(3, 3) });
-    assert_eq!(world.orders(), [""; 0]);
-    world.tell(HeadEvent::Ready { holder: worker(1, 0), step: 0, readiness: ready(5, 5) });
-    let expected = [
-        "settle worker-0#0 [3]",
-        "settle worker-1#0 [5]",
-        "committed worker-0#0 0",
-        "committed worker-1#0 0",
-    ];
-    assert_eq!(world.orders(), expected);
+    assert_eq!(world.ready(worker(0, 0), 0, &[ack(3, 3)]), [""; 0]);
+    world.tell(ready(worker(1, 0), 0, 5, &[ack(5, 5)]));
+    assert_eq!(
+        world.orders(),
+        [
+            "settle worker-0#0 [3]",
+            "settle worker-1#0 [5]",
+            "committed worker-0#0 0",
+            "committed worker-1#0 0"
+        ]
+    );
 }
 
 #[test]
 fn a_push_at_ones_own_pace_counts_once_and_the_servers_hear_of_it_from_the_master_if_its_worker_dies() {
     for (sync, number) in [("ps-asp", 4), ("ps-ssp=2", 9)] {
         let mut world = World::new(sync, 3, 1).running();
-        let readiness =
-            Readiness { samples: 3, end_of_data: false, plan: PlanVersion(0), acks: vec![ack(1, 3)] };
         for _ in 0..2 {
-            let ready = HeadEvent::Ready { holder: worker(1, 0), step: number, readiness: readiness.clone() };
-            world.tell(ready);
+            world.tell(ready(worker(1, 0), number, 3, &[ack(1, 3)]));
         }
         // An answer that was lost is given again, and nothing is settled twice.
         let told = format!("committed worker-1#0 {number}");
         assert_eq!(world.orders(), ["settle worker-1#0 [3]", &told, &told], "{sync}");
         world.exits(worker(1, 0), KILLED);
         world.exits(worker(2, 0), KILLED);
-        let late = world.tell(HeadEvent::Ready { holder: worker(1, 0), step: number + 2, readiness });
+        let late = world.tell(ready(worker(1, 0), number + 2, 3, &[ack(1, 3)]));
         assert!(matches!(late, HeadAnswer::Fenced));
         let of_dead = PushMark { holder: worker(1, 0), step: Some(4) };
-        let HeadAnswer::Beat(reply) = world.beat(server(0)) else { panic!("refused") };
-        assert_eq!(reply.lost, [of_dead, PushMark { holder: worker(2, 0), step: None }]);
+        assert_eq!(world.reply(server(0)).lost, [of_dead, PushMark { holder: worker(2, 0), step: None }]);
         // So does a process that connects to them, or has them do something that is for good.
         assert_eq!(*world.head.core.joined_reply(MembershipVersion(1), Arc::default()).pushes, [of_dead]);
         let HeadAnswer::Left { evaluate: true, pushes, .. } = world.leave(worker(0, 0), true) else {
@@ -609,28 +654,25 @@ fn a_push_at_ones_own_pace_counts_once_and_the_servers_hear_of_it_from_the_maste
 #[test]
 fn a_death_completes_the_step_for_workers_that_are_ready() {
     let mut world = World::new("ps-bsp", 2, 1).running();
-    let readiness = Readiness { samples: 3, end_of_data: false, plan: PlanVersion(0), acks: vec![ack(1, 3)] };
-    world.tell(HeadEvent::Ready { holder: worker(0, 0), step: 0, readiness: readiness.clone() });
+    world.tell(ready(worker(0, 0), 0, 3, &[ack(1, 3)]));
     world.exits(worker(1, 0), KILLED);
     let expected =
         ["lost worker-1#0", "settle worker-0#0 [3]", "committed worker-0#0 0", "launch worker-1#1"];
     assert_eq!(world.orders(), expected);
     // The dead life may not speak any more, and the servers are told.
-    let late = world.tell(HeadEvent::Ready { holder: worker(1, 0), step: 1, readiness });
+    let late = world.tell(ready(worker(1, 0), 1, 3, &[ack(1, 3)]));
     assert!(matches!(late, HeadAnswer::Fenced));
-    let HeadAnswer::Beat(reply) = world.beat(server(0)) else { panic!("refused") };
+    let reply = world.reply(server(0));
     let lost = PushMark { holder: worker(1, 0), step: None };
     assert_eq!(reply.lost, [lost]);
-    let HeadAnswer::Beat(reply) = world.beat(server(0)) else { panic!("refused") };
-    assert_eq!(reply.lost, [lost], "a reply may be lost, so it is said again");
+    assert_eq!(world.reply(server(0)).lost, [lost], "a reply may be lost, so it is said again");
 }
 
 #[test]
 fn a_worker_that_comes_later_starts_at_the_open_step_with_an_empty_batch() {
     let mut world = World::new("ps-bsp", 2, 1).running();
     world.exits(worker(1, 0), KILLED);
-    let readiness = Readiness { samples: 3, end_of_data: false, plan: PlanVersion(0), acks: vec![] };
-    world.tell(HeadEvent::Ready { holder: worker(0, 0), step: 0, readiness });
+    world.tell(ready(worker(0, 0), 0, 3, &[]));
     world.register(worker(1, 1));
     world.effects.clear();
     world.join(worker(1, 1), None);
@@ -638,7 +680,7 @@ fn a_worker_that_comes_later_starts_at_the_open_step_with_an_empty_batch() {
     assert_eq!((*holder, joined.next_step), (worker(1, 1), 1));
     assert!(!joined.plan.batch_sizes.contains_key(&NodeId::worker(1)));
     assert_eq!(joined.last_commit.as_ref().map(|commit| commit.samples), Some(3));
-    assert!(world.head.core.published.as_ref().unwrap().batch_sizes.contains_key(&NodeId::worker(1)));
+    assert!(world.published().batch_sizes.contains_key(&NodeId::worker(1)));
 }
 
 #[test]
@@ -650,20 +692,19 @@ fn a_worker_that_asks_again_to_be_let_in_does_not_begin_a_plan_that_the_others_d
     let [HeadEffect::Joined(holder, joined)] = &world.effects[..] else { panic!("{:?}", world.effects) };
     assert_eq!(*holder, worker(1, 0));
     assert!(joined.plan.batch_sizes.is_empty());
-    assert!(world.head.core.published.as_ref().unwrap().batch_sizes.contains_key(&NodeId::worker(1)));
+    assert!(world.published().batch_sizes.contains_key(&NodeId::worker(1)));
 }
 
 #[test]
 fn a_replacement_gets_its_plan_however_long_the_master_was_away() {
     let mut world = World::new("ps-bsp", 2, 1).running();
-    let first = world.head.core.published.as_ref().unwrap().version;
+    let first = world.published().version;
     for index in 0..2 {
         world.tell(HeadEvent::heartbeat(worker(index, 0), Vec::new(), first, (first, 1)));
     }
     world.exits(worker(1, 0), KILLED);
-    world.register(worker(1, 1));
-    world.join(worker(1, 1), None);
-    let newest = world.head.core.published.as_ref().unwrap().version;
+    world.comes(worker(1, 1));
+    let newest = world.published().version;
     assert!(newest > first);
     world.now = world.now + Duration::from_secs(42);
     let counts = Counts { total: 100, ..Counts::default() };
@@ -671,7 +712,7 @@ fn a_replacement_gets_its_plan_however_long_the_master_was_away() {
         world.tell(HeadEvent::Tick(Some(counts)));
     }
     for holder in [worker(0, 0), worker(1, 1)] {
-        let HeadAnswer::Beat(reply) = world.beat(holder) else { panic!("refused") };
+        let reply = world.reply(holder);
         assert_eq!(
             reply.plan.map(|plan| plan.version),
             Some(newest),
@@ -709,8 +750,7 @@ fn the_job_ends_when_all_have_left_and_one_has_evaluated() {
     world.tell(HeadEvent::Evaluated { holder: worker(1, 0), samples: 9, metrics: metrics.clone() });
     assert_eq!(world.orders(), ["end"]);
     assert!(world.notes.contains(&Note::Evaluated { samples: 9, metrics }));
-    let HeadAnswer::Beat(reply) = world.beat(server(0)) else { panic!("refused") };
-    assert!(reply.finished);
+    assert!(world.reply(server(0)).finished);
 }
 
 #[test]
@@ -752,16 +792,27 @@ fn an_evaluator_that_falls_silent_is_killed_and_does_not_keep_the_job_from_endin
     assert_eq!(world.orders(), ["end"]);
 }
 
+const AT_THE_END: CheckpointSchedule =
+    CheckpointSchedule { every: CheckpointEvery::End, first: CheckpointId(1), epochs: 1 };
+
 fn with_checkpoints(sync: &'static str, workers: u32, servers: u32) -> World {
-    let schedule = CheckpointSchedule { every: CheckpointEvery::End, first: CheckpointId(1), epochs: 1 };
-    let mut world = World::with(sync, workers, servers, Box::new(Unmanaged), Some(schedule)).running();
-    world.orders();
-    world
+    World::with(sync, workers, servers, Box::new(Unmanaged), Some(AT_THE_END)).running()
+}
+
+/// A job that takes checkpoints and can go back, in which all take part.
+fn that_keeps_and_rolls_back(
+    sync: &'static str,
+    workers: u32,
+    servers: u32,
+    policy: Box<dyn Policy>,
+) -> World {
+    let mut world = World::with(sync, workers, servers, policy, Some(AT_THE_END));
+    world.head.core.config.can_roll_back = true;
+    world.running()
 }
 
 fn ordered(world: &mut World, holder: Holder) -> Option<CheckpointId> {
-    let HeadAnswer::Beat(reply) = world.beat(holder) else { panic!("refused") };
-    reply.checkpoint
+    world.reply(holder).checkpoint
 }
 
 /// The answer to a user who asks for a checkpoint, or for the outcome of one.
@@ -782,12 +833,12 @@ fn a_user_that_asks_for_a_checkpoint_is_told_its_outcome() {
     world.tell(HeadEvent::Rest { holder: worker(0, 0), checkpoint: id });
     world.tell(HeadEvent::Cut { checkpoint: id, taken: Ok(()) });
     assert_eq!(asked(&mut world, Some(id)), (1, AskedCheckpoint::UnderWay));
-    world.tell(HeadEvent::Kept { checkpoint: id, outcome: Ok("there".to_owned()) });
-    assert_eq!(asked(&mut world, Some(id)), (1, AskedCheckpoint::Complete("there".to_owned())));
+    world.kept(id);
+    assert_eq!(asked(&mut world, Some(id)), (1, AskedCheckpoint::Complete("here".to_owned())));
 
     // One that cannot be written, one that takes too long, and one that the job forgets when it goes back.
     asked(&mut world, None);
-    world.tell(HeadEvent::Kept { checkpoint: CheckpointId(2), outcome: Err("the disk is full".to_owned()) });
+    world.not_kept(CheckpointId(2));
     let failed = |why: &str| AskedCheckpoint::Failed(why.to_owned());
     assert_eq!(asked(&mut world, Some(CheckpointId(2))), (2, failed("the disk is full")));
     asked(&mut world, None);
@@ -804,8 +855,7 @@ fn a_job_that_can_take_no_checkpoint_says_why() {
         answer => panic!("{answer:?}"),
     };
     assert!(refused(&mut World::new("ps-bsp", 2, 1).running()).contains("takes no checkpoints"));
-    let schedule = CheckpointSchedule { every: CheckpointEvery::End, first: CheckpointId(1), epochs: 1 };
-    let mut world = World::with("ps-bsp", 1, 1, Box::new(Unmanaged), Some(schedule));
+    let mut world = World::with("ps-bsp", 1, 1, Box::new(Unmanaged), Some(AT_THE_END));
     assert!(refused(&mut world).contains("nothing is trained yet"));
     let mut world = world.running();
     world.tell(HeadEvent::Stop("interrupted".to_owned()));
@@ -823,7 +873,7 @@ fn a_job_that_is_stopped_ends_after_its_checkpoint() {
     assert_eq!(world.orders(), ["worker-0#0 keeps 1"]);
     world.tell(HeadEvent::Cut { checkpoint: id, taken: Ok(()) });
     assert_eq!(world.orders(), [""; 0]);
-    world.tell(HeadEvent::Kept { checkpoint: id, outcome: Ok("there".to_owned()) });
+    world.kept(id);
     assert_eq!(world.orders(), ["fail: interrupted"]);
 }
 
@@ -834,7 +884,7 @@ fn no_checkpoint_begins_when_the_processes_of_a_job_that_is_over_are_told_to_end
     world.tell(HeadEvent::Stop("interrupted".to_owned()));
     world.tell(HeadEvent::Rest { holder: worker(0, 0), checkpoint: id });
     world.tell(HeadEvent::Cut { checkpoint: id, taken: Ok(()) });
-    world.tell(HeadEvent::Kept { checkpoint: id, outcome: Err("the disk is full".to_owned()) });
+    world.not_kept(id);
     assert_eq!(world.orders(), ["worker-0#0 keeps 1", "fail: interrupted"]);
     for holder in [worker(0, 0), worker(1, 0), server(0)] {
         world.tell(HeadEvent::Preempted(holder));
@@ -850,7 +900,7 @@ fn a_job_that_is_stopped_as_its_data_end_waits_for_the_last_checkpoint_and_hears
         world.tell(HeadEvent::Rest { holder: worker(0, 0), checkpoint: CheckpointId(1) });
         world.tell(HeadEvent::Cut { checkpoint: CheckpointId(1), taken: Ok(()) });
         world.leave(worker(0, 0), true);
-        world.tell(HeadEvent::Kept { checkpoint: CheckpointId(1), outcome: Ok("there".to_owned()) });
+        world.kept(CheckpointId(1));
         assert_eq!(world.orders(), ["worker-0#0 keeps 1"]);
         world
     };
@@ -860,7 +910,7 @@ fn a_job_that_is_stopped_as_its_data_end_waits_for_the_last_checkpoint_and_hears
     };
     let evaluated = || HeadEvent::Evaluated { holder: worker(0, 0), samples: 1, metrics: Metrics::default() };
     let mut world = stopped();
-    world.tell(HeadEvent::Kept { checkpoint: CheckpointId(2), outcome: Ok("there".to_owned()) });
+    world.kept(CheckpointId(2));
     assert_eq!(world.orders(), [""; 0], "it is evaluated");
     world.tell(evaluated());
     assert_eq!((world.orders(), failed(&world)), (vec!["fail: interrupted".to_owned()], 0));
@@ -880,7 +930,7 @@ fn a_job_that_is_stopped_while_it_is_evaluated_ends_after_the_evaluation() {
         world.leave(worker(0, 0), true);
         world.tell(HeadEvent::Stop("interrupted".to_owned()));
         assert_eq!(world.orders(), [""; 0]);
-        world.tell(HeadEvent::Kept { checkpoint: CheckpointId(1), outcome: Ok("there".to_owned()) });
+        world.kept(CheckpointId(1));
         assert_eq!(world.orders(), [""; 0], "it is evaluated");
         world
     };
@@ -930,16 +980,10 @@ fn begins(world: &World, holder: Holder) -> bool {
 #[test]
 fn a_worker_that_waits_for_its_turn_is_called_off_for_a_checkpoint_and_all_workers_stand_still() {
     let mut world = with_checkpoints("ps-ssp=0", 2, 1);
-    let readiness = Readiness { samples: 3, end_of_data: false, plan: PlanVersion(0), acks: vec![] };
-    let ask = |world: &mut World, index, step| {
-        let readiness = readiness.clone();
-        world.tell(HeadEvent::Ready { holder: worker(index, 0), step, readiness })
-    };
-    ask(&mut world, 0, 0);
+    world.tell(ready(worker(0, 0), 0, 3, &[]));
     assert!(begins(&world, worker(0, 0)));
-    ask(&mut world, 1, 0);
-    world.orders();
-    ask(&mut world, 0, 1);
+    world.ready(worker(1, 0), 0, &[]);
+    world.tell(ready(worker(0, 0), 1, 3, &[]));
     assert_eq!(ordered(&mut world, worker(0, 0)), None);
     assert_eq!(world.orders(), [""; 0], "the other one has not finished its step");
     world.tell(HeadEvent::Stop("interrupted".to_owned()));
@@ -956,26 +1000,19 @@ fn a_worker_that_waits_for_its_turn_is_called_off_for_a_checkpoint_and_all_worke
 #[test]
 fn a_worker_far_ahead_is_let_go_when_the_slow_one_dies_and_its_replacement_starts_beside_it() {
     let mut world = World::new("ps-ssp=0", 2, 1).running();
-    let readiness = Readiness { samples: 3, end_of_data: false, plan: PlanVersion(0), acks: vec![] };
-    let ask = |world: &mut World, holder, step| {
-        let readiness = readiness.clone();
-        world.tell(HeadEvent::Ready { holder, step, readiness });
-        world.orders()
-    };
-    assert_eq!(ask(&mut world, worker(0, 0), 0), ["committed worker-0#0 0"]);
-    assert_eq!(ask(&mut world, worker(0, 0), 1), [""; 0]);
+    assert_eq!(world.ready(worker(0, 0), 0, &[]), ["committed worker-0#0 0"]);
+    assert_eq!(world.ready(worker(0, 0), 1, &[]), [""; 0]);
     world.exits(worker(1, 0), KILLED);
-    assert!(world.orders().contains(&"committed worker-0#0 1".to_owned()));
+    world.ordered_among_others(&["committed worker-0#0 1"]);
     for step in 2..9 {
-        assert_eq!(ask(&mut world, worker(0, 0), step), [format!("committed worker-0#0 {step}")]);
+        assert_eq!(world.ready(worker(0, 0), step, &[]), [format!("committed worker-0#0 {step}")]);
     }
-    world.register(worker(1, 1));
-    world.join(worker(1, 1), None);
+    world.comes(worker(1, 1));
     world.orders();
-    assert_eq!(ask(&mut world, worker(0, 0), 9), [""; 0], "one step ahead of the replacement");
-    let told = ask(&mut world, worker(1, 1), 0);
+    assert_eq!(world.ready(worker(0, 0), 9, &[]), [""; 0], "one step ahead of the replacement");
+    let told = world.ready(worker(1, 1), 0, &[]);
     assert_eq!(told, ["committed worker-1#1 0"], "it has eight steps' clock, as the other had");
-    assert_eq!(ask(&mut world, worker(1, 1), 1), ["committed worker-0#0 9", "committed worker-1#1 1"]);
+    assert_eq!(world.ready(worker(1, 1), 1, &[]), ["committed worker-0#0 9", "committed worker-1#1 1"]);
 }
 
 /// The answers to workers about the steps that they pushed for, when this worker has pushed.
@@ -1024,8 +1061,7 @@ fn a_worker_that_joins_while_all_stand_still_is_let_in_when_the_copies_exist() {
     world.tell(HeadEvent::Stop("interrupted".to_owned()));
     world.exits(worker(1, 0), KILLED);
     world.wait(Duration::from_secs(1));
-    world.register(worker(1, 1));
-    world.join(worker(1, 1), None);
+    world.comes(worker(1, 1));
     let id = CheckpointId(1);
     assert!(!world.orders().iter().any(|order| order.starts_with("joined")));
     world.tell(HeadEvent::Rest { holder: worker(0, 0), checkpoint: id });
@@ -1046,7 +1082,7 @@ fn the_job_waits_for_its_last_checkpoint_but_not_for_that_of_a_dead_worker() {
     }
     world.tell(HeadEvent::Evaluated { holder: worker(0, 0), samples: 1, metrics: Metrics::default() });
     assert_eq!(world.orders(), [""; 0]);
-    world.tell(HeadEvent::Kept { checkpoint: id, outcome: Ok("there".to_owned()) });
+    world.kept(id);
     assert_eq!(world.orders(), ["end"]);
     let mut world = with_checkpoints("allreduce", 1, 0);
     world.leave(worker(0, 0), true);
@@ -1084,8 +1120,7 @@ fn a_replacement_that_comes_after_the_end_is_sent_home() {
     world.join(worker(0, 0), None);
     world.leave(worker(0, 0), true);
     world.orders();
-    world.register(worker(1, 1));
-    world.join(worker(1, 1), None);
+    world.comes(worker(1, 1));
     assert_eq!(world.orders(), ["home worker-1#1"]);
     world.tell(HeadEvent::Evaluated { holder: worker(0, 0), samples: 1, metrics: Metrics::default() });
     assert_eq!(world.orders(), [""; 0], "the replacement is still there");
@@ -1149,8 +1184,7 @@ fn a_node_that_keeps_dying_is_given_up_while_enough_others_are_left() {
 fn losing_every_replica_of_a_trained_model_fails_the_job() {
     let mut world = World::new("allreduce", 1, 0).running();
     world.exits(worker(0, 0), KILLED);
-    world.register(worker(0, 1));
-    world.join(worker(0, 1), None);
+    world.comes(worker(0, 1));
     assert!(world.orders().last().unwrap().starts_with("fail: all workers were lost at once"));
 }
 
@@ -1200,19 +1234,14 @@ fn a_restart_drains_the_node_fences_it_and_starts_its_next_life() {
         let (holder, reports, plan_ready) = (worker(index, 0), Vec::new(), PlanVersion(1));
         world.tell(HeadEvent::heartbeat(holder, reports, plan_ready, plan_applied));
     }
-    let counts = Counts { total: 100, todo: 100, ..Counts::default() };
-    for _ in 0..5 {
-        world.tell(HeadEvent::Tick(Some(counts)));
-    }
-    let HeadAnswer::Beat(reply) = world.beat(worker(1, 0)) else { panic!("refused") };
-    assert!(reply.drain, "{:?}", world.notes);
+    world.ticks(5, 0);
+    assert!(world.reply(worker(1, 0)).drain, "{:?}", world.notes);
     world.orders();
     world.leave(worker(1, 0), false);
     assert_eq!(world.orders(), ["lost worker-1#0", "kill worker-1#0"]);
     world.exits(worker(1, 0), Exit::Finished);
     assert_eq!(world.orders(), ["launch worker-1#1"]);
-    world.register(worker(1, 1));
-    world.join(worker(1, 1), None);
+    world.comes(worker(1, 1));
     assert_eq!(world.orders(), ["joined worker-1#1 at 0"]);
     assert!(!world.head.restarts.is_restarting(NodeId::worker(1)));
     let restarts = |note: &Note| matches!(note, Note::Action { kind: "KILL_RESTART", target, .. } if target == "worker-1");
@@ -1228,12 +1257,8 @@ fn a_worker_whose_restart_was_ordered_is_kept_while_it_alone_has_the_model() {
     };
     trains(&mut world, worker(0, 0), 1);
     trains(&mut world, worker(1, 0), 1);
-    let counts = Counts { total: 100, todo: 100, ..Counts::default() };
-    for _ in 0..5 {
-        world.tell(HeadEvent::Tick(Some(counts)));
-    }
-    let HeadAnswer::Beat(reply) = world.beat(worker(1, 0)) else { panic!("refused") };
-    assert!(reply.drain, "{:?}", world.notes);
+    world.ticks(5, 0);
+    assert!(world.reply(worker(1, 0)).drain, "{:?}", world.notes);
     // Its peer dies before it could leave; the replacement is there, but has no model yet.
     world.exits(worker(0, 0), KILLED);
     world.join(worker(1, 0), None);
@@ -1282,19 +1307,13 @@ fn reports(holder: Holder, sequence: u64, count: u64, compute: Duration) -> Vec<
 fn a_replacement_is_taken_to_be_as_slow_as_its_earlier_life_until_it_shows_otherwise() {
     let nd = antdt_controller::policy::REGISTRY.by_name("nd").unwrap();
     let mut world = World::with_policy("allreduce", 4, 0, nd).running();
-    for index in 0..4 {
-        let compute = Duration::from_millis(if index == 2 { 400 } else { 100 });
-        let (holder, plan) = (worker(index, 0), PlanVersion(1));
-        let reports = reports(holder, 0, 40, compute);
-        world.tell(HeadEvent::heartbeat(holder, reports, plan, (plan, 0)));
-    }
+    world.paces([100, 100, 400, 100]);
     world.exits(worker(2, 0), KILLED);
-    world.register(worker(2, 1));
-    world.join(worker(2, 1), None);
+    world.comes(worker(2, 1));
     for index in [0, 1, 3] {
         world.join(worker(index, 0), None);
     }
-    let sizes = &world.head.core.published.as_ref().unwrap().batch_sizes;
+    let sizes = &world.published().batch_sizes;
     assert_eq!(sizes.len(), 4);
     assert!(sizes[&NodeId::worker(2)] * 3 < sizes[&NodeId::worker(0)], "{sizes:?}");
     assert_eq!(sizes.values().sum::<u32>(), 64);
@@ -1312,7 +1331,7 @@ fn a_process_that_never_registers_is_ended_and_started_again() {
     world.tell(HeadEvent::Tick(None));
     assert_eq!(world.orders(), ["kill worker-1#0"]);
     world.exits(worker(1, 0), KILLED);
-    assert!(world.orders().contains(&"launch worker-1#1".to_owned()));
+    world.ordered_among_others(&["launch worker-1#1"]);
 }
 
 #[test]
@@ -1322,14 +1341,12 @@ fn workers_are_added_and_drained_while_the_job_runs() {
     let answer = world.tell(HeadEvent::Scale { workers: 3 });
     assert!(matches!(answer, HeadAnswer::Scaled { before: 2 }), "{answer:?}");
     assert_eq!(world.orders(), ["launch worker-2#0"]);
-    world.register(worker(2, 0));
-    world.join(worker(2, 0), None);
+    world.comes(worker(2, 0));
     assert_eq!(world.orders(), ["joined worker-2#0 at 0"]);
 
     world.tell(HeadEvent::Scale { workers: 1 });
     for index in [1, 2] {
-        let HeadAnswer::Beat(reply) = world.beat(worker(index, 0)) else { panic!("refused") };
-        assert!(reply.drain, "worker-{index}");
+        assert!(world.reply(worker(index, 0)).drain, "worker-{index}");
     }
     world.leave(worker(1, 0), false);
     world.exits(worker(1, 0), Exit::Finished);
@@ -1337,15 +1354,13 @@ fn workers_are_added_and_drained_while_the_job_runs() {
     assert!(matches!(world.beat(worker(1, 0)), HeadAnswer::Fenced));
     // The other one takes too long.
     world.wait(Duration::from_secs(31));
-    let orders = world.orders();
-    assert!(orders.contains(&"kill worker-2#0".to_owned()), "{orders:?}");
+    world.ordered_among_others(&["kill worker-2#0"]);
     world.exits(worker(2, 0), Exit::Killed { signal: 9 });
     assert_eq!(world.orders(), [""; 0]);
 
     world.tell(HeadEvent::Scale { workers: 2 });
     assert_eq!(world.orders(), ["launch worker-1#1"]);
-    world.register(worker(1, 1));
-    world.join(worker(1, 1), None);
+    world.comes(worker(1, 1));
     world.orders();
     // The job ends with those that it has.
     for holder in [worker(0, 0), worker(1, 1)] {
@@ -1360,10 +1375,7 @@ fn workers_are_added_and_drained_while_the_job_runs() {
 fn no_worker_is_told_to_leave_before_one_that_stays_has_taken_a_step() {
     let mut world = World::new("allreduce", 2, 0).running();
     world.tell(HeadEvent::Scale { workers: 1 });
-    let drained = |world: &mut World| {
-        let HeadAnswer::Beat(reply) = world.beat(worker(1, 0)) else { panic!("refused") };
-        reply.drain
-    };
+    let drained = |world: &mut World| world.reply(worker(1, 0)).drain;
     assert!(!drained(&mut world));
     world.steps(worker(0, 0), 0);
     world.tell(HeadEvent::Tick(None));
@@ -1379,8 +1391,7 @@ fn a_worker_that_commits_between_its_ends_is_started_again_as_often_as_it_ends()
         world.wait(Duration::from_secs(60));
         let orders = world.orders();
         assert!(orders.contains(&format!("launch worker-1#{}", life + 1)), "{orders:?}");
-        world.register(worker(1, life + 1));
-        world.join(worker(1, life + 1), None);
+        world.comes(worker(1, life + 1));
     }
 }
 
@@ -1421,9 +1432,8 @@ fn a_retired_worker_that_waited_to_join_is_not_let_in() {
     for index in [0, 1] {
         world.steps(worker(index, 0), 0);
     }
-    world.tell(HeadEvent::Tick(Some(Counts { total: 100, todo: 90, acked: 10, ..Counts::default() })));
-    let HeadAnswer::Beat(reply) = world.beat(worker(0, 0)) else { panic!("refused") };
-    let checkpoint = reply.checkpoint.expect("a checkpoint is due");
+    world.ticks(1, 10);
+    let checkpoint = world.reply(worker(0, 0)).checkpoint.expect("a checkpoint is due");
     world.join(worker(2, 0), None);
     world.orders();
     world.tell(HeadEvent::Scale { workers: 2 });
@@ -1464,9 +1474,7 @@ impl World {
 #[test]
 fn a_lost_server_sets_the_job_back_and_no_worker_is_let_in_before_all_servers_start_from_the_checkpoint() {
     let mut world = World::that_can_roll_back("ps-bsp", 2, 2);
-    let readiness =
-        || Readiness { samples: 1, end_of_data: false, plan: PlanVersion(1), acks: vec![ack(1, 1)] };
-    world.tell(HeadEvent::Ready { holder: worker(0, 0), step: 0, readiness: readiness() });
+    world.tell(ready(worker(0, 0), 0, 1, &[ack(1, 1)]));
     world.exits(server(1), KILLED);
     let mut orders = world.orders();
     orders.sort();
@@ -1475,7 +1483,7 @@ fn a_lost_server_sets_the_job_back_and_no_worker_is_let_in_before_all_servers_st
     assert_eq!(orders, expected);
 
     // What is said of the time before counts no more, and does no harm.
-    let answer = world.tell(HeadEvent::Ready { holder: worker(1, 0), step: 0, readiness: readiness() });
+    let answer = world.tell(ready(worker(1, 0), 0, 1, &[ack(1, 1)]));
     assert!(matches!(answer, HeadAnswer::Undone), "{answer:?}");
     assert!(matches!(world.beat(server(0)), HeadAnswer::Fenced));
     world.exits(server(0), KILLED);
@@ -1486,10 +1494,10 @@ fn a_lost_server_sets_the_job_back_and_no_worker_is_let_in_before_all_servers_st
     assert_eq!(world.orders(), [""; 0], "an answer to another question");
     world.tell(rolled_back(1, Some("checkpoints/3")));
     assert_eq!(world.orders(), ["launch server-0#1", "launch server-1#1"]);
-    world.register(Holder::new(NodeId::server(0), Incarnation(1)));
+    world.register(life_of_server(0, 1));
     world.joins_again(worker(1, 0));
     assert_eq!(world.orders(), [""; 0]);
-    world.register(Holder::new(NodeId::server(1), Incarnation(1)));
+    world.register(life_of_server(1, 1));
     let joined = world.effects.iter().find_map(|effect| match effect {
         HeadEffect::Joined(_, joined) => Some(joined.clone()),
         _ => None,
@@ -1524,10 +1532,10 @@ fn after_a_rollback_a_step_still_does_not_wait_for_its_backups() {
     let mut world = World::that_can_roll_back("ps-backup=1", 2, 1);
     assert_eq!(pushed(&mut world, worker(0, 0), 0), ["worker-0#0 in 0, 1 is open"]);
     world.exits(server(0), KILLED);
-    assert!(world.orders().contains(&"undone worker-0#0".to_owned()));
+    world.ordered_among_others(&["undone worker-0#0"]);
     world.tell(rolled_back(1, None));
     world.wait(Duration::from_secs(1));
-    world.register(Holder::new(NodeId::server(0), Incarnation(1)));
+    world.register(life_of_server(0, 1));
     world.joins_again(worker(0, 0));
     world.joins_again(worker(1, 0));
     world.orders();
@@ -1586,19 +1594,14 @@ fn a_plan_says_how_many_workers_a_step_need_not_wait_for_once_all_have_it() {
 #[test]
 fn a_rollback_sets_the_clocks_back_and_calls_waiting_workers_off() {
     let mut world = World::that_can_roll_back("ps-ssp=0", 2, 1);
-    let readiness = Readiness { samples: 3, end_of_data: false, plan: PlanVersion(0), acks: vec![] };
-    let ask = |world: &mut World, index, step| {
-        let (holder, readiness) = (worker(index, 0), readiness.clone());
-        world.tell(HeadEvent::Ready { holder, step, readiness });
-        world.orders()
-    };
+    let ask = |world: &mut World, index, step| world.ready(worker(index, 0), step, &[]);
     assert_eq!(ask(&mut world, 0, 0), ["committed worker-0#0 0"]);
     assert_eq!(ask(&mut world, 0, 1), [""; 0]);
     world.exits(server(0), KILLED);
-    assert!(world.orders().contains(&"undone worker-0#0".to_owned()));
+    world.ordered_among_others(&["undone worker-0#0"]);
     world.tell(rolled_back(1, None));
     world.wait(Duration::from_secs(1));
-    world.register(Holder::new(NodeId::server(0), Incarnation(1)));
+    world.register(life_of_server(0, 1));
     world.joins_again(worker(0, 0));
     world.joins_again(worker(1, 0));
     world.orders();
@@ -1670,8 +1673,7 @@ fn a_life_that_was_to_start_after_the_rollback_does_not_replace_a_newer_one() {
     world.leave(worker(2, 0), true);
     world.tell(HeadEvent::Scale { workers: 2 });
     world.tell(HeadEvent::Scale { workers: 3 });
-    let orders = world.orders();
-    assert!(orders.contains(&"launch worker-2#2".to_owned()), "{orders:?}");
+    world.ordered_among_others(&["launch worker-2#2"]);
     world.tell(rolled_back(1, None));
     let orders = world.orders();
     assert_eq!(orders, ["launch server-0#1"]);
@@ -1699,7 +1701,7 @@ fn a_worker_that_hangs_is_killed_and_one_that_is_slow_is_not() {
     assert_eq!(stalls(&mut world, 1, 3000), ["kill worker-1#0"]);
     assert_eq!(stalls(&mut world, 1, 3500), [""; 0], "once is enough");
     world.exits(worker(1, 0), KILLED);
-    assert!(world.orders().contains(&"launch worker-1#1".to_owned()));
+    world.ordered_among_others(&["launch worker-1#1"]);
     // A life that was replaced has nothing to say any more.
     let stall = Stall { work: Work::Training, lasts: Duration::MAX };
     let answer = world.tell(HeadEvent::Stalled { holder: worker(1, 0), stall });
@@ -1712,8 +1714,7 @@ fn a_worker_that_its_platform_takes_back_leaves_in_order_and_another_life_follow
     for _ in 0..3 {
         world.tell(HeadEvent::Preempted(worker(1, 0)));
     }
-    let HeadAnswer::Beat(reply) = world.beat(worker(1, 0)) else { panic!("refused") };
-    assert!(reply.drain);
+    assert!(world.reply(worker(1, 0)).drain);
     assert_eq!(world.orders(), [""; 0]);
     world.leave(worker(1, 0), false);
     assert_eq!(world.orders(), ["lost worker-1#0"], "its process has not ended");
@@ -1743,7 +1744,7 @@ fn a_worker_that_left_as_its_platform_wanted_and_does_not_end_is_killed() {
     }
     assert_eq!(kills, 1);
     world.exits(worker(1, 0), KILLED);
-    assert!(world.orders().contains(&"launch worker-1#1".to_owned()));
+    world.ordered_among_others(&["launch worker-1#1"]);
     assert!(!world.notes.iter().any(|note| matches!(note, Note::Action { kind: "RESTART", .. })));
 }
 
@@ -1753,33 +1754,24 @@ fn a_worker_that_is_taken_back_before_it_has_left_is_started_again_as_after_any_
     world.steps(worker(0, 0), 0);
     world.tell(HeadEvent::Preempted(worker(1, 0)));
     world.exits(worker(1, 0), KILLED);
-    assert!(world.orders().contains(&"launch worker-1#1".to_owned()));
+    world.ordered_among_others(&["launch worker-1#1"]);
 }
 
 #[test]
 fn a_server_that_its_platform_takes_back_goes_once_a_checkpoint_has_its_part() {
-    let schedule = CheckpointSchedule { every: CheckpointEvery::End, first: CheckpointId(1), epochs: 1 };
-    let mut world = World::with("ps-bsp", 2, 1, Box::new(Unmanaged), Some(schedule));
-    world.head.core.config.can_roll_back = true;
-    let mut world = world.running();
+    let mut world = that_keeps_and_rolls_back("ps-bsp", 2, 1, Box::new(Unmanaged));
     world.steps(worker(0, 0), 0);
-    world.tell(HeadEvent::Tick(Some(Counts { total: 100, todo: 90, acked: 10, ..Counts::default() })));
+    world.ticks(1, 10);
     world.tell(HeadEvent::Preempted(server(0)));
-    let HeadAnswer::Beat(reply) = world.beat(worker(0, 0)) else { panic!("refused") };
-    let checkpoint = reply.checkpoint.expect("a checkpoint is taken");
+    let checkpoint = world.reply(worker(0, 0)).checkpoint.expect("a checkpoint is taken");
     world.tell(HeadEvent::Rest { holder: worker(0, 0), checkpoint });
     world.tell(HeadEvent::Cut { checkpoint, taken: Ok(()) });
     assert!(!world.orders().iter().any(|order| order.starts_with("kill")));
-    let readiness = Readiness { samples: 1, end_of_data: false, plan: PlanVersion(1), acks: vec![ack(1, 1)] };
     for index in 0..2 {
-        world.tell(HeadEvent::Ready { holder: worker(index, 0), step: 0, readiness: readiness.clone() });
+        world.tell(ready(worker(index, 0), 0, 1, &[ack(1, 1)]));
     }
-    world.tell(HeadEvent::Kept { checkpoint, outcome: Ok("here".to_owned()) });
-    let orders = world.orders();
-    assert!(
-        orders.contains(&"roll back 1".to_owned()) && orders.contains(&"kill server-0#0".to_owned()),
-        "{orders:?}"
-    );
+    world.kept(checkpoint);
+    world.ordered_among_others(&["roll back 1", "kill server-0#0"]);
     assert!(
         !world.notes.iter().any(|note| matches!(note, Note::Action { kind: "RESTART", .. })),
         "it has not failed"
@@ -1794,21 +1786,18 @@ fn a_server_whose_hand_over_came_to_nothing_goes_with_the_next_checkpoint() {
     let mut world = that_hands_over("ps-bsp", 2, 1);
     world.tell(HeadEvent::Preempted(server(0)));
     let checkpoint = copied(&mut world);
-    world.tell(HeadEvent::Kept { checkpoint, outcome: Err("the disk is full".to_owned()) });
+    world.not_kept(checkpoint);
     assert_eq!(world.orders(), ["worker-0#0 goes on after 1"], "it stays, and the job trains");
     world.tell(HeadEvent::Checkpoint(None));
     let checkpoint = copied(&mut world);
-    world.tell(HeadEvent::Kept { checkpoint, outcome: Ok("here".to_owned()) });
-    assert!(world.orders().contains(&"kill server-0#0".to_owned()));
+    world.kept(checkpoint);
+    world.ordered_among_others(&["kill server-0#0"]);
 }
 
 /// A job with servers that takes checkpoints and can go back, in which all take part.
 fn that_hands_over(sync: &'static str, workers: u32, servers: u32) -> World {
-    let schedule = CheckpointSchedule { every: CheckpointEvery::End, first: CheckpointId(1), epochs: 1 };
-    let mut world = World::with(sync, workers, servers, Box::new(Unmanaged), Some(schedule));
-    world.head.core.config.can_roll_back = true;
-    let mut world = world.running();
-    world.tell(HeadEvent::Tick(Some(Counts { total: 100, todo: 90, acked: 10, ..Counts::default() })));
+    let mut world = that_keeps_and_rolls_back(sync, workers, servers, Box::new(Unmanaged));
+    world.ticks(1, 10);
     world.orders();
     world
 }
@@ -1837,7 +1826,7 @@ fn a_checkpoint_that_a_newer_one_overtakes_is_no_failure() {
     let newer = world.head.checkpoints.as_mut().unwrap().take_last(world.now);
     assert!(newer > older);
     world.notes.clear();
-    world.tell(HeadEvent::Kept { checkpoint: newer, outcome: Ok("here".to_owned()) });
+    world.kept(newer);
     world.tell(HeadEvent::Kept { checkpoint: older, outcome: Err("the file is missing".to_owned()) });
     let failed = |note: &Note| matches!(note, Note::Event { kind: EventKind::NoCheckpoint, .. });
     assert!(!world.notes.iter().any(failed), "{:?}", world.notes);
@@ -1853,11 +1842,9 @@ fn servers_hand_over_to_more_of_them_and_to_fewer_and_no_step_is_committed_after
         let answer = world.tell(HeadEvent::ScaleServers { servers: 3 });
         assert!(matches!(answer, HeadAnswer::Scaled { before: 2 }), "{answer:?}");
         let checkpoint = copied(&mut world);
-        let readiness =
-            Readiness { samples: 1, end_of_data: false, plan: PlanVersion(0), acks: vec![ack(1, 1)] };
-        world.tell(HeadEvent::Ready { holder: worker(1, 0), step: 0, readiness });
+        world.tell(ready(worker(1, 0), 0, 1, &[ack(1, 1)]));
         assert_eq!(world.orders(), [""; 0], "{sync}: nobody goes on");
-        world.tell(HeadEvent::Kept { checkpoint, outcome: Ok("here".to_owned()) });
+        world.kept(checkpoint);
         let orders = world.orders();
         let of = |what: &str| {
             orders.iter().position(|order| order == what).unwrap_or_else(|| panic!("{what}: {orders:?}"))
@@ -1889,8 +1876,8 @@ fn servers_hand_over_to_more_of_them_and_to_fewer_and_no_step_is_committed_after
         world.exits(server(1), KILLED);
         world.tell(HeadEvent::ScaleServers { servers: 1 });
         let checkpoint = copied(&mut world);
-        world.tell(HeadEvent::Kept { checkpoint, outcome: Ok("here".to_owned()) });
-        assert!(world.orders().contains(&"1 servers".to_owned()));
+        world.kept(checkpoint);
+        world.ordered_among_others(&["1 servers"]);
         world.tell(rolled_back(2, Some("checkpoints/2")));
         assert_eq!(world.orders(), ["launch server-0#2"]);
         world.exits(life_of_server(1, 1), KILLED);
@@ -1903,7 +1890,7 @@ fn servers_hand_over_to_more_of_them_and_to_fewer_and_no_step_is_committed_after
         // A server that comes back begins a life of its own.
         world.tell(HeadEvent::ScaleServers { servers: 2 });
         let checkpoint = copied(&mut world);
-        world.tell(HeadEvent::Kept { checkpoint, outcome: Ok("here".to_owned()) });
+        world.kept(checkpoint);
         world.orders();
         world.tell(rolled_back(3, Some("checkpoints/3")));
         assert_eq!(world.orders(), ["launch server-0#3", "launch server-1#2"]);
@@ -1919,14 +1906,14 @@ fn servers_stay_and_training_goes_on_if_the_checkpoint_is_not_taken() {
     let answer = world.tell(HeadEvent::ScaleServers { servers: 4 });
     let HeadAnswer::Refused(why) = answer else { panic!("{answer:?}") };
     assert!(why.contains("from 2 to 3 servers"), "{why}");
-    world.tell(HeadEvent::Kept { checkpoint, outcome: Err("the disk is full".to_owned()) });
+    world.not_kept(checkpoint);
     assert_eq!(world.orders(), ["worker-0#0 goes on after 1", "worker-1#0 goes on after 1"]);
     let said = world.notes.iter().rev().find_map(|note| match note {
         Note::Event { kind: EventKind::Refused, text, .. } => Some(text.clone()),
         _ => None,
     });
     assert!(said.is_some_and(|text| text.contains("the disk is full") && text.contains("the servers stay")));
-    world.tell(HeadEvent::Tick(Some(Counts { total: 100, todo: 90, acked: 10, ..Counts::default() })));
+    world.ticks(1, 10);
     assert_eq!(ordered(&mut world, worker(0, 0)), None, "it is not tried for ever");
     // The user may ask again.
     let answer = world.tell(HeadEvent::ScaleServers { servers: 1 });
@@ -1940,16 +1927,12 @@ fn a_hand_over_outlives_its_keeper_and_is_carried_out_when_a_server_dies_before_
     world.tell(HeadEvent::ScaleServers { servers: 1 });
     let checkpoint = ordered(&mut world, worker(0, 0)).expect("a checkpoint is taken");
     world.exits(worker(0, 0), KILLED);
-    world.tell(HeadEvent::Tick(Some(Counts { total: 100, todo: 90, acked: 10, ..Counts::default() })));
+    world.ticks(1, 10);
     let again = ordered(&mut world, worker(1, 0)).expect("the other worker takes the next one");
     assert!(again > checkpoint);
     world.orders();
     world.exits(server(1), KILLED);
-    let orders = world.orders();
-    assert!(
-        orders.contains(&"1 servers".to_owned()) && orders.contains(&"roll back 1".to_owned()),
-        "{orders:?}"
-    );
+    world.ordered_among_others(&["1 servers", "roll back 1"]);
     world.tell(rolled_back(1, None));
     world.wait(Duration::from_secs(5));
     let orders = world.orders();
@@ -1957,31 +1940,28 @@ fn a_hand_over_outlives_its_keeper_and_is_carried_out_when_a_server_dies_before_
     assert_eq!(servers, ["launch server-0#1"]);
 }
 
-/// Wants server 1 to be started again, once.
-fn wants_a_server_again(_: JobTime, view: &ClusterView, budget: &RestartBudget) -> Decision {
+/// Wants this to be done to server 1, once.
+fn once_to_server_1(view: &ClusterView, budget: &RestartBudget, kind: NodeActionKind) -> Decision {
     let target = Holder::new(NodeId::server(1), view.servers[1].incarnation);
     let reason = Reason::PersistentStraggler { node: target.node, slowness_percent: 400 };
-    let kind = NodeActionKind::KillRestart { drain: Duration::ZERO };
     let action = ProposedAction { target, kind, reason: reason.clone() };
     let node_actions = if budget.spent(target.node).0 == 0 { vec![action] } else { Vec::new() };
     Decision { node_actions, reasons: vec![reason], ..Decision::default() }
 }
 
+fn wants_a_server_again(_: JobTime, view: &ClusterView, budget: &RestartBudget) -> Decision {
+    once_to_server_1(view, budget, NodeActionKind::KillRestart { drain: Duration::ZERO })
+}
+
 #[test]
 fn a_slow_server_is_started_again_with_all_others_and_the_policy_hears_of_it() {
     for taken in [true, false] {
-        let schedule = CheckpointSchedule { every: CheckpointEvery::End, first: CheckpointId(1), epochs: 1 };
         let policy = Box::new(FromFn("again", wants_a_server_again));
-        let mut world = World::with("ps-bsp", 2, 2, policy, Some(schedule));
-        world.head.core.config.can_roll_back = true;
-        let mut world = world.running();
-        let counts = || Some(Counts { total: 100, todo: 90, acked: 10, ..Counts::default() });
+        let mut world = that_keeps_and_rolls_back("ps-bsp", 2, 2, policy);
         for holder in [worker(0, 0), worker(1, 0)] {
             world.steps(holder, 0);
         }
-        for _ in 0..3 {
-            world.tell(HeadEvent::Tick(counts()));
-        }
+        world.ticks(3, 10);
         let of_kind = |world: &World, wanted: &str| -> Vec<String> {
             let text = |note: &Note| match note {
                 Note::Action { kind, target, .. } if *kind == wanted => Some(target.clone()),
@@ -1993,7 +1973,7 @@ fn a_slow_server_is_started_again_with_all_others_and_the_policy_hears_of_it() {
         assert_eq!(of_kind(&world, "KILL_RESTART"), ["server-1"]);
         let checkpoint = copied(&mut world);
         if !taken {
-            world.tell(HeadEvent::Kept { checkpoint, outcome: Err("the disk is full".to_owned()) });
+            world.not_kept(checkpoint);
             let said = of_kind(&world, "restart");
             assert!(
                 said.len() == 1 && said[0].starts_with("not restarted: ") && said[0].contains("disk is full"),
@@ -2001,7 +1981,7 @@ fn a_slow_server_is_started_again_with_all_others_and_the_policy_hears_of_it() {
             );
             continue;
         }
-        world.tell(HeadEvent::Kept { checkpoint, outcome: Ok("here".to_owned()) });
+        world.kept(checkpoint);
         world.orders();
         world.tell(rolled_back(1, None));
         assert_eq!(world.orders(), ["launch server-0#1", "launch server-1#1"]);
@@ -2017,27 +1997,17 @@ fn a_slow_server_is_started_again_with_all_others_and_the_policy_hears_of_it() {
 
 /// Wants server 1 to have a third of the parameters, once.
 fn wants_a_smaller_share(_: JobTime, view: &ClusterView, budget: &RestartBudget) -> Decision {
-    let target = Holder::new(NodeId::server(1), view.servers[1].incarnation);
-    let reason = Reason::PersistentStraggler { node: target.node, slowness_percent: 200 };
-    let kind = NodeActionKind::Repartition { weights: "2,1".parse().unwrap() };
-    let action = ProposedAction { target, kind, reason: reason.clone() };
-    let node_actions = if budget.spent(target.node).0 == 0 { vec![action] } else { Vec::new() };
-    Decision { node_actions, reasons: vec![reason], ..Decision::default() }
+    once_to_server_1(view, budget, NodeActionKind::Repartition { weights: "2,1".parse().unwrap() })
 }
 
 /// A job whose two servers are to hand over to others, of which server 1 has a third of the parameters; and the checkpoint for it.
 fn that_repartitions() -> (World, CheckpointId) {
-    let schedule = CheckpointSchedule { every: CheckpointEvery::End, first: CheckpointId(1), epochs: 1 };
     let policy = Box::new(FromFn("shares", wants_a_smaller_share));
-    let mut world = World::with("ps-bsp", 2, 2, policy, Some(schedule));
-    world.head.core.config.can_roll_back = true;
-    let mut world = world.running();
+    let mut world = that_keeps_and_rolls_back("ps-bsp", 2, 2, policy);
     for holder in [worker(0, 0), worker(1, 0)] {
         world.steps(holder, 0);
     }
-    for _ in 0..3 {
-        world.tell(HeadEvent::Tick(Some(Counts { total: 100, todo: 90, acked: 10, ..Counts::default() })));
-    }
+    world.ticks(3, 10);
     let asked = |note: &Note| matches!(note, Note::Action { kind: "REPARTITION", target, .. } if target == "server-1");
     assert!(world.notes.iter().any(asked), "{:?}", world.notes);
     let checkpoint = copied(&mut world);
@@ -2048,7 +2018,7 @@ fn that_repartitions() -> (World, CheckpointId) {
 /// Such a job once its servers have these weights.
 fn with_weights() -> World {
     let (mut world, checkpoint) = that_repartitions();
-    world.tell(HeadEvent::Kept { checkpoint, outcome: Ok("here".to_owned()) });
+    world.kept(checkpoint);
     let orders = world.orders();
     let of = |wanted: &str| orders.iter().position(|order| order == wanted);
     assert!(of("kill server-1#0").is_some() && of("kill server-1#0") < of("weights 2,1"), "{orders:?}");
@@ -2071,8 +2041,7 @@ fn with_weights() -> World {
 fn servers_hand_over_to_servers_of_other_weights_and_keep_them_when_one_dies() {
     let mut world = with_weights();
     world.tell(HeadEvent::Exited(life_of_server(0, 1), Exit::Killed { signal: 9 }, Vec::new()));
-    let orders = world.orders();
-    assert!(orders.contains(&"roll back 2".to_owned()), "{orders:?}");
+    let orders = world.ordered_among_others(&["roll back 2"]);
     assert!(!orders.iter().any(|order| order.starts_with("weights")), "{orders:?}");
     assert_eq!(world.head.core.weights.to_string(), "2,1");
 }
@@ -2105,7 +2074,7 @@ fn weights_are_equal_again_after_a_restart_and_a_change_of_number_and_under_anot
 #[test]
 fn weights_stay_if_the_checkpoint_for_others_is_not_taken() {
     let (mut world, checkpoint) = that_repartitions();
-    world.tell(HeadEvent::Kept { checkpoint, outcome: Err("the disk is full".to_owned()) });
+    world.not_kept(checkpoint);
     let failed = |note: &Note| matches!(note, Note::Event { kind: EventKind::Restart, text, .. } if text.contains("disk is full"));
     assert!(world.notes.iter().any(failed), "{:?}", world.notes);
     assert!(world.head.core.weights.is_equal() && world.head.handover.is_none());
@@ -2136,7 +2105,7 @@ fn another_master_goes_on_with_the_servers_that_the_job_has_now() {
     let mut world = that_hands_over("ps-bsp", 2, 3);
     world.tell(HeadEvent::ScaleServers { servers: 1 });
     let checkpoint = copied(&mut world);
-    world.tell(HeadEvent::Kept { checkpoint, outcome: Ok("here".to_owned()) });
+    world.kept(checkpoint);
     world.tell(rolled_back(1, None));
     world.register(life_of_server(0, 1));
     let record = world.head.record();
@@ -2181,16 +2150,9 @@ fn a_diagnosis_names_the_straggler_the_evidence_and_the_actions() {
     };
     let before = diagnose(&mut world);
     assert!(before.nodes.iter().all(|node| !node.straggler && node.ratio.is_none()), "{before:?}");
-    let plan = PlanVersion(1);
-    for index in 0..4 {
-        let time = Duration::from_millis(if index == 2 { 400 } else { 100 });
-        let (holder, reports) = (worker(index, 0), reports(worker(index, 0), 0, 40, time));
-        world.tell(HeadEvent::heartbeat(holder, reports, plan, (plan, 0)));
-    }
-    for _ in 0..2 {
-        // The first tick after a change of the membership is not one to decide at.
-        world.tell(HeadEvent::Tick(Some(Counts { total: 100, todo: 100, ..Counts::default() })));
-    }
+    world.paces([100, 100, 400, 100]);
+    // The first tick after a change of the membership is not one to decide at.
+    world.ticks(2, 0);
     let found = diagnose(&mut world);
     let stragglers: Vec<_> = found.nodes.iter().filter(|node| node.straggler).collect();
     let [slow] = stragglers[..] else { panic!("{found:?}") };
@@ -2210,19 +2172,17 @@ fn the_only_worker_with_the_model_that_is_taken_back_goes_once_a_checkpoint_has_
     let mut world = with_checkpoints("allreduce", 1, 0);
     world.head.core.config.can_roll_back = true;
     world.steps(worker(0, 0), 0);
-    world.tell(HeadEvent::Tick(Some(Counts { total: 100, todo: 90, acked: 10, ..Counts::default() })));
+    world.ticks(1, 10);
     world.tell(HeadEvent::Preempted(worker(0, 0)));
-    let HeadAnswer::Beat(reply) = world.beat(worker(0, 0)) else { panic!("refused") };
-    let checkpoint = reply.checkpoint.expect("a checkpoint is taken");
+    let checkpoint = world.reply(worker(0, 0)).checkpoint.expect("a checkpoint is taken");
     world.tell(HeadEvent::Rest { holder: worker(0, 0), checkpoint });
     world.tell(HeadEvent::Cut { checkpoint, taken: Ok(()) });
     world.orders();
-    world.tell(HeadEvent::Kept { checkpoint, outcome: Ok("here".to_owned()) });
+    world.kept(checkpoint);
     assert_eq!(world.orders(), ["kill worker-0#0"]);
     world.exits(worker(0, 0), KILLED);
     // No worker that comes finds the model.
-    world.register(worker(0, 1));
-    world.join(worker(0, 1), None);
+    world.comes(worker(0, 1));
     let orders = world.orders();
     assert_eq!(orders, ["lost worker-0#0", "launch worker-0#1", "roll back 1"]);
 }
@@ -2248,8 +2208,7 @@ fn a_worker_that_ran_out_of_memory_lowers_the_bound_of_its_class_for_good() {
     assert!(told, "{:?}", world.notes);
     assert_eq!(world.head.record().memory, [(DeviceClass::default(), 16)]);
     // Its new life says again that 64 fit.
-    world.register(worker(1, 1));
-    world.join(worker(1, 1), None);
+    world.comes(worker(1, 1));
     world.join(worker(0, 0), None);
     assert_eq!(sizes(&world), [(32, 2); 2]);
 }
@@ -2257,12 +2216,7 @@ fn a_worker_that_ran_out_of_memory_lowers_the_bound_of_its_class_for_good() {
 #[test]
 fn a_host_all_of_whose_workers_are_slow_is_named() {
     let mut world = World::new("allreduce", 4, 0).running();
-    for index in 0..4 {
-        let compute = Duration::from_millis(if index >= 2 { 400 } else { 100 });
-        let (holder, plan) = (worker(index, 0), PlanVersion(1));
-        let reports = reports(holder, 0, 40, compute);
-        world.tell(HeadEvent::heartbeat(holder, reports, plan, (plan, 0)));
-    }
+    world.paces([100, 100, 400, 400]);
     let HeadAnswer::Diagnosed(found) = world.tell(HeadEvent::Diagnose) else { panic!("no diagnosis") };
     let [host] = &found.hosts[..] else { panic!("{found:?}") };
     assert_eq!(
@@ -2276,12 +2230,7 @@ fn a_host_all_of_whose_workers_are_slow_is_named() {
 #[test]
 fn a_slow_host_whose_cpus_are_busy_with_others_is_named_as_such() {
     let mut world = World::new("allreduce", 4, 0).running();
-    for index in 0..4 {
-        let compute = Duration::from_millis(if index >= 2 { 400 } else { 100 });
-        let (holder, plan) = (worker(index, 0), PlanVersion(1));
-        let reports = reports(holder, 0, 40, compute);
-        world.tell(HeadEvent::heartbeat(holder, reports, plan, (plan, 0)));
-    }
+    world.paces([100, 100, 400, 400]);
     let load_of = |world: &mut World, [busy, steal, own]: [f64; 3], workers: &[u32]| {
         for index in workers {
             let load = NodeLoad {
