@@ -15,6 +15,22 @@ const PEER: Holder = Holder::new(antdt_core::NodeId::worker(1), antdt_core::Inca
 
 const MODES: [&str; 4] = ["allreduce", "ps-bsp", "ps-asp", "local-sgd=2"];
 
+const fn exchanges(call: &Call) -> bool {
+    matches!(call, Call::Exchange { .. })
+}
+
+const fn loads(call: &Call) -> bool {
+    matches!(call, Call::Load(_))
+}
+
+const fn computes(call: &Call) -> bool {
+    matches!(call, Call::Compute)
+}
+
+const fn combines(call: &Call) -> bool {
+    matches!(call, Call::Combine { .. })
+}
+
 /// The names of the calls up to the end of a step.
 fn calls_of_a_step(outside: &mut Outside) -> Vec<String> {
     let steps = outside.worker.steps();
@@ -22,8 +38,7 @@ fn calls_of_a_step(outside: &mut Outside) -> Vec<String> {
     while outside.worker.steps() == steps {
         let call = format!("{:?}", outside.call);
         calls.push(call.split(|c: char| !c.is_alphanumeric()).next().unwrap().to_owned());
-        let reply = outside.answer();
-        outside.say(&reply);
+        outside.goes_well();
     }
     calls
 }
@@ -32,8 +47,7 @@ fn calls_of_a_step(outside: &mut Outside) -> Vec<String> {
 fn an_epoch_trains_and_acknowledges_every_sample_once_and_ends() {
     for sync in MODES {
         let mut outside = Outside::new(sync, &[10, 3, 7], 4);
-        assert_eq!(outside.end(), End::EndOfData { trained: true }, "{sync:?}");
-        assert_eq!(outside.trained(), 20);
+        outside.ends_with(20);
         // With servers it is the master that acknowledges, when it commits.
         let acked = if sync.starts_with("ps-") { 0 } else { 20 };
         assert_eq!(outside.acked.values().sum::<u64>(), acked, "{sync:?}");
@@ -55,7 +69,7 @@ fn a_step_in_the_middle_asks_for_exactly_these_calls() {
     ];
     for (sync, calls) in MODES.into_iter().zip(steps) {
         let mut outside = Outside::new(sync, &[100], 4);
-        outside.until(|call| matches!(call, Call::Load(_)));
+        outside.until(loads);
         assert_eq!(calls_of_a_step(&mut outside), calls);
         // A push that counts is a step, and is applied before the next one.
         let applies = (sync == "ps-asp").then_some("Apply");
@@ -79,11 +93,10 @@ fn a_shard_is_asked_for_with_the_ack_of_the_last_batch_that_the_shards_held_fill
     let mut outside = Outside::new("allreduce", &[8, 8], 4);
     let mut wanted = Vec::new();
     for _ in 0..3 {
-        outside.until(|call| matches!(call, Call::Exchange { .. }));
+        outside.until(exchanges);
         let Call::Exchange { acks, want, wait, .. } = &outside.call else { unreachable!() };
         wanted.push((acks.len(), *want, *wait));
-        let reply = outside.answer();
-        outside.say(&reply);
+        outside.goes_well();
     }
     // The first one says how long a shard is.
     assert_eq!(wanted, [(0, 1, Duration::ZERO), (1, 0, Duration::ZERO), (1, 1, Duration::ZERO)]);
@@ -98,18 +111,16 @@ fn a_batch_of_more_shards_than_one_call_may_ask_for_is_filled_by_several() {
         if let Call::Exchange { want, .. } = &outside.call {
             wanted.push(*want);
         }
-        let reply = outside.answer();
-        outside.say(&reply);
+        outside.goes_well();
     }
     assert_eq!(wanted, [1, WANT_MAX, WANT_MAX]);
-    assert_eq!(outside.end(), End::EndOfData { trained: true });
-    assert_eq!(outside.trained(), u64::from(batch));
+    outside.ends_with(u64::from(batch));
 }
 
 #[test]
 fn the_parts_of_a_step_switch_when_the_replies_come() {
     let mut outside = Outside::new("ps-bsp", &[100], 4);
-    outside.until(|call| matches!(call, Call::Load(_)));
+    outside.until(loads);
     outside.session.beat();
     calls_of_a_step(&mut outside);
     calls_of_a_step(&mut outside);
@@ -121,7 +132,7 @@ fn the_parts_of_a_step_switch_when_the_replies_come() {
         (ms(1), ms(2), ms(1), ms(1))
     );
     let mut outside = Outside::new("allreduce", &[100], 4);
-    outside.until(|call| matches!(call, Call::Load(_)));
+    outside.until(loads);
     calls_of_a_step(&mut outside);
     calls_of_a_step(&mut outside);
     let report = outside.session.beat().reports[1].report;
@@ -135,8 +146,8 @@ fn a_drained_worker_ends_its_step_gives_its_leases_back_and_leaves() {
     for (sync, (steps, batches)) in MODES.into_iter().zip([(2, 2), (1, 1), (1, 1), (2, 4)]) {
         let mut outside = Outside::new(sync, &[100], 4);
         outside.peer = Some(PEER);
-        outside.until(|call| matches!(call, Call::Compute));
-        outside.order(BeatReply { drain: true, ..BeatReply::default() });
+        outside.until(computes);
+        outside.drain();
         outside.until(|call| matches!(call, Call::Release(_)));
         // All-reduce: the peers hear of it in the control values of the next step.
         assert_eq!((outside.worker.steps(), outside.trained()), (steps, 4 * batches), "{sync:?}");
@@ -148,13 +159,12 @@ fn a_drained_worker_ends_its_step_gives_its_leases_back_and_leaves() {
 #[test]
 fn a_drained_worker_with_the_only_model_goes_on_until_another_has_it() {
     let mut outside = Outside::new("allreduce", &[100], 4);
-    outside.until(|call| matches!(call, Call::Compute));
-    outside.order(BeatReply { drain: true, ..BeatReply::default() });
+    outside.until(computes);
+    outside.drain();
     for _ in 0..5 {
         outside.until(|call| matches!(call, Call::Agree(_)));
         assert!(matches!(outside.call, Call::Agree(Lanes { reform: false, .. })), "{:?}", outside.call);
-        let reply = outside.answer();
-        outside.say(&reply);
+        outside.goes_well();
     }
     outside.peer = Some(PEER);
     outside.order(BeatReply { drain: true, reform: true, ..BeatReply::default() });
@@ -170,8 +180,8 @@ fn when_all_of_a_group_are_drained_in_one_step_the_first_of_them_stays_with_the_
     for first in [true, false] {
         let mut outside = Outside::new("allreduce", &[100], 4);
         (outside.peer, outside.peer_first) = (Some(PEER), !first);
-        outside.until(|call| matches!(call, Call::Compute));
-        outside.order(BeatReply { drain: true, ..BeatReply::default() });
+        outside.until(computes);
+        outside.drain();
         outside.until(|call| matches!(call, Call::Agree(Lanes { leaving: true, reform: true, .. })));
         outside.peer_leaves = true;
         outside.until(|call| matches!(call, Call::Join(_) | Call::Stop(_)));
@@ -185,8 +195,7 @@ fn when_all_of_a_group_are_drained_in_one_step_the_first_of_them_stays_with_the_
         outside.peer = None;
         let steps = outside.worker.steps();
         outside.until(|call| matches!(call, Call::Agree(Lanes { leaving: false, .. })));
-        let reply = outside.answer();
-        outside.say(&reply);
+        outside.goes_well();
         (outside.peer, outside.peer_leaves) = (Some(PEER), false);
         outside.order(BeatReply { drain: true, reform: true, ..BeatReply::default() });
         assert_eq!(outside.end(), End::Drained);
@@ -197,7 +206,7 @@ fn when_all_of_a_group_are_drained_in_one_step_the_first_of_them_stays_with_the_
 #[test]
 fn an_order_to_meet_is_followed_after_the_step_and_only_once() {
     let mut outside = Outside::new("allreduce", &[100], 4);
-    outside.until(|call| matches!(call, Call::Compute));
+    outside.until(computes);
     outside.order(BeatReply { reform: true, ..BeatReply::default() });
     outside.until(|call| matches!(call, Call::Agree(_)));
     assert!(matches!(outside.call, Call::Agree(Lanes { reform: true, .. })), "{:?}", outside.call);
@@ -214,19 +223,14 @@ fn an_order_to_meet_is_followed_after_the_step_and_only_once() {
         "{:?}",
         outside.call
     );
-    assert_eq!(outside.end(), End::EndOfData { trained: true });
-    assert_eq!(outside.trained(), 100);
+    outside.ends_with(100);
 }
 
 #[test]
 fn a_peer_that_asks_to_meet_is_followed_too_and_a_draining_one_waits_for_all() {
     let mut outside = Outside::new("allreduce", &[100], 4);
     outside.until(|call| matches!(call, Call::Agree(_)));
-    let Call::Agree(mine) = outside.call.clone() else { unreachable!() };
-    let peer = Lanes { reform: true, samples: 3, ..Lanes::default() };
-    let mut totals = mine.encode();
-    totals.iter_mut().zip(peer.encode()).for_each(|(total, lane)| *total += lane);
-    outside.say(&Reply::Agreed(Lanes::decide(&totals, 2)));
+    outside.agree_with(Lanes { reform: true, samples: 3, ..Lanes::default() });
     outside.until(|call| matches!(call, Call::Join(_) | Call::Load(_)));
     assert!(matches!(outside.call, Call::Join(_)), "{:?}", outside.call);
 }
@@ -234,17 +238,16 @@ fn a_peer_that_asks_to_meet_is_followed_too_and_a_draining_one_waits_for_all() {
 #[test]
 fn a_batch_whose_sum_never_came_is_read_again_in_the_same_order() {
     let mut outside = Outside::new("allreduce", &[100], 4);
-    outside.until(|call| matches!(call, Call::Combine { .. }));
+    outside.until(combines);
     let batch = outside.batch.clone();
     outside.say(&Reply::Broken);
     let first = Standing { group: MembershipVersion(1), broken: true, ..Standing::default() };
     assert_eq!(outside.call, Call::Join(first), "nothing is in its model");
-    outside.until(|call| matches!(call, Call::Load(_)));
+    outside.until(loads);
     assert_eq!(outside.call, Call::Load(batch));
     // The broken step leaves no trace in the times.
-    outside.until(|call| matches!(call, Call::Exchange { .. }));
-    let reply = outside.answer();
-    outside.say(&reply);
+    outside.until(exchanges);
+    outside.goes_well();
     let report = outside.session.beat().reports[0].report;
     assert_eq!((report.sequence, report.compute), (1, Duration::from_millis(1)));
 }
@@ -264,16 +267,15 @@ fn a_step_whose_result_is_here_is_committed_or_taken_back_as_the_new_group_decid
         outside.say(&Reply::Joined(Box::new(joined)));
         if committed {
             assert_eq!(outside.call, Call::Apply);
-            outside.until(|call| matches!(call, Call::Exchange { .. }));
+            outside.until(exchanges);
             let Call::Exchange { acks, .. } = &outside.call else { unreachable!() };
             assert_eq!(*acks, batch.acks());
         }
-        outside.until(|call| matches!(call, Call::Load(_)));
+        outside.until(loads);
         let Call::Load(next) = &outside.call else { unreachable!() };
         assert_eq!(next.fragments[0].from, if committed { 4 } else { 0 });
         assert_eq!(outside.worker.steps(), u64::from(committed));
-        assert_eq!(outside.end(), End::EndOfData { trained: true });
-        assert_eq!(outside.trained(), 100);
+        outside.ends_with(100);
     }
 }
 
@@ -287,8 +289,7 @@ fn an_answer_that_names_a_group_it_knows_decides_nothing() {
     let question = outside.call.clone();
     outside.say(&Reply::Joined(first));
     assert_eq!(outside.call, question, "the step it has prepared is still to be decided");
-    assert_eq!(outside.end(), End::EndOfData { trained: true });
-    assert_eq!(outside.trained(), 100);
+    outside.ends_with(100);
 }
 
 #[test]
@@ -298,7 +299,7 @@ fn a_group_that_breaks_while_it_is_formed_is_formed_again() {
     outside.say(&Reply::Broken);
     let standing = Standing { group: MembershipVersion(1), broken: true, ..Standing::default() };
     assert_eq!(outside.call, Call::Join(standing), "whoever still waits in the group is to hear of it");
-    outside.until(|call| matches!(call, Call::Compute));
+    outside.until(computes);
     outside.order(BeatReply { reform: true, ..BeatReply::default() });
     outside.until(|call| matches!(call, Call::Join(_)));
     assert!(
@@ -315,7 +316,7 @@ fn a_replacement_knows_the_step_before_the_next_but_had_no_part_in_it() {
     let joined = Joined { source: Some(Rank(0)), next_step: 7, ..outside.joined(false) };
     outside.say(&Reply::Joined(Box::new(joined)));
     outside.say(&Reply::Entered);
-    outside.until(|call| matches!(call, Call::Combine { .. }));
+    outside.until(combines);
     outside.say(&Reply::Broken);
     let taken_over = StepResult { step: 6, contributions: [].into() };
     let group = MembershipVersion(1);
@@ -337,18 +338,16 @@ fn a_replacement_that_comes_when_all_is_done_has_no_model() {
 fn leases_outlive_a_restart_of_the_service_and_their_offsets_are_presented() {
     let mut outside = Outside::new("allreduce", &[4, 6], 8);
     outside.until(|call| matches!(call, Call::Apply));
-    outside.until(|call| matches!(call, Call::Exchange { .. }));
+    outside.until(exchanges);
     let Call::Exchange { request, .. } = outside.call else { unreachable!() };
     outside.say(&Reply::ServiceRestarted);
     let Call::Register(held) = &outside.call else { panic!("{:?}", outside.call) };
     assert_eq!(held.iter().map(|held| held.offset).collect::<Vec<_>>(), [4, 4], "one goes on, one is done");
-    let reply = outside.adopt(0);
-    outside.say(&reply);
+    outside.adopts(0);
     // The acks were said with the registration; what is left of the question is the wish for more.
     let again = Call::Exchange { request, acks: vec![].into(), want: 1, wait: Duration::ZERO };
     assert_eq!(outside.call, again);
-    assert_eq!(outside.end(), End::EndOfData { trained: true });
-    assert_eq!(outside.trained(), 10);
+    outside.ends_with(10);
 }
 
 /// The master acknowledges a step in one place, and does so in vain when the service has forgotten the leases.
@@ -356,37 +355,30 @@ fn leases_outlive_a_restart_of_the_service_and_their_offsets_are_presented() {
 fn a_shard_that_is_done_is_presented_though_the_master_acknowledged_it() {
     let mut outside = Outside::new("ps-bsp", &[3, 6], 4);
     outside.until(|call| matches!(call, Call::Ready { .. }));
-    outside.until(|call| matches!(call, Call::Exchange { .. }));
+    outside.until(exchanges);
     outside.say(&Reply::ServiceRestarted);
     let Call::Register(held) = &outside.call else { panic!("{:?}", outside.call) };
     assert_eq!(held.iter().map(|held| held.offset).collect::<Vec<_>>(), [5, 3], "one goes on, one is done");
-    let reply = outside.adopt(0);
-    outside.say(&reply);
-    assert_eq!(outside.end(), End::EndOfData { trained: true });
-    assert_eq!(outside.trained(), 9);
+    outside.adopts(0);
+    outside.ends_with(9);
 }
 
 #[test]
 fn a_lease_that_is_not_adopted_is_dropped_and_trained_from_where_it_stood() {
     let mut outside = Outside::new("ps-asp", &[40], 8);
     outside.until(|call| matches!(call, Call::Push { .. }));
-    outside.until(|call| matches!(call, Call::Exchange { .. }));
-    outside.say(&Reply::ServiceRestarted);
-    let reply = outside.adopt(1);
-    outside.say(&reply);
+    outside.until(exchanges);
+    outside.restart_service(1);
     assert_eq!(outside.worker.leases().leases(), 0);
-    assert_eq!(outside.end(), End::EndOfData { trained: true });
-    assert_eq!(outside.trained(), 40);
+    outside.ends_with(40);
 }
 
 #[test]
 fn a_service_that_does_not_stay_is_given_up() {
     let mut outside = Outside::new("ps-asp", &[40], 8);
-    outside.until(|call| matches!(call, Call::Exchange { .. }));
+    outside.until(exchanges);
     for _ in 0..8 {
-        outside.say(&Reply::ServiceRestarted);
-        let reply = outside.adopt(0);
-        outside.say(&reply);
+        outside.restart_service(0);
     }
     outside.say(&Reply::ServiceRestarted);
     let Call::Stop(End::Failed(why)) = &outside.call else { panic!("{:?}", outside.call) };
@@ -397,7 +389,7 @@ fn a_service_that_does_not_stay_is_given_up() {
 fn a_sample_that_cannot_be_read_faults_its_lease_and_the_others_are_read_again() {
     for sync in MODES {
         let mut outside = Outside::new(sync, &[6, 20], 10);
-        outside.until(|call| matches!(call, Call::Load(_)));
+        outside.until(loads);
         let batch = outside.batch.clone();
         let sample = batch.samples().nth(7).unwrap();
         outside.say(&Reply::Unreadable { sample, why: "torn".to_owned() });
@@ -406,10 +398,9 @@ fn a_sample_that_cannot_be_read_faults_its_lease_and_the_others_are_read_again()
         outside.say(&Reply::Released);
         assert_eq!(outside.call, Call::Load(Batch::default()), "the step goes on without a batch");
         outside.say(&Reply::Loaded);
-        outside.until(|call| matches!(call, Call::Load(_)));
+        outside.until(loads);
         assert_eq!(outside.batch.fragments[0], batch.fragments[0]);
-        assert_eq!(outside.end(), End::EndOfData { trained: true });
-        assert_eq!(outside.trained(), 26, "{sync:?}: the service gave it to somebody again");
+        outside.ends_with(26);
     }
 }
 
@@ -417,7 +408,7 @@ fn a_sample_that_cannot_be_read_faults_its_lease_and_the_others_are_read_again()
 fn a_lease_that_ended_without_the_worker_is_dropped() {
     let mut outside = Outside::new("allreduce", &[40], 8);
     outside.until(|call| matches!(call, Call::Apply));
-    outside.until(|call| matches!(call, Call::Exchange { .. }));
+    outside.until(exchanges);
     outside.say(&Reply::Exchanged(Exchanged {
         outcomes: vec![AckOutcome::StaleLease].into(),
         ..Exchanged::default()
@@ -430,7 +421,7 @@ fn a_recalled_lease_is_given_back_before_anything_else() {
     // Two more of the first one's length would do; they are longer, and one of them is not begun.
     let mut outside = Outside::new("allreduce", &[2, 6, 6], 5);
     outside.until(|call| matches!(call, Call::Apply));
-    outside.until(|call| matches!(call, Call::Exchange { .. }));
+    outside.until(exchanges);
     let recalled = outside.leases();
     outside.say(&Reply::Exchanged(Exchanged {
         outcomes: vec![AckOutcome::Accepted; 2].into(),
@@ -448,8 +439,8 @@ fn offsets_of_a_lease_that_goes_back_are_told_to_a_service_that_was_restarted_me
     // The worker leaves with half a shard trained.
     let mut outside = Outside::new("ps-bsp", &[8], 4);
     outside.peer = Some(PEER);
-    outside.until(|call| matches!(call, Call::Compute));
-    outside.order(BeatReply { drain: true, ..BeatReply::default() });
+    outside.until(computes);
+    outside.drain();
     outside.until(|call| matches!(call, Call::Release(_)));
     let Call::Release(given_back) = outside.call.clone() else { unreachable!() };
     assert_eq!(given_back.iter().map(|ack| ack.offset).collect::<Vec<_>>(), [4]);
@@ -474,17 +465,14 @@ fn offsets_of_a_lease_that_goes_back_are_told_to_a_service_that_was_restarted_me
 #[test]
 fn a_plan_is_in_force_from_the_step_in_which_all_hold_it() {
     let mut outside = Outside::new("allreduce", &[1000], 4);
-    outside.until(|call| matches!(call, Call::Compute));
+    outside.until(computes);
     outside.order(BeatReply { plan: Some(plan(2, 1, 16)), ..BeatReply::default() });
     let mut sizes = Vec::new();
     for peer in [1, 1, 2, 2] {
         outside.until(|call| matches!(call, Call::Agree(_)));
-        let Call::Agree(mine) = outside.call.clone() else { unreachable!() };
+        let mine =
+            outside.agree_with(Lanes { plan_ready: PlanVersion(peer), samples: 1, ..Lanes::default() });
         sizes.push(mine.samples);
-        let mut totals = mine.encode();
-        let lanes = Lanes { plan_ready: PlanVersion(peer), samples: 1, ..Lanes::default() };
-        totals.iter_mut().zip(lanes.encode()).for_each(|(total, lane)| *total += lane);
-        outside.say(&Reply::Agreed(Lanes::decide(&totals, 2)));
     }
     assert_eq!(sizes, [4, 4, 4, 16], "the peer held it in the third step");
     outside.until(|call| matches!(call, Call::Agree(_)));
@@ -497,9 +485,9 @@ fn a_plan_is_in_force_from_the_step_in_which_all_hold_it() {
 #[test]
 fn at_its_own_pace_a_plan_is_in_force_with_the_next_batch() {
     let mut outside = Outside::new("ps-asp", &[1000], 4);
-    outside.until(|call| matches!(call, Call::Compute));
+    outside.until(computes);
     outside.order(BeatReply { plan: Some(plan(2, 9, 16)), ..BeatReply::default() });
-    outside.until(|call| matches!(call, Call::Load(_)));
+    outside.until(loads);
     assert_eq!(outside.batch.len(), 16);
 }
 
@@ -512,22 +500,22 @@ fn driver_begins_plan_once_and_again_after_worker_joined_again() {
         begin.map(|begin| (begin.version.0, begin.actions, begin.batch_size))
     };
     assert_eq!(begins(&mut outside), None, "nothing is loaded to join");
-    outside.until(|call| matches!(call, Call::Load(_)));
+    outside.until(loads);
     assert_eq!(begins(&mut outside), Some((1, None, 4)));
     assert_eq!(begins(&mut outside), None);
     let actions: BTreeMap<_, _> = [("ACT".to_owned(), "1".to_owned())].into_iter().collect();
     let next = plan(2, 9, 16).with_actions(actions.clone());
     outside.order(BeatReply { plan: Some(next), ..BeatReply::default() });
-    outside.until(|call| matches!(call, Call::Compute));
+    outside.until(computes);
     assert_eq!(begins(&mut outside), None, "the plan is in force, and nothing is loaded under it");
-    outside.until(|call| matches!(call, Call::Load(_)));
+    outside.until(loads);
     assert_eq!(begins(&mut outside), Some((2, Some(Arc::new(actions)), 16)));
     // A server is gone: the worker goes on with others, which do not know the plan.
     outside.until(|call| matches!(call, Call::Pull));
     outside.say(&Reply::Broken);
     assert!(matches!(outside.call, Call::Join(_)), "{:?}", outside.call);
     assert_eq!(begins(&mut outside), None);
-    outside.until(|call| matches!(call, Call::Load(_)));
+    outside.until(loads);
     assert_eq!(begins(&mut outside).map(|(version, ..)| version), Some(2));
 }
 
@@ -543,10 +531,10 @@ fn an_idle_step_waits_a_little_for_a_shard_to_come_back() {
     };
     for sync in MODES {
         let mut outside = Outside::new(sync, &[100], 4);
-        outside.until(|call| matches!(call, Call::Exchange { .. }));
+        outside.until(exchanges);
         let first = wait(&outside);
         outside.say(&nothing());
-        outside.until(|call| matches!(call, Call::Exchange { .. }));
+        outside.until(exchanges);
         let expected = match sync {
             "ps-asp" => [PATIENCE_ALONE, PATIENCE_ALONE],
             _ => [Duration::ZERO, PATIENCE],
@@ -563,26 +551,14 @@ fn without_a_batch_size_the_worker_sleeps_and_does_not_spin() {
     outside.until(|call| matches!(call, Call::Sleep(_)));
     assert_eq!(outside.call, Call::Sleep(PATIENCE));
     outside.order(BeatReply { plan: Some(plan(2, 1, 5)), ..BeatReply::default() });
-    assert_eq!(outside.end(), End::EndOfData { trained: true });
-    assert_eq!(outside.trained(), 100);
+    outside.ends_with(100);
 }
 
 #[test]
 fn a_commit_without_the_workers_own_push_fails_it() {
     let mut outside = Outside::new("ps-bsp", &[100], 4);
     outside.until(|call| matches!(call, Call::Ready { .. }));
-    let (contributors, samples) = (BTreeMap::new(), 3);
-    let commit = StepCommit {
-        step: 0,
-        contributors: contributors.into(),
-        samples,
-        apply: None,
-        end: false,
-        asked: 0,
-        counted: false,
-        everyone: true,
-    };
-    outside.say(&Reply::Committed(Box::new(commit)));
+    outside.say(&committed_without(0, 0, 3));
     let Call::Stop(End::Failed(why)) = &outside.call else { panic!("{:?}", outside.call) };
     assert!(why.contains("step 0 was committed without this worker's push"), "{why}");
 }
@@ -597,7 +573,7 @@ fn a_reply_that_answers_another_call_stops_the_loop_and_is_named() {
     assert!(matches!(outside.call, Call::Stop(End::Failed(_))), "it stays so");
 
     let mut outside = Outside::new("ps-asp", &[100], 4);
-    outside.until(|call| matches!(call, Call::Exchange { .. }));
+    outside.until(exchanges);
     outside.say(&Reply::Released);
     assert!(matches!(outside.call, Call::Stop(End::Failed(_))), "{:?}", outside.call);
 }
@@ -606,28 +582,24 @@ fn a_reply_that_answers_another_call_stops_the_loop_and_is_named() {
 #[test]
 fn steps_since_the_last_average_outlive_a_group_that_breaks() {
     let mut outside = Outside::new("local-sgd=3", &[100], 4);
-    outside.until(|call| matches!(call, Call::Combine { .. }));
+    outside.until(combines);
     let Call::Combine { samples: 12, .. } = outside.call else { panic!("{:?}", outside.call) };
     outside.say(&Reply::Broken);
     outside.until(|call| matches!(call, Call::Load(_) | Call::Combine { .. }));
     let Call::Combine { samples: 12, step: 0, .. } = outside.call else { panic!("{:?}", outside.call) };
-    outside.until(|call| matches!(call, Call::Exchange { .. }));
+    outside.until(exchanges);
     assert_eq!(outside.trained(), 12, "nothing was computed twice");
-    assert_eq!(outside.end(), End::EndOfData { trained: true });
-    assert_eq!(outside.trained(), 100);
+    outside.ends_with(100);
 }
 
 #[test]
 fn a_worker_without_samples_goes_to_the_average_at_once() {
     let mut outside = Outside::new("local-sgd=8", &[6], 4);
     let mut brought = Vec::new();
-    while !matches!(outside.call, Call::Stop(_)) {
-        if let Call::Combine { samples, .. } = outside.call {
-            brought.push(samples);
-        }
-        let reply = outside.answer();
-        outside.say(&reply);
-    }
+    peers_of_steps(&mut outside, |outside, _| {
+        let Call::Combine { samples, .. } = outside.call else { unreachable!() };
+        brought.push(samples);
+    });
     assert_eq!(brought, [6, 0], "what it has, and then the word that nothing is left");
 }
 
@@ -635,12 +607,12 @@ fn a_worker_without_samples_goes_to_the_average_at_once() {
 fn a_sample_that_cannot_be_read_waits_for_the_average_of_samples_before_it() {
     let mut outside = Outside::new("local-sgd=8", &[20], 4);
     outside.until(|call| matches!(call, Call::Advance));
-    outside.until(|call| matches!(call, Call::Load(_)));
+    outside.until(loads);
     let (batch, sample) = (outside.batch.clone(), outside.batch.samples().next().unwrap());
     let torn = Reply::Unreadable { sample, why: "torn".to_owned() };
     outside.say(&torn);
     let Call::Combine { samples: 4, .. } = outside.call else { panic!("{:?}", outside.call) };
-    outside.until(|call| matches!(call, Call::Load(_)));
+    outside.until(loads);
     assert_eq!(outside.batch, batch, "it is read again");
     outside.say(&torn);
     let at = Ack { lease: batch.fragments[0].grant.lease, offset: 4 };
@@ -658,8 +630,7 @@ fn a_plan_changes_the_steps_between_averages_for_the_next_round() {
         let mut steps = 0;
         while !matches!(outside.call, Call::Combine { .. }) {
             steps += u64::from(matches!(outside.call, Call::Advance));
-            let reply = outside.answer();
-            outside.say(&reply);
+            outside.goes_well();
         }
         rounds.push(steps);
         outside.until(|call| matches!(call, Call::Apply));
@@ -675,14 +646,11 @@ fn a_plan_changes_the_steps_between_averages_for_the_next_round() {
 fn a_round_that_lost_a_lease_is_undone_and_its_other_samples_are_read_again() {
     let mut outside = Outside::new("local-sgd=4", &[4, 6, 20], 4);
     outside.until(|call| matches!(call, Call::Advance));
-    outside.until(|call| matches!(call, Call::Exchange { .. }));
-    outside.say(&Reply::ServiceRestarted);
-    let reply = outside.adopt(1);
-    outside.say(&reply);
+    outside.until(exchanges);
+    outside.restart_service(1);
     outside.until(|call| matches!(call, Call::Revert | Call::Combine { .. }));
     assert_eq!(outside.call, Call::Revert);
-    assert_eq!(outside.end(), End::EndOfData { trained: true });
-    assert_eq!(outside.trained(), 30);
+    outside.ends_with(30);
 }
 
 /// The batch of which the gradient is computed beside an average was loaded before the worker sees that the steps before it are
@@ -691,10 +659,8 @@ fn a_round_that_lost_a_lease_is_undone_and_its_other_samples_are_read_again() {
 fn samples_loaded_beside_undone_steps_are_read_again() {
     let mut outside = Outside::new("ad-psgd=overlap", &[4, 8, 20], 4);
     outside.until(|call| matches!(call, Call::Advance));
-    outside.until(|call| matches!(call, Call::Exchange { .. }));
-    outside.say(&Reply::ServiceRestarted);
-    let reply = outside.adopt(1);
-    outside.say(&reply);
+    outside.until(exchanges);
+    outside.restart_service(1);
     outside.until(|call| matches!(call, Call::Revert | Call::Ready { .. }));
     assert_eq!(outside.call, Call::Revert);
     let loaded = |outside: &Outside| {
@@ -708,20 +674,14 @@ fn samples_loaded_beside_undone_steps_are_read_again() {
     assert_eq!(loaded(&outside), before);
 }
 
-/// The answer that the step was committed without this worker.
-fn too_late(step: u64) -> Reply {
-    let contributors = BTreeMap::new().into();
-    let commit = StepCommit {
-        step: step + 2,
-        contributors,
-        samples: 8,
-        apply: None,
-        end: false,
-        asked: step,
-        counted: false,
-        everyone: true,
-    };
+/// The answer that the step that the worker asked for was committed without it, and this one is the newest.
+fn committed_without(asked: u64, step: u64, samples: u64) -> Reply {
+    let commit = StepCommit { step, samples, asked, everyone: true, ..StepCommit::default() };
     Reply::Committed(Box::new(commit))
+}
+
+fn too_late(step: u64) -> Reply {
+    committed_without(step, step + 2, 8)
 }
 
 #[test]
@@ -742,10 +702,9 @@ fn samples_that_came_too_late_are_taken_again_three_times_and_then_given_back_fo
         outside.until(|call| matches!(call, Call::Exchange { .. } | Call::Ready { .. }));
         let Call::Ready { readiness, .. } = &outside.call else { panic!("{:?}", outside.call) };
         assert_eq!(readiness.samples, 0);
-        let reply = outside.answer();
-        outside.say(&reply);
+        outside.goes_well();
     }
-    outside.until(|call| matches!(call, Call::Exchange { .. }));
+    outside.until(exchanges);
 }
 
 #[test]
@@ -769,8 +728,7 @@ fn peers_of_steps(outside: &mut Outside, mut each: impl FnMut(&mut Outside, usiz
             peers.push(with.clone());
             each(outside, peers.len());
         }
-        let reply = outside.answer();
-        outside.say(&reply);
+        outside.goes_well();
     }
     peers
 }
@@ -795,18 +753,17 @@ fn models_are_averaged_with_a_few_and_with_all_at_the_end() {
 #[test]
 fn a_checkpoint_is_taken_of_the_mean_of_all_models() {
     let mut outside = beside_another("d-psgd", 24);
-    outside.until(|call| matches!(call, Call::Combine { .. }));
+    outside.until(combines);
     outside.order(BeatReply { checkpoint: Some(CheckpointId(1)), ..BeatReply::default() });
     let mut combined = Vec::new();
     while !matches!(outside.call, Call::Rest(CheckpointId(1))) {
         if let Call::Combine { peers, .. } = &outside.call {
             combined.push(peers.clone());
         }
-        let reply = outside.answer();
-        outside.say(&reply);
+        outside.goes_well();
     }
     assert!(matches!(&combined[..], [Peers::Few(_), Peers::All]), "{combined:?}");
-    outside.until(|call| matches!(call, Call::Combine { .. }));
+    outside.until(combines);
     assert!(matches!(outside.call, Call::Combine { peers: Peers::Few(_), .. }), "{:?}", outside.call);
     assert_eq!(outside.end(), End::EndOfData { trained: true });
 }
@@ -822,8 +779,8 @@ fn a_peer_that_needs_the_mean_of_all_models_gets_it_in_the_next_step() {
 #[test]
 fn a_worker_that_leaves_has_averaged_with_all_before() {
     let mut outside = beside_another("d-psgd", 40);
-    outside.until(|call| matches!(call, Call::Load(_)));
-    outside.order(BeatReply { drain: true, ..BeatReply::default() });
+    outside.until(loads);
+    outside.drain();
     let peers = peers_of_steps(&mut outside, |_, _| {});
     assert_eq!(outside.call, Call::Stop(End::Drained));
     assert!(matches!(&peers[..], [.., Peers::Few(_), Peers::All]), "{peers:?}");
@@ -892,8 +849,7 @@ fn a_fault_or_a_broken_group_in_the_middle_of_a_batch_takes_all_its_micro_batche
             outside.say(&Reply::Broken);
             assert!(matches!(outside.call, Call::Join(_)), "{:?}", outside.call);
         }
-        assert_eq!(outside.end(), End::EndOfData { trained: true });
-        assert_eq!(outside.trained(), 24, "{sync}");
+        outside.ends_with(24);
     }
 }
 
@@ -903,9 +859,7 @@ fn passage(outside: &mut Outside, counted: bool) {
         panic!("{:?}", outside.call)
     };
     outside.late |= !counted;
-    let contributors = Arc::default();
-    let (samples, apply, end, asked) = (0, None, false, step);
-    let word = StepCommit { step, contributors, samples, apply, end, asked, counted, everyone: false };
+    let word = StepCommit { step, asked: step, counted, ..StepCommit::default() };
     outside.say(&Reply::Committed(Box::new(word)));
 }
 
@@ -943,8 +897,7 @@ fn a_late_gradient_is_in_no_step_and_its_worker_in_every_one() {
     passage(&mut outside, true);
     outside.until(|call| matches!(call, Call::ReadyBeside { .. }));
     assert_eq!(outside.trained(), 4);
-    assert_eq!(outside.end(), End::EndOfData { trained: true });
-    assert_eq!(outside.trained(), 108);
+    outside.ends_with(108);
 }
 
 #[test]
@@ -966,9 +919,8 @@ fn samples_whose_gradient_was_late_four_times_in_a_row_are_given_back() {
         assert_eq!(readiness.samples, 0);
         passage(&mut outside, false);
     }
-    outside.until(|call| matches!(call, Call::Exchange { .. }));
-    assert_eq!(outside.end(), End::EndOfData { trained: true });
-    assert_eq!(outside.trained(), 108);
+    outside.until(exchanges);
+    outside.ends_with(108);
 }
 
 #[test]
@@ -989,10 +941,9 @@ fn a_group_that_breaks_at_the_gate_takes_the_batch_back() {
             "it waits for what it computes beside: {:?}",
             outside.call
         );
-        outside.until(|call| matches!(call, Call::Load(_)));
+        outside.until(loads);
         assert_eq!(outside.call, Call::Load(first));
-        assert_eq!(outside.end(), End::EndOfData { trained: true });
-        assert_eq!(outside.trained(), 20);
+        outside.ends_with(20);
     }
 }
 
@@ -1011,10 +962,9 @@ fn a_plan_without_backups_waits_for_the_gradient_of_before() {
         passage(&mut outside, false);
         outside.until(|call| matches!(call, Call::Finish));
     }
-    outside.until(|call| matches!(call, Call::Load(_)));
+    outside.until(loads);
     assert_eq!(outside.batch.len(), 6);
     let calls = calls_of_a_step(&mut outside);
     assert!(!calls.iter().any(|call| call.starts_with("Ready")), "{calls:?}");
-    assert_eq!(outside.end(), End::EndOfData { trained: true });
-    assert_eq!(outside.trained(), 60);
+    outside.ends_with(60);
 }

@@ -35,6 +35,15 @@ fn joined_up(fragments: Vec<antdt_core::Fragment>) -> Batch {
     batch
 }
 
+/// The totals of these control values.
+fn sum(all: impl IntoIterator<Item = Lanes>) -> [f64; Lanes::LEN] {
+    let mut totals = [0.0; Lanes::LEN];
+    for lanes in all {
+        totals.iter_mut().zip(lanes.encode()).for_each(|(total, lane)| *total += lane);
+    }
+    totals
+}
+
 /// One worker, and all processes that it talks to.
 #[derive(Debug)]
 pub(super) struct Outside {
@@ -53,9 +62,9 @@ pub(super) struct Outside {
     pub(super) committed: BTreeMap<ShardKey, u64>,
     /// How much of each shard the service was told of by acks.
     pub(super) acked: BTreeMap<ShardKey, u64>,
-    /// The batch that is loaded.
     /// With models of their own: what was trained since the last average.
     advanced: Vec<antdt_core::Fragment>,
+    /// The batch that is loaded.
     pub(super) batch: Batch,
     /// Samples of it that were loaded last.
     piece: u64,
@@ -136,14 +145,24 @@ impl Outside {
         self.session.beat_answered(self.now, reply);
     }
 
+    /// The order to leave.
+    pub(super) fn drain(&mut self) {
+        self.order(BeatReply { drain: true, ..BeatReply::default() });
+    }
+
+    /// Answers well.
+    pub(super) fn goes_well(&mut self) {
+        let reply = self.answer();
+        self.say(&reply);
+    }
+
     /// Answers well until the worker asks for something of the kind.
     pub(super) fn until(&mut self, stop: impl Fn(&Call) -> bool) {
         for _ in 0..1000 {
             if stop(&self.call) {
                 return;
             }
-            let reply = self.answer();
-            self.say(&reply);
+            self.goes_well();
         }
         panic!("never asked, only: {:?}", self.call);
     }
@@ -153,6 +172,20 @@ impl Outside {
         self.until(|call| matches!(call, Call::Stop(_)));
         let Call::Stop(end) = &self.call else { unreachable!("it stopped") };
         end.clone()
+    }
+
+    /// Answers well to the end of the data, when so many samples are in the model.
+    #[track_caller]
+    pub(super) fn ends_with(&mut self, samples: u64) {
+        assert_eq!(self.end(), End::EndOfData { trained: true }, "{}", self.sync);
+        assert_eq!(self.trained(), samples, "{}", self.sync);
+    }
+
+    /// Answers control values with those of two members, of which this is the other one. Returns the worker's own.
+    pub(super) fn agree_with(&mut self, peer: Lanes) -> Lanes {
+        let Call::Agree(mine) = self.call else { panic!("{:?}", self.call) };
+        self.say(&Reply::Agreed(Lanes::decide(&sum([mine, peer]), 2)));
+        mine
     }
 
     /// What of the shards is in the model.
@@ -187,14 +220,10 @@ impl Outside {
                 Reply::Combined(StepResult { step: *step, contributions })
             }
             Call::Agree(lanes) => {
-                let mut totals = lanes.encode();
-                for _ in 1..self.world {
-                    let leaving = self.peer_leaves;
-                    let whole = self.peer_keeps;
-                    let peer = Lanes { samples: 0, reform: leaving, leaving, whole, loss_sum: 0.0, ..*lanes };
-                    totals.iter_mut().zip(peer.encode()).for_each(|(total, lane)| *total += lane);
-                }
-                Reply::Agreed(Lanes::decide(&totals, self.world))
+                let (leaving, whole) = (self.peer_leaves, self.peer_keeps);
+                let peer = Lanes { samples: 0, reform: leaving, leaving, whole, loss_sum: 0.0, ..*lanes };
+                let peers = (1..self.world).map(|_| peer);
+                Reply::Agreed(Lanes::decide(&sum([*lanes].into_iter().chain(peers)), self.world))
             }
             Call::Apply => Reply::Applied,
             Call::Advance => Reply::Advanced,
@@ -284,6 +313,18 @@ impl Outside {
             }
         }
         Reply::Registered(Registered { generation: Generation(2), adopted })
+    }
+
+    /// Answers a registration as [`adopt`](Self::adopt) does.
+    pub(super) fn adopts(&mut self, lost: usize) {
+        let reply = self.adopt(lost);
+        self.say(&reply);
+    }
+
+    /// The service is started again, and adopts all leases but the `lost` first ones.
+    pub(super) fn restart_service(&mut self, lost: usize) {
+        self.say(&Reply::ServiceRestarted);
+        self.adopts(lost);
     }
 
     /// What a reply means for the service and for the model.
@@ -385,27 +426,19 @@ impl Outside {
                     assert_eq!(held.offset, self.committed(held.key), "presented {held:?}");
                 }
             }
-            Call::Exchange { acks, .. } => {
-                for ack in acks {
-                    let grant = self.leased.get(&ack.lease).expect("a lease of its own");
-                    assert_eq!(ack.offset, self.committed(grant.key), "acknowledged {ack:?}");
-                }
-            }
-            Call::Release(acks) => {
-                for ack in acks {
-                    let grant = self.leased.get(&ack.lease).expect("a lease of its own");
-                    assert_eq!(ack.offset, self.committed(grant.key), "given back at {ack:?}");
-                }
-            }
-            Call::Fail { at, .. } => {
-                let grant = self.leased.get(&at.lease).expect("a lease of its own");
-                assert_eq!(at.offset, self.committed(grant.key), "cannot be read at {at:?}");
-            }
+            Call::Exchange { acks, .. } => acks.iter().for_each(|ack| self.is_committed(ack, "acknowledged")),
+            Call::Release(acks) => acks.iter().for_each(|ack| self.is_committed(ack, "given back at")),
+            Call::Fail { at, .. } => self.is_committed(at, "cannot be read at"),
             Call::Stop(End::EndOfData { .. } | End::Drained) => {
                 assert_eq!(self.worker.leases().leases(), 0, "leases are left behind");
             }
             _ => {}
         }
+    }
+
+    fn is_committed(&self, ack: &Ack, what: &str) {
+        let grant = self.leased.get(&ack.lease).expect("a lease of its own");
+        assert_eq!(ack.offset, self.committed(grant.key), "{what} {ack:?}");
     }
 
     fn committed(&self, key: ShardKey) -> u64 {
