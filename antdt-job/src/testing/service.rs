@@ -128,11 +128,11 @@ impl Service {
         Registered { generation: self.generation, adopted }
     }
 
-    /// Counts what is done of a lease. Whether the holder has it.
-    fn ack(&mut self, holder: Holder, ack: Ack) -> bool {
+    /// Counts what is done of a lease. Whether the holder has it, if one is named.
+    fn ack(&mut self, holder: Option<Holder>, ack: Ack) -> bool {
         let Some(at) = self.names.get(&ack.lease).copied() else { return false };
         let shard = &mut self.shards[at];
-        if shard.lease != Some((holder, ack.lease)) {
+        if holder.is_some_and(|holder| shard.lease != Some((holder, ack.lease))) {
             return false;
         }
         shard.acked = shard.acked.max(ack.offset.min(shard.len));
@@ -144,7 +144,7 @@ impl Service {
 
     pub(super) fn exchange(&mut self, holder: Holder, acks: &Acks, want: u32) -> Exchanged {
         let outcome = |service: &mut Self, ack: &Ack| {
-            if service.ack(holder, *ack) { AckOutcome::Accepted } else { AckOutcome::StaleLease }
+            if service.ack(Some(holder), *ack) { AckOutcome::Accepted } else { AckOutcome::StaleLease }
         };
         let outcomes = acks.iter().map(|ack| outcome(self, ack)).collect();
         let mut grants = Vec::new();
@@ -171,7 +171,7 @@ impl Service {
     /// Leases go back, done so far.
     pub(super) fn release(&mut self, holder: Holder, acks: &[Ack]) {
         for ack in acks {
-            if self.ack(holder, *ack) {
+            if self.ack(Some(holder), *ack) {
                 self.shards[self.names[&ack.lease]].lease = None;
             }
         }
@@ -180,12 +180,7 @@ impl Service {
     /// The master says what is committed, in place of the holder.
     pub(super) fn settle(&mut self, acks: &[Ack]) {
         for ack in acks {
-            let Some(at) = self.names.get(&ack.lease).copied() else { continue };
-            let shard = &mut self.shards[at];
-            shard.acked = shard.acked.max(ack.offset.min(shard.len));
-            if shard.acked == shard.len {
-                shard.lease = None;
-            }
+            self.ack(None, *ack);
         }
     }
 

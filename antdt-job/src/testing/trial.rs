@@ -1,7 +1,7 @@
 //! A history played: a master, its workers, and what is around them.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use antdt_core::{
@@ -93,7 +93,7 @@ struct Trial<'a> {
     global_batch_size: u32,
     now: JobTime,
     head: Head,
-    wish: Arc<Mutex<Option<Wish>>>,
+    wish: Wish,
     lives: BTreeMap<Holder, Life>,
     /// Those that live.
     servers: BTreeSet<Holder>,
@@ -130,7 +130,7 @@ struct Trial<'a> {
 }
 
 /// Settings of the job of a history.
-fn config(mode: &SyncMode, job: &Job, wish: &Arc<Mutex<Option<Wish>>>) -> HeadConfig {
+fn config(mode: &SyncMode, job: &Job, wish: &Wish) -> HeadConfig {
     let workers = u32::from(job.workers);
     HeadConfig {
         sync: mode.clone(),
@@ -228,11 +228,7 @@ impl<'a> Trial<'a> {
             Step::Die { process, late, luck } => {
                 if let Some(holder) = self.living(process) {
                     self.die(holder, luck);
-                    if late {
-                        self.news.push(holder);
-                    } else {
-                        self.tell(HeadEvent::Exited(holder, Exit::Killed { signal: 9 }, Vec::new()))?;
-                    }
+                    self.ended(holder, late)?;
                 }
             }
             Step::Hang { process } => {
@@ -256,11 +252,7 @@ impl<'a> Trial<'a> {
                     if !written {
                         self.written.clear();
                     }
-                    if late {
-                        self.news.push(holder);
-                    } else {
-                        self.tell(HeadEvent::Exited(holder, Exit::Killed { signal: 9 }, Vec::new()))?;
-                    }
+                    self.ended(holder, late)?;
                 }
             }
             Step::Break { process } => {
@@ -268,10 +260,9 @@ impl<'a> Trial<'a> {
                     self.break_off(holder);
                 }
             }
-            Step::Plan { shift, pieces, local_steps, backups } => {
-                self.wish(Wish::Plan { shift, pieces, local_steps, backups });
+            Step::Plan { .. } | Step::Restart { .. } => {
+                *self.wish.lock().unwrap_or_else(PoisonError::into_inner) = Some(step.clone());
             }
-            Step::Restart { worker, drain_ms } => self.wish(Wish::Restart { worker, drain_ms }),
             Step::Scale { workers, servers } => {
                 self.tell(HeadEvent::Scale { workers: workers.into() })?;
                 if servers > 0 && self.capabilities.needs_servers() {
@@ -310,8 +301,13 @@ impl<'a> Trial<'a> {
         pick(&all, which).copied()
     }
 
-    fn wish(&self, wish: Wish) {
-        *self.wish.lock().unwrap_or_else(PoisonError::into_inner) = Some(wish);
+    /// A process was killed. If `late`, the master hears of it with the next heartbeats.
+    fn ended(&mut self, holder: Holder, late: bool) -> Result<(), Breach> {
+        if late {
+            self.news.push(holder);
+            return Ok(());
+        }
+        self.tell(HeadEvent::Exited(holder, Exit::Killed { signal: 9 }, Vec::new())).map(drop)
     }
 
     /// Nothing goes wrong any more: the job must end, with all that it has.

@@ -204,8 +204,7 @@ impl Trial<'_> {
         let Some(group) = self.groups.get_mut(&version) else { return };
         group.broken = true;
         group.parts.remove(&holder);
-        let waiting: Vec<Holder> = std::mem::take(&mut group.parts).into_keys().collect();
-        for member in waiting {
+        for member in std::mem::take(&mut group.parts).into_keys() {
             if let Some(life) = self.lives.get_mut(&member) {
                 life.coming = Some(Reply::Broken.into());
             }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use antdt_agent::{BeatReply, SessionState};
-use antdt_core::{CheckpointId, DeviceClass, Exit, Holder, Joined, Machine, NodeInfo, Role, Stall, Work};
+use antdt_core::{CheckpointId, DeviceClass, Holder, Joined, Machine, NodeInfo, Role, Stall, Work};
 
 use super::life::{Life, Stage};
 use super::{Breach, MOMENT, Moment, SERVICE_RESTARTS_MAX, Trial, config};
@@ -199,7 +199,7 @@ impl Trial<'_> {
             if self.servers.contains(&holder) {
                 self.register(holder)?;
             } else {
-                self.tell(HeadEvent::Exited(holder, Exit::Killed { signal: 9 }, Vec::new()))?;
+                self.ended(holder, false)?;
             }
         }
         for holder in self.servers.clone() {

@@ -8,16 +8,14 @@ use antdt_controller::policy::{Decision, ProposedAction};
 use antdt_controller::{Policy, RestartBudget};
 use antdt_core::{ClusterView, Holder, JobTime, LocalSteps, NodeActionKind, NodeId, Reason};
 
-/// What the policy is to decide next.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Wish {
-    Plan { shift: u8, pieces: u8, local_steps: u8, backups: u8 },
-    Restart { worker: u8, drain_ms: u16 },
-}
+use crate::testing::history::Step;
+
+/// The step of the history that the policy is to decide on next.
+pub(super) type Wish = Arc<Mutex<Option<Step>>>;
 
 /// Decides what the history says.
 #[derive(Debug, Clone)]
-pub(super) struct Scripted(pub(super) Arc<Mutex<Option<Wish>>>);
+pub(super) struct Scripted(pub(super) Wish);
 
 impl Policy for Scripted {
     fn name(&self) -> &'static str {
@@ -29,7 +27,7 @@ impl Policy for Scripted {
         let wish = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         let live: Vec<_> = view.live_workers().collect();
         match wish {
-            Some(Wish::Plan { shift, pieces, local_steps, backups }) if !live.is_empty() => {
+            Some(Step::Plan { shift, pieces, local_steps, backups }) if !live.is_empty() => {
                 let mut sizes: BTreeMap<NodeId, u32> =
                     live.iter().map(|node| (node.id, node.batch_size)).collect();
                 let (first, last) = (live[0].id, live[live.len() - 1].id);
@@ -57,7 +55,7 @@ impl Policy for Scripted {
                     ..Decision::default()
                 }
             }
-            Some(Wish::Restart { worker, drain_ms }) => {
+            Some(Step::Restart { worker, drain_ms }) => {
                 let others: Vec<_> = live.iter().filter(|node| !node.chief).collect();
                 let Some(node) = pick(&others, worker) else { return Decision::nothing(reason()) };
                 let drain = Duration::from_millis(drain_ms.into());
@@ -70,7 +68,7 @@ impl Policy for Scripted {
                     ..Decision::default()
                 }
             }
-            Some(Wish::Plan { .. }) | None => Decision::nothing(reason()),
+            Some(_) | None => Decision::nothing(reason()),
         }
     }
 
