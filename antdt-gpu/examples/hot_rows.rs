@@ -8,7 +8,7 @@ use std::sync::Arc;
 use antdt_collective::runtime::{FlatError, RowsError};
 use antdt_core::{ParamLayout, Seed, TableSpec};
 use antdt_gpu::{flat, rows};
-use antdt_model::{HotReplica, Replica, SparseGradient, UpdateRule};
+use antdt_model::{DenseSums, HotReplica, Replica, SparseGradient, UpdateRule};
 
 /// Of the table; a batch touches a part of them.
 const ROWS: u64 = 100_000;
@@ -71,7 +71,7 @@ fn check(name: &str) -> Result<(), Box<dyn Error>> {
         let sums = SparseGradient { rows: batch, values };
         let dense: Vec<f32> = (0..DENSE).map(|_| rng.normal() as f32 * 8.0).collect();
         memory.put(&dense, address)?;
-        hot.apply_lifted(&[address], &sums, 256)?;
+        hot.apply_part(DenseSums::Device(&[address]), &sums, 256, None)?;
         plain.apply(&dense, &sums, 256)?;
     }
     if hot.settle()?.export() != plain.export() {

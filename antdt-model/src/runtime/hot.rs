@@ -241,30 +241,9 @@ impl HotReplica {
         Ok(self.replica.gather(rows, into)?)
     }
 
-    /// Takes one step with the mean of the gradients of this worker's batch and of other workers' batches, as
-    /// [`Replica::apply`] does.
-    ///
-    /// # Errors
-    /// As [`apply_part`](Self::apply_part).
-    pub fn apply(&mut self, dense_sum: &[f32], rows: &SparseGradient, samples: u64) -> Result<(), HotError> {
-        self.apply_part(DenseSums::Host(dense_sum), rows, samples, None)
-    }
-
-    /// Takes the same step with sums of the flat vector that lie on its GPU: `dense_sums` are the addresses of those of each group of the
-    /// layout. The caller owns the memory there.
-    ///
-    /// # Errors
-    /// As [`apply_part`](Self::apply_part).
-    pub fn apply_lifted(
-        &mut self,
-        dense_sums: &[u64],
-        rows: &SparseGradient,
-        samples: u64,
-    ) -> Result<(), HotError> {
-        self.apply_part(DenseSums::Device(dense_sums), rows, samples, None)
-    }
-
-    /// Takes one step of a model that may be a part of a larger one, with sums that lie where its flat vector does. Sums on the host for a flat vector that lies on a GPU, and the other way round, are refused.
+    /// Takes one step with the mean of the gradients of this worker's batch and of other workers' batches, as [`Replica::apply`] does,
+    /// of a model that may be a part of a larger one. The sums lie where its flat vector does: sums on the host for a flat vector that
+    /// lies on a GPU, and the other way round, are refused.
     ///
     /// `norm` is that of the gradient of a larger model of which this one is a part: gradients are clipped by it. `None` if this is
     /// the whole model.

@@ -76,7 +76,7 @@ fn follow(kernels: &HostKernels, name: &str, settings: &[(&str, &str)], slots: u
         let dense: Vec<f32> = (0..DENSE).map(&mut number_of).collect();
         let values: Vec<f32> = (0..rows.len() * DIM).map(&mut number_of).collect();
         let (rows, samples) = (SparseGradient { rows, values }, u64::from(seed % 49));
-        hot.apply(&dense, &rows, samples).unwrap();
+        hot.apply_part(DenseSums::Host(&dense), &rows, samples, None).unwrap();
         plain.apply(&dense, &rows, samples).unwrap();
         match then % 7 {
             0 => {
@@ -154,14 +154,14 @@ fn values_that_do_not_fit_are_refused_and_change_nothing() {
     hot.heat(kernels.rows(shape, 3).unwrap()).unwrap();
     hot.load(&[1, 2], &mut Vec::new()).unwrap();
     let gradient = |rows: &[u64], len| SparseGradient { rows: rows.to_vec(), values: vec![1.0; len] };
-    hot.apply(&[1.0; DENSE], &gradient(&[1, 9], 2 * DIM), 4).unwrap();
+    hot.apply_part(DenseSums::Host(&[1.0; DENSE]), &gradient(&[1, 9], 2 * DIM), 4, None).unwrap();
     let before = hot.settle().unwrap().export();
     let refused = [
         hot.load(&[1, ROWS], &mut Vec::new()),
         hot.load(&[2, 1], &mut Vec::new()),
-        hot.apply(&[1.0; DENSE], &gradient(&[1, 1], 2 * DIM), 4),
-        hot.apply(&[1.0; DENSE], &gradient(&[1, 2], DIM), 4),
-        hot.apply(&[1.0; DENSE + 1], &gradient(&[1, 2], 2 * DIM), 4),
+        hot.apply_part(DenseSums::Host(&[1.0; DENSE]), &gradient(&[1, 1], 2 * DIM), 4, None),
+        hot.apply_part(DenseSums::Host(&[1.0; DENSE]), &gradient(&[1, 2], DIM), 4, None),
+        hot.apply_part(DenseSums::Host(&[1.0; DENSE + 1]), &gradient(&[1, 2], 2 * DIM), 4, None),
         hot.gather(&[ROWS], &mut Vec::new()),
     ];
     for refused in refused {
@@ -197,7 +197,7 @@ fn a_memory_that_failed_once_is_never_asked_again() {
             if let (_, Some(mut batch)) = hot.parameters() {
                 batch.read(seen)?;
             }
-            hot.apply(&[1.0; DENSE], &gradient, 4)?;
+            hot.apply_part(DenseSums::Host(&[1.0; DENSE]), &gradient, 4, None)?;
         }
         hot.gather(&[1, 2], seen)?;
         hot.settle().map(|_| ())
@@ -226,7 +226,10 @@ fn a_memory_that_failed_once_is_never_asked_again() {
         assert_eq!(hot.load(&[1], &mut seen), Err(lost.clone()), "{number}");
         assert_eq!(hot.parameters().1.unwrap().read(&mut seen), Err(lost.clone()));
         assert_eq!(hot.parameters().1.unwrap().copy_to(0), Err(lost.clone()));
-        assert_eq!(hot.apply(&[1.0; DENSE], &SparseGradient::default(), 4), Err(lost.clone()));
+        assert_eq!(
+            hot.apply_part(DenseSums::Host(&[1.0; DENSE]), &SparseGradient::default(), 4, None),
+            Err(lost.clone())
+        );
         assert_eq!(hot.gather(&[9], &mut seen), Err(lost.clone()));
         assert_eq!(hot.settle().map(|_| ()), Err(lost.clone()));
         assert!(hot.restore(&portion, true).unwrap_err().to_string().contains(&lost.to_string()));
@@ -275,7 +278,10 @@ fn an_optimizer_without_a_kernel_keeps_its_rows_on_the_host() {
     hot.replace(other.clone()).unwrap();
     hot.load(&[1], &mut Vec::new()).unwrap();
     let gradient = SparseGradient { rows: vec![1, 2], values: vec![1.0; 2 * DIM] };
-    assert_eq!(hot.apply(&[1.0; DENSE], &gradient, 4), Err(HotError::Optimizer("own")));
+    assert_eq!(
+        hot.apply_part(DenseSums::Host(&[1.0; DENSE]), &gradient, 4, None),
+        Err(HotError::Optimizer("own"))
+    );
     assert!(hot.settle().unwrap().export() == other.export());
 }
 
@@ -285,7 +291,7 @@ fn without_a_memory_each_call_is_the_models_own() {
     let (mut plain, mut cold) = (replica(&rule), HotReplica::from(replica(&rule)));
     let gradient = SparseGradient { rows: vec![3, 7], values: vec![2.0; 2 * DIM] };
     for samples in [8, 0, 3] {
-        cold.apply(&[1.0; DENSE], &gradient, samples).unwrap();
+        cold.apply_part(DenseSums::Host(&[1.0; DENSE]), &gradient, samples, None).unwrap();
         plain.apply(&[1.0; DENSE], &gradient, samples).unwrap();
     }
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());

@@ -9,7 +9,7 @@ use super::*;
 use crate::gradient::SparseGradient;
 use crate::optimizer::{Optimizer, REGISTRY, Update};
 use crate::rule::UpdateRule;
-use crate::runtime::hot::{Dense, HotReplica};
+use crate::runtime::hot::{Dense, DenseSums, HotReplica};
 
 const ROWS: u64 = 12;
 const DIM: usize = 3;
@@ -72,7 +72,7 @@ fn step(gpu: &EmulatedGpu, lifted: &mut HotReplica, plain: &mut Replica, seed: u
         })
         .collect();
     let addresses: Vec<u64> = tensors.iter().map(EmulatedTensor::address).collect();
-    lifted.apply_lifted(&addresses, &rows, samples).unwrap();
+    lifted.apply_part(DenseSums::Device(&addresses), &rows, samples, None).unwrap();
     plain.apply(&dense, &rows, samples).unwrap();
 }
 
@@ -201,7 +201,7 @@ fn rows_count_in_a_norm_on_a_gpu_and_statistics_do_not() {
         })
         .collect();
     let addresses: Vec<u64> = tensors.iter().map(EmulatedTensor::address).collect();
-    lifted.apply_lifted(&addresses, &rows, 4).unwrap();
+    lifted.apply_part(DenseSums::Device(&addresses), &rows, 4, None).unwrap();
     plain.apply(&dense, &rows, 4).unwrap();
     assert!(lifted.into_settled().unwrap().export() == plain.export());
 }
@@ -265,16 +265,22 @@ fn a_flat_vector_that_must_stay_on_the_host_says_why() {
     let wrong = model.lift(gpu.flat(FlatShape { len: 3, state_per_value: 0 }).unwrap());
     assert!(wrong.unwrap_err().to_string().contains("shape of the vector"));
     let none = SparseGradient::default();
-    assert!(matches!(model.apply_lifted(&[], &none, 1), Err(HotError::Flat(FlatError::None(_)))));
+    assert!(matches!(
+        model.apply_part(DenseSums::Device(&[]), &none, 1, None),
+        Err(HotError::Flat(FlatError::None(_)))
+    ));
     let shape = model.flat_shape().unwrap();
     model.lift(gpu.flat(shape).unwrap()).unwrap();
     assert!(model.lift(gpu.flat(shape).unwrap()).unwrap_err().to_string().contains("a second one"));
     // Sums must come from where the vector is, for all groups.
     let dense = vec![0.0; layout().dense_len()];
-    assert!(matches!(model.apply(&dense, &none, 1), Err(HotError::Flat(FlatError::None(_)))));
+    assert!(matches!(
+        model.apply_part(DenseSums::Host(&dense), &none, 1, None),
+        Err(HotError::Flat(FlatError::None(_)))
+    ));
     let groups = layout().groups().len();
     for sums in [vec![], vec![0; groups - 1], vec![0; groups + 1]] {
-        let refused = model.apply_lifted(&sums, &none, 1);
+        let refused = model.apply_part(DenseSums::Device(&sums), &none, 1, None);
         assert!(matches!(refused, Err(HotError::Flat(FlatError::Length { .. }))), "{sums:?}: {refused:?}");
     }
     assert!(model.settle().unwrap().export() == replica(&sgd).export(), "nothing has changed");
