@@ -73,7 +73,7 @@ pub enum Sharing {
 /// Decides how the members of a group get a communicator. `claims` are those of all members, so that all decide the same.
 ///
 /// ```
-/// use antdt_collective::device::{Claim, Sharing, sharing};
+/// use antdt_gpu::device::{Claim, Sharing, sharing};
 /// let (has, lost) = (Claim { has: Some(7), is_due: true }, Claim { has: None, is_due: false });
 /// assert_eq!(sharing(&[has, has]), Sharing::Use(7));
 /// assert_eq!(sharing(&[has, lost]), Sharing::Without);

@@ -91,7 +91,7 @@ impl fmt::Display for Renewal {
 /// are those of all members in order of rank, so that every member decides the same.
 ///
 /// ```
-/// use antdt_collective::device::{Renewal, Statement, Terms, Way, way};
+/// use antdt_gpu::device::{Renewal, Statement, Terms, Way, way};
 /// use antdt_core::Rank;
 /// let gpu = |id| Statement { gpu: Some(id), version: 23_003, ..Statement::ABSENT };
 /// assert_eq!(way(&Terms::NCCL, &[gpu(7), gpu(8)]), Way::Renew(Renewal::First));
