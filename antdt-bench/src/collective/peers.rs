@@ -108,8 +108,7 @@ impl Installed {
         let (host, port) = (control.address.ip().to_string(), control.address.port().to_string());
         match self {
             Self::Gloo { python, script, .. } => {
-                // They find each other by a file that must not exist before.
-                let store = folder.join(format!("gloo-store-{port}"));
+                let store = store(folder, &port)?;
                 let _ = fs::remove_file(&store);
                 let commands = (0..world).map(|rank| {
                     let mut command = Command::new(python);
@@ -133,6 +132,11 @@ impl Installed {
     }
 }
 
+/// The file by which ranks of gloo find each other, which must not exist before. They take it as part of a URL, that is, from the root.
+fn store(folder: &Path, port: &str) -> Result<PathBuf> {
+    Ok(std::path::absolute(folder.join(format!("gloo-store-{port}")))?)
+}
+
 fn written(folder: &Path, name: &str, text: &str) -> Result<PathBuf> {
     let file = folder.join(name);
     fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
@@ -153,4 +157,15 @@ fn says(command: &mut Command) -> Result<String> {
     // It has ended, and what it printed is shorter than a pipe.
     out.map_or(Ok(0), |out| out.take(4096).read_to_string(&mut text))?;
     Ok(text.lines().next().unwrap_or_default().trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_of_gloo_meet_in_the_folder_of_the_benchmark_when_that_is_named_from_where_it_runs() {
+        let file = store(Path::new("target/bench"), "7").unwrap();
+        assert_eq!(file, std::env::current_dir().unwrap().join("target/bench/gloo-store-7"));
+    }
 }
