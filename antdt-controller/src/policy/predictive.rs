@@ -43,6 +43,9 @@ const HEALTHY: f64 = 1.15;
 /// Least cut of the step time that a plan is made for, as a share. 0.01: less is not worth a line in the report.
 const GAIN_MIN: f64 = 0.01;
 
+/// Least time that a plan is made for, in seconds: less would read as nothing.
+const SAVED_MIN_S: f64 = 0.1;
+
 /// Errors of a median within which noise may explain a difference. 2: one in twenty healthy workers gets a sample more or less.
 const WITHIN: f64 = 2.0;
 
@@ -305,7 +308,7 @@ impl Predictive {
         let saved = self.rest(now, view, live[driver]).saved_by_plan(&plan);
         // What changes a step by much is tried and mended: what is predicted is short of what noise explains anyhow.
         let is_large = percent(gain) >= self.base.gain_min_percent();
-        if adds_up && !(saved.is_sure() || (is_large && saved.seconds > 0.0)) {
+        if adds_up && (saved.seconds < SAVED_MIN_S || !(saved.is_sure() || is_large)) {
             let what = format!(
                 "new batch sizes would save {:.1} s of the rest of the job, of which up to {:.1} s is error",
                 saved.seconds,

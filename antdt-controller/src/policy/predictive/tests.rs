@@ -98,6 +98,21 @@ fn nothing_is_begun_that_the_job_is_too_short_for() {
 }
 
 #[test]
+fn no_plan_is_made_that_saves_next_to_nothing() {
+    let mut view = view(&[1000, 1000, 1000, 4000]);
+    let mut acted = 0;
+    for left in (10..20_000).step_by(10) {
+        view.progress =
+            Progress { committed: 1_000_000 - left, expected: 1_000_000, samples_per_second: 1000.0 };
+        let decision = decide(&mut Predictive::default(), 1, &view);
+        acted += u32::from(decision.acts());
+        let says = |reason: &Reason| reason.to_string().contains("about 0.0 s");
+        assert!(!decision.reasons.iter().any(says), "{left}: {decision:?}");
+    }
+    assert!(acted > 0);
+}
+
+#[test]
 fn a_restart_waits_until_it_saves_more_than_it_costs_and_follows_the_outcome_of_earlier_ones() {
     let mut view = view(&[1000, 1000, 1000, 4000]);
     // As after a plan: what is left to do is a restart.
