@@ -58,6 +58,10 @@ impl<L: Launcher> Launcher for Changed<L> {
         self.launcher.outlive(folder)
     }
 
+    fn ends_with_host(&self) -> bool {
+        self.launcher.ends_with_host()
+    }
+
     fn handle(&self, holder: Holder) -> Option<String> {
         self.launcher.handle(holder)
     }

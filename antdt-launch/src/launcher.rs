@@ -237,6 +237,11 @@ pub trait Launcher: Send {
         false
     }
 
+    /// Returns whether no incarnation outlives the host of this process, so that none is left after that host has started anew.
+    fn ends_with_host(&self) -> bool {
+        false
+    }
+
     /// Returns a text by which a launcher of another process can adopt an incarnation; `None` if the incarnation does not
     /// [outlive](Self::outlive) this process, or is gone.
     fn handle(&self, holder: Holder) -> Option<String> {

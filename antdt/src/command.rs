@@ -87,6 +87,7 @@ pub(crate) fn main(seams: Seams, planes: &Planes) -> ExitCode {
         Command::Scale { to, dir } => operate::scale(&to, dir.as_deref(), seams.connections),
         Command::Worker => return node::work(seams.connections, planes),
         Command::Server => return node::serve(seams.connections),
+        Command::Supervise(program) => return node::supervise(&program),
         Command::Exec(program) => return node::exec(&program),
     };
     match done {
@@ -358,8 +359,8 @@ fn run_job(host: Host, spec: &JobSpec, orphaned: Option<Orphaned>) -> anyhow::Re
                     "`{name}` cannot be started: {error}; check its path and permissions"
                 ));
             }
-            // Through this program, which binds it to the master: a program that is not ours cannot do so itself.
-            let words = ["exec", "--", name].into_iter().map(OsString::from);
+            // Below this program, which binds it and what it starts to the master: a program that is not ours cannot do so itself.
+            let words = ["supervise", "--", name].into_iter().map(OsString::from);
             let args = words.chain(args.iter().map(OsString::from)).collect();
             Programs { worker: (exe.clone(), args), server: own("server"), env, layout, foreign: true }
         }

@@ -1511,6 +1511,56 @@ fn a_program_has_the_grace_that_the_job_gives_it_and_is_named_when_that_is_used_
 }
 
 #[test]
+fn nothing_that_a_program_starts_outlives_it_or_shares_its_rank_whoever_dies_first() {
+    // One process of its own session, one of its group.
+    let script = "setsid sleep 98765 & sleep 98764 & echo up; wait";
+    for victim in ["program", "supervisor", "master", "none"] {
+        let script =
+            if victim == "none" { script.replace("wait", "sleep 0.2; exit 75") } else { script.to_owned() };
+        let job = format!("leaves-{victim}-{}", std::process::id());
+        let words = ["run", "--quiet", "--job-id", &job, "--max-restarts", "2"];
+        let master = antdt(&[&words[..], &["--", "sh", "-c", &script]].concat()).spawn().unwrap();
+        let of_job = || -> Vec<u32> {
+            let pids = std::fs::read_dir("/proc").unwrap().flatten();
+            let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+            pids.filter(|pid| alive(*pid) && variable(*pid, "ANTDT_JOB").as_deref() == Some(&*job)).collect()
+        };
+        let sleeps = |pids: Vec<u32>| -> Vec<u32> {
+            let is_sleep = |pid: &u32| {
+                std::fs::read(format!("/proc/{pid}/cmdline"))
+                    .is_ok_and(|line| line.starts_with(b"sleep\0987"))
+            };
+            pids.into_iter().filter(is_sleep).collect()
+        };
+        if victim != "none" {
+            let first = wait_for("both processes", || Some(sleeps(of_job())).filter(|pids| pids.len() == 2));
+            let supervisor = children(master.id())[0];
+            match victim {
+                "program" => signal(children(supervisor)[0], "KILL"),
+                "supervisor" => signal(supervisor, "KILL"),
+                _ => signal(master.id(), "KILL"),
+            }
+            if victim != "master" {
+                // Of the next life.
+                let next = wait_for("the next life", || {
+                    let pids = sleeps(of_job());
+                    assert!(pids.len() <= 2, "{victim}: two lives of one rank: {pids:?}");
+                    (pids.len() == 2 && pids != first).then_some(pids)
+                });
+                assert!(next.iter().all(|pid| !first.contains(pid)), "{victim}: {first:?} {next:?}");
+                signal(master.id(), "TERM");
+            }
+        }
+        let output = finish(master);
+        assert!(!output.status.success(), "{victim}");
+        if victim == "master" {
+            wait_for("the end of all", || of_job().is_empty().then_some(()));
+        }
+        assert_eq!(of_job(), [0_u32; 0], "{victim}");
+    }
+}
+
+#[test]
 fn jobs_are_found_without_a_name_wherever_their_run_directory_is() {
     let state = tempfile::tempdir().unwrap();
     let with_state = |args: &[&str]| {
@@ -1580,7 +1630,8 @@ fn a_foreign_program_ends_with_a_master_that_is_killed() {
     let is_sleep = |pid: &u32| {
         std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == "sleep")
     };
-    let node = wait_for("the program", || children(child.id()).into_iter().find(is_sleep));
+    let programs = || children(child.id()).into_iter().flat_map(children);
+    let node = wait_for("the program", || programs().find(is_sleep));
     assert_eq!(variable(node, "ANTDT_LAUNCHER_PID"), None, "it is not the program's");
     child.kill().unwrap();
     child.wait().unwrap();

@@ -70,7 +70,7 @@ pub(super) fn with_settings(command: Clap) -> Clap {
             .help(help(setting) + &default)
             .help_heading(groups::heading(setting.name))
             .hide(groups::heading(setting.name) != groups::FIRST)
-            .allow_hyphen_values(true)
+            .allow_negative_numbers(true)
             .action(if matches!(form, Form::List(_)) { ArgAction::Append } else { ArgAction::Set });
         command = command.arg(match form {
             Form::Truth => arg
@@ -228,7 +228,10 @@ fn grammar() -> Clap {
         .subcommand(remote("stop", "Shut a running job down in order, as an interrupt does"))
         .subcommand(hidden("worker"))
         .subcommand(hidden("server"))
-        .subcommand(hidden("exec").arg(Arg::new("program").last(true).num_args(1..).required(true)))
+        .subcommands(
+            ["supervise", "exec"]
+                .map(|name| hidden(name).arg(Arg::new("program").last(true).num_args(1..).required(true))),
+        )
 }
 
 /// The number of workers, or of servers, that a job is to have.

@@ -94,6 +94,8 @@ pub enum Command {
     /// `antdt server`: run a parameter server of a job. `antdt run` starts this command and passes the
     /// settings in the environment.
     Server,
+    /// `antdt supervise -- PROGRAM`: run the program, by `antdt exec`, to the end of all that it starts.
+    Supervise(Vec<String>),
     /// `antdt exec -- PROGRAM`: replace this process by the program, which the kernel kills when the
     /// launching process ends.
     Exec(Vec<String>),
@@ -253,11 +255,15 @@ where
         Some(("stop", stop)) => Ok(Command::Stop(folder(stop))),
         Some(("worker", _)) => Ok(Command::Worker),
         Some(("server", _)) => Ok(Command::Server),
-        Some(("exec", exec)) => {
-            Ok(Command::Exec(exec.get_many("program").into_iter().flatten().cloned().collect()))
-        }
+        Some(("supervise", supervise)) => Ok(Command::Supervise(program(supervise))),
+        Some(("exec", exec)) => Ok(Command::Exec(program(exec))),
         _ => Err(CliError::new("no command given; try `antdt --help`")),
     }
+}
+
+/// The program that is named, and its arguments.
+fn program(matches: &clap::ArgMatches) -> Vec<String> {
+    matches.get_many("program").into_iter().flatten().cloned().collect()
 }
 
 /// The run directory that is named.

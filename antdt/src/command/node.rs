@@ -41,6 +41,19 @@ fn node(connections: Connections, run: impl FnOnce(&NodeEnv) -> Result<(), Worke
     }
 }
 
+/// Runs `program` to the end of all that it starts.
+pub(super) fn supervise(program: &[String]) -> ExitCode {
+    let started = std::env::current_exe().and_then(|exe| {
+        let mut command = Process::new(exe);
+        command.args(["exec", "--"]).args(program);
+        process::supervise(command)
+    });
+    started.unwrap_or_else(|error| {
+        complain(&format_args!("the program cannot be started: {error}"));
+        ExitCode::from(u8::try_from(Exit::CODE_NEVER).unwrap_or(1))
+    })
+}
+
 /// Becomes `program`, bound to the process that launched it. Returns only if it cannot.
 pub(super) fn exec(program: &[String]) -> ExitCode {
     let Some((name, args)) = program.split_first() else { return ExitCode::from(CliError::EXIT_CODE) };

@@ -26,10 +26,15 @@ pub enum Bond {
 /// # Errors
 /// If the operating system refuses the request.
 pub fn bind_to_launcher() -> io::Result<Bond> {
+    bond(Signal::KILL)
+}
+
+/// Has the kernel send this process a signal when the launching process dies.
+pub(super) fn bond(signal: Signal) -> io::Result<Bond> {
     let launcher = std::env::var(LAUNCHER_PID).ok().and_then(|pid| pid.parse().ok());
     let Some(launcher) = launcher.and_then(Pid::from_raw) else { return Ok(Bond::Free) };
     if getppid() == Some(launcher) {
-        set_parent_process_death_signal(Some(Signal::KILL))?;
+        set_parent_process_death_signal(Some(signal))?;
     }
     // Looked at again: a parent that died before the call above does not count for the kernel.
     let parent = getppid();

@@ -7,9 +7,12 @@
 //!
 //! A launching process that is killed with `kill -9` cannot kill its children. The children therefore ask the kernel for
 //! that: a child that calls [`bind_to_launcher`] at its start is killed when the launching process dies. (The parent could
-//! ask for it on the child's behalf only in code between fork and exec, which is unsafe.) A program that does not call it
-//! can be started through one that does and then becomes the program, as `antdt run -- PROGRAM` does. The kernel's watch
-//! covers the child itself, not what the child has started.
+//! ask for it on the child's behalf only in code between fork and exec, which is unsafe.) The kernel's watch covers the child itself,
+//! not what the child has started. A program that does not ask, and may start others, runs below a process that [`supervise`]s it,
+//! as with `antdt run -- PROGRAM`: when the program or the launching process ends, that process ends all that the program has started.
+//!
+//! Should it be killed itself, the launcher ends what is left before it reports the end of the node: two lives of one node are never
+//! there at once. A process that has left its process group and has overwritten its environment is not found then.
 //!
 //! # Nodes that outlive the launching process
 //!
@@ -20,7 +23,9 @@
 mod adopted;
 mod bond;
 mod output;
+mod remains;
 mod spawner;
+mod supervisor;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -44,9 +49,11 @@ use crate::runtime::node_file::NodeFile;
 use crate::runtime::registry::Entry;
 use adopted::{Adopted, ProcessHandle};
 use output::{Lines, OutputFiles, TAIL_LINES, follow, forward};
+use remains::Remains;
 use spawner::Spawner;
 
 pub use bond::{Bond, LAUNCHER_PID, bind_to_launcher};
+pub use supervisor::supervise;
 
 /// The launcher's line in the registry.
 pub const ENTRY: Entry = Entry::new("process", "processes of this machine", |_| {
@@ -197,6 +204,10 @@ impl Launcher for ProcessLauncher {
         true
     }
 
+    fn ends_with_host(&self) -> bool {
+        true
+    }
+
     fn handle(&self, holder: Holder) -> Option<String> {
         let life = self.lives.get(&holder)?;
         let gone = matches!(*life.status.borrow(), LaunchStatus::Gone(_));
@@ -294,6 +305,7 @@ struct Watcher {
 impl Watcher {
     async fn watch(self, mut process: Process, orders: watch::Receiver<Option<Instant>>) {
         let holder = self.holder;
+        let remains = Remains { group: process.pid(), file: self.node_file.as_ref().map(NodeFile::path) };
         let pid = process.pid().map(|pid| pid.as_raw_nonzero().get()).unwrap_or_default();
         tracing::debug!(%holder, pid, "process started");
         (self.outlets.events)(LauncherEvent::Started { holder });
@@ -315,7 +327,8 @@ impl Watcher {
                 Err(error) => tracing::warn!(%holder, %error, "what this process writes cannot be read"),
             }
         }
-        let status = wait(&mut process, orders).await;
+        let (status, is_killed) = wait(&mut process, orders).await;
+        remains.end(holder, is_killed).await;
         over.send_replace(true);
         // The reader gets a moment for what was written last.
         let _ = timeout(OUTPUT_LIMIT, async { while readers.join_next().await.is_some() {} }).await;
@@ -336,14 +349,18 @@ impl Watcher {
     }
 }
 
-/// Carries out orders until the process has ended. `None` if the system does not say how.
-async fn wait(process: &mut Process, mut orders: watch::Receiver<Option<Instant>>) -> Option<ExitStatus> {
+/// Carries out orders until the process has ended. Returns how it did, if the system says so, and whether it was killed.
+async fn wait(
+    process: &mut Process,
+    mut orders: watch::Receiver<Option<Instant>>,
+) -> (Option<ExitStatus>, bool) {
+    let mut is_killed = false;
     let mut deadline: Option<Instant> = None;
     let mut asked = false;
     let mut listening = true;
     loop {
         tokio::select! {
-            status = process.ended() => return status,
+            status = process.ended() => return (status, is_killed),
             changed = orders.changed(), if listening => {
                 listening = changed.is_ok();
                 // A launcher that was dropped can give no orders any more.
@@ -354,7 +371,7 @@ async fn wait(process: &mut Process, mut orders: watch::Receiver<Option<Instant>
                 }
             }
             () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => {
-                (deadline, listening) = (None, false);
+                (deadline, listening, is_killed) = (None, false, true);
                 process.signal(Signal::KILL);
             }
         }

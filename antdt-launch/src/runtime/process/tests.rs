@@ -146,6 +146,19 @@ async fn a_kill_ends_that_life_and_its_children() {
 }
 
 #[tokio::test]
+async fn what_a_child_leaves_is_gone_before_its_end_is_reported() {
+    let mut bench = Bench::new("setsid sleep 1000 & echo child $!; sleep 1000 & echo child $!; exit 75");
+    bench.launch(0, &[]).await;
+    let (_, code, _, tail) = bench.end().await;
+    assert_eq!((code, tail.len()), (Some(75), 2), "{tail:?}");
+    for line in tail {
+        let child = line.rsplit(' ').next().unwrap();
+        let state = std::fs::read_to_string(format!("/proc/{child}/stat")).unwrap_or_default();
+        assert!(state.is_empty() || state.contains(") Z ") || state.contains(") X "), "{state}");
+    }
+}
+
+#[tokio::test]
 async fn a_grace_reaches_children_of_the_child_too() {
     let mut bench = Bench::new("trap 'echo asked; exit 4' TERM; sleep 1000 & echo ready; wait");
     let pid = bench.launch(0, &[]).await;
