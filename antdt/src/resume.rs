@@ -12,6 +12,7 @@ use antdt_shard::{Assignment, DatasetSpec, LedgerSnapshot};
 
 use crate::job::JobSpec;
 use crate::master::{self, TrainingData};
+use crate::report::{self, Report};
 
 /// Name of the folder of checkpoints in a run directory.
 pub const CHECKPOINTS: &str = "checkpoints";
@@ -82,10 +83,21 @@ pub enum ResumeError {
 }
 
 /// Returns the folder of checkpoints that `dir` stands for: that of a run directory, that of a report folder
-/// with a run directory, or `dir` itself.
+/// with a run directory, the one elsewhere that a job in such a folder has named, or `dir` itself.
 pub fn place(dir: &Path) -> PathBuf {
     let known = [dir.join(CHECKPOINTS), dir.join("run").join(CHECKPOINTS)];
-    known.into_iter().find(|folder| folder.is_dir()).unwrap_or_else(|| dir.to_owned())
+    let found = known.into_iter().find(|folder| folder.is_dir());
+    found.or_else(|| elsewhere(dir)).unwrap_or_else(|| dir.to_owned())
+}
+
+/// The folder of checkpoints that a job has left the name of in `dir`, as it was killed or in its report.
+fn elsewhere(dir: &Path) -> Option<PathBuf> {
+    let left = || master::left_settings(dir)?.checkpoint_dir;
+    let reported = || {
+        let text = std::fs::read(dir.join(report::FILES[0])).ok()?;
+        Some(serde_json::from_slice::<Report>(&text).ok()?.checkpoint?.folder)
+    };
+    left().or_else(reported)
 }
 
 /// Returns the folder of the checkpoints that `dir` stands for, or of the one whose own folder it is.

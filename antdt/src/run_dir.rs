@@ -248,7 +248,7 @@ impl RunDir {
         // The address last: a reader that finds it finds the token too.
         for (name, mode, text) in [(TOKEN, 0o600, token.text()), (MASTER, 0o600, &*text)] {
             let path = path.join(name);
-            replace(&path, mode, text, Durability::Process)
+            replace(&path, mode, text, Durability::Disk)
                 .map_err(|source| RunDirError::File { path, source })?;
         }
         if let Some(entry) = self.entry(job) {
@@ -361,6 +361,10 @@ pub(crate) fn read_master(path: &Path) -> Result<MasterFile, RunDirError> {
         }
         Err(source) => return Err(RunDirError::File { path: file, source }),
     };
+    // What a power cut leaves of a file that was not on the disk.
+    if text.is_empty() {
+        return Err(RunDirError::NoJob(path.to_owned()));
+    }
     serde_json::from_str(&text).map_err(|error| RunDirError::Malformed { path: file, why: error.to_string() })
 }
 

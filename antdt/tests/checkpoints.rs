@@ -425,6 +425,68 @@ fn a_new_job_is_refused_in_a_directory_whose_journal_is_damaged() {
     succeed(program(true, &args).arg("--force"));
 }
 
+/// Ends a job and leaves of it what is on the disk after a power cut and another start of the machine.
+fn cut_power(job: Child, run_dir: &Path) {
+    kill_whole(job);
+    for name in ["head.journal", "master.json", "token"] {
+        std::fs::write(run_dir.join(name), "").unwrap();
+    }
+    let file = run_dir.join("job.journal");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+    assert!(text.contains(boot.trim()), "{text}");
+    let earlier = text.split_once('\n').unwrap().1.replace(boot.trim(), "earlier");
+    let sum = crc32c::crc32c(earlier.trim_end_matches('\n').as_bytes());
+    std::fs::write(file, format!("{sum:08x}\n{earlier}")).unwrap();
+}
+
+#[test]
+fn a_job_goes_on_after_a_power_cut_that_left_its_unwritten_files_empty() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().to_str().unwrap();
+    let slowly = [
+        "--report-dir",
+        dir,
+        "--nproc-per-node",
+        "2",
+        "--emulate-speed",
+        "100",
+        "--checkpoint-every",
+        "2steps",
+    ];
+    let job = program(true, &slowly).spawn().unwrap();
+    wait_for("a checkpoint", || newest(folder.path()));
+    cut_power(job, &folder.path().join("run"));
+    succeed(&mut resume(dir, &["--emulate-speed", "2000"]));
+    let report = report(folder.path());
+    assert!(report.samples.is_exact() && report.samples.committed == SAMPLES, "{:?}", report.samples);
+    assert!(report.resumed.is_some());
+}
+
+#[test]
+fn a_job_whose_checkpoints_are_elsewhere_is_resumed_by_its_folder_and_goes_on_with_both() {
+    for interrupted in [false, true] {
+        let folder = tempfile::tempdir().unwrap();
+        let [dir, own] = ["job", "own"].map(|name| folder.path().join(name));
+        let places = ["--report-dir", dir.to_str().unwrap(), "--checkpoint-dir", own.to_str().unwrap()];
+        let slowly = ["--nproc-per-node", "2", "--emulate-speed", "100", "--checkpoint-every", "2steps"];
+        let job = program(true, &[&places[..], &slowly].concat()).spawn().unwrap();
+        wait_for("a checkpoint", || Folder::open(&own).ok()?.newest().ok()?.checkpoint);
+        if interrupted {
+            kill("-INT", job.id());
+            finish(job);
+        } else {
+            kill_whole(job);
+        }
+        succeed(&mut resume(dir.to_str().unwrap(), &["--emulate-speed", "2000"]));
+        let report = report(&dir);
+        assert!(report.samples.is_exact() && report.samples.committed == SAMPLES, "{:?}", report.samples);
+        assert_eq!(report.checkpoint.unwrap().folder, own);
+        let error = fail(bare(true).args(["--resume", "--report-dir"]).arg(&dir));
+        assert!(error.contains("--resume"), "{error}");
+    }
+}
+
 #[test]
 fn an_interrupted_job_takes_a_checkpoint_counts_the_rest_and_goes_on() {
     let folder = tempfile::tempdir().unwrap();

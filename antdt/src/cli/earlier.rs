@@ -7,6 +7,8 @@ use serde_json::Value as Json;
 use super::CliError;
 use super::config::{Origin, Origins, part_setting};
 use crate::job::JobSpec;
+use crate::report::FILES;
+use crate::run_dir::JOB;
 use crate::{master, resume};
 
 /// Settings of one start of the program, or of the place where a job runs: the next start has its own.
@@ -40,14 +42,23 @@ pub(super) fn apply(spec: &mut JobSpec, origins: &mut Origins) {
     let Some(dir) = spec.resume.clone() else { return };
     let Some(before) = settings(&dir) else { return };
     take(spec, origins, &dir, &before);
-    if !origins.has("report-dir") && !origins.has("run-dir") {
-        if dir.join("run").join(resume::CHECKPOINTS).is_dir() {
-            spec.report_dir = Some(dir.clone());
-            origins.insert("report-dir", Origin::Resumed(dir));
-        } else if dir.join(resume::CHECKPOINTS).is_dir() {
-            spec.run_dir = Some(dir.clone());
-            origins.insert("run-dir", Origin::Resumed(dir));
-        }
+    if origins.has("report-dir") || origins.has("run-dir") {
+        return;
+    }
+    let place = resume::place(&dir);
+    let is_run_dir = |dir: &Path| [resume::CHECKPOINTS, JOB].iter().any(|name| dir.join(name).exists());
+    if is_run_dir(&dir.join("run")) || dir.join(FILES[0]).is_file() {
+        spec.report_dir = Some(dir.clone());
+        origins.insert("report-dir", Origin::Resumed(dir.clone()));
+    } else if is_run_dir(&dir) {
+        spec.run_dir = Some(dir.clone());
+        origins.insert("run-dir", Origin::Resumed(dir.clone()));
+    } else {
+        return;
+    }
+    if !place.starts_with(&dir) && !origins.has("checkpoint-dir") {
+        spec.checkpoint_dir = Some(place);
+        origins.insert("checkpoint-dir", Origin::Resumed(dir));
     }
 }
 

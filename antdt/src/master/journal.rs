@@ -7,7 +7,8 @@
 //! What a power cut leaves is another matter. The first file is written once and made durable. The second is written whenever
 //! the head changes and is not: to wait for the disk would have every worker wait, for seconds while a checkpoint is written, and
 //! what takes the master's machine down takes its nodes along, without which the job goes on from a checkpoint that is durable.
-//! A file that such a cut has damaged is refused, not taken for an old one.
+//! A file that such a cut has damaged is refused, not taken for an old one, unless the machine has started anew since the job began
+//! and no node outlives it.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -20,14 +21,12 @@ use antdt_shard::{DatasetSpec, LedgerSnapshot};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::host;
 use crate::job::JobSpec;
 use crate::run_dir::{self, Durability, HEAD, JOB, RunDir, RunDirError};
 
 #[cfg(feature = "cli")]
 mod search;
-
-#[cfg(feature = "cli")]
-pub(crate) use search::{left_settings, settings};
 
 /// What a job began with.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -38,6 +37,9 @@ pub(super) struct JobFile {
     pub(super) job_start: Duration,
     /// The working folder, for paths in the settings.
     folder: PathBuf,
+    /// Which start of the machine the job began in; empty if the system does not say.
+    #[serde(default)]
+    boot: String,
     /// Where the master listens.
     pub(super) port: u16,
     pub(super) dataset: DatasetSpec,
@@ -61,6 +63,7 @@ impl JobFile {
             job: job.to_owned(),
             job_start,
             folder: std::env::current_dir().unwrap_or_default(),
+            boot: host::boot().unwrap_or_default(),
             port,
             dataset: dataset.clone(),
             snapshot: snapshot.to_bytes(),
@@ -91,6 +94,21 @@ impl HeadState {
     /// Number of nodes that live.
     fn alive(&self, launcher: &dyn Launcher) -> usize {
         self.handles.iter().filter(|(_, handle)| launcher.lives(handle)).count()
+    }
+
+    /// Reads the newest state in a run directory; `None` if there is none, or no node outlived the power of this machine.
+    pub(super) fn read(dir: &RunDir, launcher: &dyn Launcher) -> Result<Option<Self>, RunDirError> {
+        match read(&dir.last_journals().join(HEAD)) {
+            Err(RunDirError::Torn { path, why }) => {
+                let job = read::<JobFile>(&dir.path().join(JOB))?;
+                let is_earlier = |job: JobFile| !job.boot.is_empty() && Some(job.boot) != host::boot();
+                if launcher.ends_with_host() && job.is_some_and(is_earlier) {
+                    return Ok(None);
+                }
+                Err(RunDirError::Torn { path, why })
+            }
+            state => state,
+        }
     }
 }
 
@@ -161,6 +179,16 @@ fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, RunDirError> {
     serde_json::from_str(rest).map(Some).map_err(|error| torn(&error.to_string()))
 }
 
+/// Returns the settings of the job that ran in `dir`, a run directory or the folder above one, and did not end in order.
+pub(crate) fn left_settings(dir: &Path) -> Option<JobSpec> {
+    settings(&run_dir::below(dir)).ok()?
+}
+
+/// Reads the settings of the job in a run directory; `None` if the job has left none.
+pub(crate) fn settings(dir: &Path) -> Result<Option<JobSpec>, RunDirError> {
+    Ok(read::<JobFile>(&dir.join(JOB))?.map(|file| file.spec))
+}
+
 /// A job whose master has ended and whose nodes live. The next master has its run directory for itself.
 #[derive(Debug)]
 pub(crate) struct Orphaned {
@@ -199,7 +227,7 @@ pub(super) fn inherit(dir: &RunDir, from: Option<&Path>) -> Result<(), RunDirErr
 
 /// Refuses a directory for a new job in which nodes of an earlier one live, or may live.
 pub(super) fn refuse_alive(dir: &RunDir, launcher: &dyn Launcher) -> Result<(), RunDirError> {
-    let state = read::<HeadState>(&dir.last_journals().join(HEAD))?;
+    let state = HeadState::read(dir, launcher)?;
     match state.map_or(0, |state| state.alive(launcher)) {
         0 => Ok(()),
         alive => Err(RunDirError::Orphans { path: dir.path().to_owned(), alive, changed: String::new() }),

@@ -7,12 +7,7 @@ use super::{HeadState, JobFile, Orphaned, read};
 use crate::job::JobSpec;
 use crate::lead::Elector;
 use crate::master::{Fleet, JobError};
-use crate::run_dir::{self, HEAD, JOB, MasterFile, RunDir, RunDirError};
-
-/// Returns the settings of the job that ran in `dir`, a run directory or the folder above one, and did not end in order.
-pub(crate) fn left_settings(dir: &Path) -> Option<JobSpec> {
-    settings(&run_dir::below(dir)).ok()?
-}
+use crate::run_dir::{self, JOB, MasterFile, RunDir, RunDirError};
 
 impl Orphaned {
     /// The settings of the job.
@@ -106,7 +101,7 @@ impl Orphaned {
     fn of(dir: RunDir, fleet: &Fleet) -> Result<Option<Self>, JobError> {
         let path = dir.path();
         let (Some(file), Some(state)) =
-            (read::<JobFile>(&path.join(JOB))?, read::<HeadState>(&dir.last_journals().join(HEAD))?)
+            (read::<JobFile>(&path.join(JOB))?, HeadState::read(&dir, &*fleet.launcher)?)
         else {
             return Ok(None);
         };
@@ -130,11 +125,6 @@ impl Orphaned {
 fn elector(dir: &Path) -> Result<Elector, RunDirError> {
     let file = read::<JobFile>(&dir.join(JOB))?;
     Ok(file.map_or(Elector::Lock, |file| Elector::new(file.spec.elect.as_ref(), &file.job)))
-}
-
-/// Reads the settings of the job in a run directory; `None` if the job has left none.
-pub(crate) fn settings(dir: &Path) -> Result<Option<JobSpec>, RunDirError> {
-    Ok(read::<JobFile>(&dir.join(JOB))?.map(|file| file.spec))
 }
 
 /// Settings that the user gave and that are not those of the job.
