@@ -338,8 +338,9 @@ used are checked, and have no effect.
         let variable = setting.variable().map_or_else(|| "none".to_owned(), |name| format!("`{name}`"));
         let (default, doc) = (setting.default_text().unwrap_or_default(), cell(&setting.doc()));
         let mut form = form_text(&setting.form(), setting.unit);
-        if let Some(word) = setting.word() {
-            let _ = write!(form, ", or `{word}`");
+        if let [first @ .., last] = setting.words() {
+            first.iter().for_each(|word| form += &format!(", `{word}`"));
+            let _ = write!(form, " or `{last}`");
         }
         let _ = writeln!(text, "| `{}` | {variable} | {form} | {} | {doc} |", setting.name, cell(&default));
     }

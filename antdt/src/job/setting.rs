@@ -24,8 +24,8 @@ pub struct JobSetting {
     pub(super) joined: Option<&'static str>,
     /// The least value of a whole number.
     pub(super) least: Option<u64>,
-    /// A word that stands for a whole number which the host knows.
-    pub(super) word: Option<&'static str>,
+    /// Words that stand for a whole number which the host knows.
+    pub(super) words: &'static [&'static str],
     /// Whether `ANTDT_<NAME>` sets it.
     pub(super) variable: bool,
     pub(super) form: fn() -> Form,
@@ -54,9 +54,9 @@ impl JobSetting {
         }
     }
 
-    /// Returns a word that may stand in place of a value; `None` if there is none.
-    pub const fn word(&self) -> Option<&'static str> {
-        self.word
+    /// Returns the words that may stand in place of a value.
+    pub const fn words(&self) -> &'static [&'static str] {
+        self.words
     }
 
     /// Returns the setting's documentation in one line.
@@ -84,8 +84,8 @@ impl JobSetting {
         if let Some(least) = self.least {
             schema["minimum"] = least.into();
         }
-        if let Some(word) = self.word {
-            schema = json!({ "anyOf": [schema, { "const": word }] });
+        if !self.words.is_empty() {
+            schema = json!({ "anyOf": [schema, { "enum": self.words }] });
         }
         schema["description"] = Json::String(self.doc());
         if !self.unit.is_empty() {
@@ -137,7 +137,7 @@ fn joined_schema(names: &[String], joint: &str) -> Json {
 ///
 /// ```text
 /// /// Documentation, which is the help text too.
-/// field: Type = default, "name", "UNIT" [, unset "what happens without it"] [, among NAMES] [, joined by "JOINT"] [, least N] [, or WORD] [, no variable];
+/// field: Type = default, "name", "UNIT" [, unset "what happens without it"] [, among NAMES] [, joined by "JOINT"] [, least N] [, or WORDS] [, no variable];
 /// ```
 ///
 /// `Type` implements [`SettingValue`](super::value::SettingValue). `UNIT` stands for the value in the help. What follows `others` are
@@ -153,7 +153,7 @@ macro_rules! settings {
             $(, among $names:expr)?
             $(, joined by $joint:literal)?
             $(, least $least:literal)?
-            $(, or $word:expr)?
+            $(, or $words:expr)?
             $(, no $variable:ident)?;
         )+
         others:
@@ -189,7 +189,7 @@ macro_rules! settings {
                 },
                 joined: { let joined: &[&str] = &[ $( $joint )? ]; joined.first().copied() },
                 least: { let least: &[u64] = &[ $( $least )? ]; least.first().copied() },
-                word: { let words: &[&str] = &[ $( $word )? ]; words.first().copied() },
+                words: { let words: &[&[&str]] = &[ $( $words, )? &[] ]; words[0] },
                 variable: { let without: &[&str] = &[ $( stringify!($variable) )? ]; without.is_empty() },
                 form: <$Type as $crate::job::value::SettingValue>::form,
                 set: |spec, text| $crate::job::value::SettingValue::set(&mut spec.$field, concat!("--", $name), text),

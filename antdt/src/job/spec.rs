@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
+use std::thread;
 use std::time::Duration;
 
 use antdt_collective::Compression;
@@ -62,8 +63,9 @@ settings! {
     /// It is serialised as a job file says it: one key per setting.
     pub struct JobSpec;
 
-    /// Worker processes, on this machine unless the --launcher places them elsewhere; gpu starts one for each GPU of this machine.
-    workers: u32 = 1, "nproc-per-node", "N", least 1, or EACH_GPU;
+    /// Worker processes, on this machine unless the --launcher places them elsewhere; gpu starts one for each GPU of this machine, cpu
+    /// one for each core that this process may use, and auto as gpu, or as cpu where there is no GPU.
+    workers: u32 = 1, "nproc-per-node", "N", least 1, or COUNTED;
     /// Parameter servers; only for a --sync that keeps the model on servers.
     servers: u32 = 0, "servers", "N";
     /// Sync mode: how the gradients or models of the workers are combined.
@@ -217,8 +219,8 @@ settings! {
 /// The key of the user's program in a job file; on a command line it stands after `--`.
 const PROGRAM: &str = "program";
 
-/// Stands for the number of this host's GPUs.
-const EACH_GPU: &str = "gpu";
+/// Stand for a number of what this host has.
+const COUNTED: &[&str] = &["gpu", "cpu", "auto"];
 
 /// Whether the workers of a mode add their gradients up, bucket by bucket.
 fn has_buckets(mode: &SyncMode) -> bool {
@@ -256,16 +258,22 @@ impl JobSpec {
     pub fn set(&mut self, name: &str, text: &str) -> Result<(), InvalidValue> {
         let setting = Self::setting(name)?;
         setting.check_name(text)?;
-        if setting.word() == Some(text) {
-            return self.one_for_each_gpu(setting);
+        if setting.words().contains(&text) {
+            return self.one_for_each(setting, text);
         }
         (setting.set)(self, text)
     }
 
-    // The only number for which a word stands.
-    fn one_for_each_gpu(&mut self, setting: &JobSetting) -> Result<(), InvalidValue> {
-        let refused = |why| InvalidValue::new(setting.flag(), EACH_GPU, format!("a number here: {why}"));
-        self.workers = gpu::count().map_err(refused)?;
+    // The only number for which words stand.
+    fn one_for_each(&mut self, setting: &JobSetting, what: &str) -> Result<(), InvalidValue> {
+        let refused = |why| InvalidValue::new(setting.flag(), what, format!("a number here: {why}"));
+        let cores = || {
+            thread::available_parallelism().map_or(1, |cores| u32::try_from(cores.get()).unwrap_or(u32::MAX))
+        };
+        self.workers = match (what, gpu::count()) {
+            ("cpu", _) | ("auto", Err(_)) => cores(),
+            (_, gpus) => gpus.map_err(refused)?,
+        };
         Ok(())
     }
 
@@ -310,9 +318,9 @@ impl JobSpec {
                         Selected::Open => Ok(()),
                     };
                 }
-                match setting.word() {
-                    Some(word) if value == word => self.one_for_each_gpu(setting)?,
-                    _ => (setting.read)(self, value)?,
+                match value.as_str().filter(|text| setting.words().contains(text)) {
+                    Some(what) => self.one_for_each(setting, what)?,
+                    None => (setting.read)(self, value)?,
                 }
             }
         }

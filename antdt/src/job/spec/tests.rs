@@ -443,6 +443,12 @@ fn one_worker_for_each_gpu_is_a_number_or_says_why_there_is_none() {
             (given, count) => panic!("{given:?}, {count:?}"),
         }
     }
+    let cores = u32::try_from(std::thread::available_parallelism().unwrap().get()).unwrap();
+    for (word, expected) in [("cpu", cores), ("auto", gpu::count().unwrap_or(cores))] {
+        let mut spec = valid();
+        spec.set("nproc-per-node", word).unwrap();
+        assert_eq!(spec.workers, expected, "{word}");
+    }
     let mut spec = valid();
     let refused = spec.put("servers", &json!("gpu")).unwrap_err().to_string();
     assert!(refused.starts_with("--servers = gpu: must be a whole number"), "{refused}");
