@@ -6,6 +6,7 @@ mod again;
 mod choice;
 mod claim;
 mod close;
+mod commit_rate;
 mod console;
 mod desk;
 mod error;

@@ -7,6 +7,7 @@ use antdt_job::head::Seen;
 use antdt_job::{HeadAnswer, HeadEvent};
 use antdt_shard::LedgerStatus;
 
+use super::commit_rate::CommitRate;
 use super::operate::Pace;
 use super::runner::Ended;
 use super::sink::JobNote;
@@ -20,6 +21,7 @@ pub(super) async fn watch(running: &mut Running) -> Result<Ended, JobError> {
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let stop = running.shared.stop.clone();
     let mut stopping = false;
+    let mut rate = CommitRate::default();
     loop {
         tokio::select! {
             ended = &mut running.end => return ended.map_err(|_| gone()),
@@ -27,7 +29,7 @@ pub(super) async fn watch(running: &mut Running) -> Result<Ended, JobError> {
                 stopping = true;
                 running.stop(INTERRUPTED).await?;
             }
-            _ = tick.tick() => running.tick().await?,
+            _ = tick.tick() => running.tick(&mut rate).await?,
         }
     }
 }
@@ -42,7 +44,7 @@ impl Running {
     }
 
     /// One control tick.
-    async fn tick(&self) -> Result<(), JobError> {
+    async fn tick(&self, rate: &mut CommitRate) -> Result<(), JobError> {
         let status: Option<LedgerStatus> = match &self.shared.ledger {
             Some(ledger) => Some(ledger.status().await.map_err(JobError::master)?),
             None => None,
@@ -54,14 +56,18 @@ impl Running {
         let answer = self.shared.head.call(HeadEvent::Tick(counts)).await.map_err(|_| gone())?;
         if let HeadAnswer::Seen(seen) = answer {
             let Counts { acked, total, .. } = counts.unwrap_or_default();
-            self.show(seen, acked, total);
+            // Without a ledger, workers say what they train.
+            let rate = match counts {
+                Some(_) => rate.at(self.shared.clock.now(), acked),
+                None => seen.samples_per_second,
+            };
+            self.show(seen, rate, acked, total);
         }
         Ok(())
     }
 
-    fn show(&self, seen: Seen, acked: u64, total: u64) {
+    fn show(&self, seen: Seen, rate: f64, acked: u64, total: u64) {
         let (steps, loss) = lock(&self.shared.recorder).pulse();
-        let rate = seen.samples_per_second;
         *lock(&self.shared.pace) = Pace { members: seen.members, samples_per_second: rate };
         #[allow(clippy::cast_precision_loss, reason = "an estimate for people")]
         let left = total.saturating_sub(acked) as f64;

@@ -10,7 +10,7 @@ use serde::Serialize;
 pub struct LiveProgress {
     /// Number of the global step; in modes without common steps, the number of batches of all workers.
     pub step: u64,
-    /// Samples per second of all workers, over recent batches.
+    /// Samples per second of all workers that were committed of late; without a ledger, those that workers report.
     pub samples_per_second: f64,
     /// Mean training loss of recent batches; `None` before the first step.
     pub loss: Option<f64>,
