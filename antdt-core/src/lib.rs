@@ -25,6 +25,7 @@ pub mod weights;
 
 pub mod action;
 pub mod connection;
+pub mod doorway;
 pub mod group;
 pub mod port;
 
@@ -41,6 +42,7 @@ pub use data::{
     Ack, AckOutcome, AckOutcomes, Acks, Counts, Delivery, Exchanged, FetchOutcome, Fragment, Grant, Held,
     Registered, SampleRange, ShardKey,
 };
+pub use doorway::{CallerId, Doorway, DoorwayLimits, LogLimit};
 pub use error::{InvalidValue, Retry};
 pub use group::{Contribution, Joined, PushMark, Readiness, Standing, StepCommit, StepResult};
 pub use id::{
