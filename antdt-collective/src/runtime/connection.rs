@@ -60,6 +60,15 @@ impl BulkStream {
         Ok(Self { socket, codec: connections.codec(end) })
     }
 
+    /// Returns a handle by which another thread ends this connection, at the cost of a descriptor: its
+    /// [`shutdown`](TcpStream::shutdown). Nothing else must be done with it.
+    ///
+    /// # Errors
+    /// If no descriptor is left.
+    pub fn hanging_up(&self) -> io::Result<TcpStream> {
+        self.socket.try_clone()
+    }
+
     /// The socket, of which nothing must be read and to which nothing must be written.
     pub(super) const fn socket(&self) -> &TcpStream {
         &self.socket

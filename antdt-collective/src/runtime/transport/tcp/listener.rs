@@ -8,7 +8,7 @@ use std::os::fd::AsFd;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use antdt_core::{Connections, Rank};
+use antdt_core::{Connections, Doorway, DoorwayLimits, LogLimit, Rank};
 use rustix::event::{PollFd, PollFlags};
 use rustix::net::sockopt;
 
@@ -21,8 +21,8 @@ use crate::runtime::abort::AbortHandle;
 use crate::runtime::connection::{BulkListener, BulkStream, Dialling};
 use crate::runtime::wait::wait;
 
-/// Connections of memberships that this process has not reached yet, and callers that have not identified themselves.
-/// Each costs a descriptor; the oldest goes when another comes.
+/// Connections of memberships that this process has not reached yet. Each costs a descriptor; the oldest goes when
+/// another comes.
 const WAITING_MAX: usize = Group::WORLD_MAX;
 
 /// The listening TCP socket at which other members reach this process. A process has one for all its groups.
@@ -30,16 +30,25 @@ const WAITING_MAX: usize = Group::WORLD_MAX;
 pub struct Listener {
     socket: BulkListener,
     job: JobToken,
+    opened: Instant,
     waiting: Mutex<Waiting>,
 }
 
 /// Callers that no group has taken yet. They outlive a meeting that fails: the next one may be theirs.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Waiting {
     // Have not identified themselves.
-    callers: Vec<Greeting>,
+    callers: Doorway<Greeting>,
+    errors: LogLimit,
     // Belong to a membership that this process has not reached.
     early: Vec<(Hello, BulkStream)>,
+}
+
+impl Default for Waiting {
+    fn default() -> Self {
+        let callers = Doorway::new(DoorwayLimits::default());
+        Self { callers, errors: LogLimit::default(), early: Vec::new() }
+    }
 }
 
 /// A connection whose hello is on its way in.
@@ -110,7 +119,7 @@ impl Listener {
     ) -> Result<Self, CollectiveError> {
         let socket = BulkListener::bind(address, connections)
             .map_err(|e| CollectiveError::io(&format!("listening at {address}"), &e))?;
-        Ok(Self { socket, job, waiting: Mutex::default() })
+        Ok(Self { socket, job, opened: Instant::now(), waiting: Mutex::default() })
     }
 
     /// Returns the address at which this process listens.
@@ -190,8 +199,9 @@ impl Meeting<'_> {
             }
             self.advance_kept()?;
             self.advance_calls()?;
-            self.accept()?;
+            // Heard before others come, for whom they might have to go.
             self.hear_callers()?;
+            self.accept();
             self.flush_met()?;
             // A greeting that still waits behind the rest of an older message is never sent once this is over, and its
             // member would wait for it.
@@ -341,39 +351,49 @@ impl Meeting<'_> {
         Err(CollectiveError::Mismatch { peer, theirs: name(theirs), ours: name(&ours) })
     }
 
-    fn accept(&mut self) -> Result<(), CollectiveError> {
-        loop {
+    // Time of the doorway.
+    fn now(&self) -> Duration {
+        self.listener.opened.elapsed()
+    }
+
+    fn accept(&mut self) {
+        while self.waiting.callers.opens_at() <= self.now() {
             match self.listener.socket.accept() {
                 Ok((stream, _)) => {
-                    if prepare(&stream).is_err() {
-                        continue;
+                    if prepare(&stream).is_ok() {
+                        let now = self.now();
+                        self.waiting.callers.enter(now, Greeting::new(stream));
                     }
-                    if self.waiting.callers.len() >= WAITING_MAX {
-                        self.waiting.callers.remove(0);
-                    }
-                    self.waiting.callers.push(Greeting::new(stream));
                 }
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
                 // The caller hung up before it was heard.
                 Err(e)
                     if matches!(e.kind(), io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted) => {}
-                Err(e) => return Err(CollectiveError::io("accepting a connection", &e)),
+                // For lack of descriptors, most often, and for the moment: members that called wait as long.
+                Err(error) => {
+                    let now = self.now();
+                    self.waiting.callers.starved(now);
+                    if let Some(times) = self.waiting.errors.due(now) {
+                        tracing::error!(%error, times, "a connection cannot be accepted; trying again");
+                    }
+                }
             }
         }
     }
 
     fn hear_callers(&mut self) -> Result<(), CollectiveError> {
-        let mut index = 0;
-        while let Some(greeting) = self.waiting.callers.get_mut(index) {
-            match greeting.listen() {
-                Heard::Nothing => index += 1,
-                Heard::Closed => drop(self.waiting.callers.remove(index)),
-                Heard::Hello(hello) => {
-                    let greeting = self.waiting.callers.remove(index);
-                    self.answer(hello, greeting.stream)?;
-                }
+        let heard: Vec<_> = (self.waiting.callers.connections_mut())
+            .map(|(caller, greeting)| (caller, greeting.listen()))
+            .filter(|(_, heard)| !matches!(heard, Heard::Nothing))
+            .collect();
+        for (caller, heard) in heard {
+            let Some(greeting) = self.waiting.callers.pass(caller) else { continue };
+            if let Heard::Hello(hello) = heard {
+                self.answer(hello, greeting.stream)?;
             }
         }
+        // Only now: what came while no group met is heard before it is late.
+        while self.waiting.callers.expire(self.now()).is_some() {}
         Ok(())
     }
 
@@ -410,11 +430,17 @@ impl Meeting<'_> {
     }
 
     fn sleep(&mut self) -> Result<(), CollectiveError> {
-        let mut fds = vec![
-            PollFd::from_borrowed_fd(self.abort.descriptor(), PollFlags::IN),
-            PollFd::from_borrowed_fd(self.listener.socket.as_fd(), PollFlags::IN),
-        ];
+        let mut fds = vec![PollFd::from_borrowed_fd(self.abort.descriptor(), PollFlags::IN)];
         let mut until = self.deadline;
+        let callers = &self.waiting.callers;
+        let is_open = callers.opens_at() <= self.now();
+        if is_open {
+            fds.push(PollFd::from_borrowed_fd(self.listener.socket.as_fd(), PollFlags::IN));
+        }
+        let looks = [callers.deadline(), (!is_open).then(|| callers.opens_at())];
+        for look in looks.into_iter().flatten() {
+            until = until.min(self.listener.opened + look);
+        }
         for call in self.calls.values() {
             match call {
                 Call::Dialling(dialling) => fds.push(PollFd::new(dialling, PollFlags::OUT)),
@@ -422,7 +448,7 @@ impl Meeting<'_> {
                 Call::Unreachable(again) => until = until.min(*again),
             }
         }
-        fds.extend(self.waiting.callers.iter().map(|caller| PollFd::new(&caller.stream, PollFlags::IN)));
+        fds.extend(callers.connections().map(|caller| PollFd::new(&caller.stream, PollFlags::IN)));
         fds.extend(self.kept.iter().flatten().map(|link| {
             let mut events = PollFlags::IN;
             events.set(PollFlags::OUT, link.has_mail());

@@ -522,6 +522,29 @@ fn strangers_do_not_keep_a_group_from_forming() {
 }
 
 #[test]
+fn group_meets_behind_more_silent_strangers_than_a_listener_holds() {
+    const STRANGERS: usize = 150;
+    let most = antdt_core::DoorwayLimits::default().most;
+    let listeners = [loopback_listener(), loopback_listener()];
+    let addresses = listeners.each_ref().map(Listener::local_address);
+    let strangers: Vec<TcpStream> = thread::scope(|scope| {
+        let second = scope.spawn(|| {
+            TcpTransport::connect(&listeners[1], &group(1, &addresses, 1), PATIENT, &abort()).unwrap()
+        });
+        let strangers = (0..STRANGERS).map(|_| TcpStream::connect(addresses[1]).unwrap()).collect();
+        let first =
+            TcpTransport::connect(&listeners[0], &group(1, &addresses, 0), PATIENT, &abort()).unwrap();
+        add_up(vec![first, second.join().unwrap()]);
+        strangers
+    });
+    // The oldest were closed for the newer ones; of the others nothing can be read.
+    for mut stranger in strangers.into_iter().take(STRANGERS - most) {
+        stranger.set_read_timeout(Some(PATIENT)).unwrap();
+        assert!(matches!(stranger.read(&mut [0]), Ok(0)), "still open");
+    }
+}
+
+#[test]
 fn connecting_ends_for_a_dead_peer_at_once_and_for_a_silent_one_at_the_deadline_or_the_abort() {
     let listeners = [loopback_listener(), loopback_listener()];
     let addresses = listeners.each_ref().map(Listener::local_address);
