@@ -9,6 +9,7 @@ pub mod server;
 pub mod hot;
 pub mod sparse;
 
+mod door;
 mod stream;
 
 pub use client::{PsClient, PsClientConfig, PsError};

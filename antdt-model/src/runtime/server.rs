@@ -11,8 +11,9 @@ use std::time::{Duration, Instant};
 use antdt_collective::runtime::abort::Interest;
 use antdt_collective::runtime::{BulkListener, BulkStream, ChannelError, Fabric};
 use antdt_collective::{AbortHandle, CollectiveError, JobToken};
-use antdt_core::{CheckpointId, Connections, Holder, InvalidValue, PushMark};
+use antdt_core::{CallerId, CheckpointId, Connections, DoorwayLimits, Holder, InvalidValue, PushMark};
 
+use super::door::Door;
 use super::stream::{MessageStream, StreamError};
 use crate::gradient::SparseGradient;
 use crate::wire::{PsHello, PsRefusal, PsReply, PsRequest};
@@ -33,8 +34,10 @@ pub struct PsServerConfig {
     pub job: JobToken,
     /// How workers connect with the server. Default: over plain streams.
     pub connections: Connections,
-    /// Largest number of connections at a time; each costs a thread. Default 1024.
+    /// Largest number of connections with workers at a time; each costs a thread. Default 1024.
     pub connections_max: usize,
+    /// Limits of the connections whose callers have not said hello. They take none of the places of workers.
+    pub doorway: DoorwayLimits,
     /// Longest message, in bytes. Default 4 GiB.
     pub message_max: u64,
     /// Longest pause of a connection between two requests. Default 10 min, because a slow worker may compute
@@ -52,6 +55,7 @@ impl PsServerConfig {
             job,
             connections: Connections::default(),
             connections_max: 1024,
+            doorway: DoorwayLimits::default(),
             message_max: 4 << 30,
             idle_max: Duration::from_secs(600),
             message_timeout: Duration::from_secs(60),
@@ -89,7 +93,9 @@ struct Shared {
     config: PsServerConfig,
     partition: Mutex<Partition>,
     counters: Counters,
+    /// Connections with workers.
     connections: AtomicUsize,
+    door: Door,
     shutdown: AbortHandle,
     fabric: Box<dyn Fabric>,
     /// Factor by which requests take longer than they need, as the bits of a float.
@@ -161,6 +167,7 @@ impl PsServer {
             .map_err(|e| CollectiveError::io(&format!("listening at {address}"), &e))?;
         let local = listener.local_address();
         let shared = Arc::new(Shared {
+            door: Door::new(config.doorway),
             config,
             partition: Mutex::new(partition),
             counters: Counters::default(),
@@ -256,37 +263,30 @@ impl Drop for PsServer {
     }
 }
 
+/// Threads are let go of at least as often.
+const REAP: Duration = Duration::from_secs(10);
+
 fn accept(shared: &Arc<Shared>, listener: &BulkListener) {
     let mut threads: Vec<JoinHandle<()>> = Vec::new();
     while shared.shutdown.reason().is_none() {
         threads.retain(|thread| !thread.is_finished());
-        match listener.accept() {
-            Ok((stream, peer)) => {
-                let serving = shared.clone();
-                let spawned = std::thread::Builder::new()
-                    .name("ps-serve".to_owned())
-                    .spawn(move || serve(&serving, stream, peer));
-                match spawned {
-                    Ok(thread) => threads.push(thread),
-                    Err(error) => tracing::error!(%error, "no thread for a connection"),
-                }
+        if let Some(closed) = shared.door.closed_for() {
+            if shared.shutdown.wait_until(Instant::now() + closed).is_err() {
+                break;
             }
+            continue;
+        }
+        match listener.accept() {
+            Ok((stream, peer)) => threads.extend(admit(shared, stream, peer)),
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                // Wakes now and then to let go of threads that have ended.
-                let deadline = Instant::now() + Duration::from_secs(10);
+                let deadline = Instant::now() + shared.door.patience().map_or(REAP, |left| left.min(REAP));
                 if let Err(error) = shared.shutdown.wait_for(listener, Interest::Read, deadline) {
                     tracing::error!(%error, "waiting for connections");
                     break;
                 }
             }
             Err(e) if matches!(e.kind(), io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted) => {}
-            Err(error) => {
-                // Out of descriptors, most likely: wait for some to come back.
-                tracing::error!(%error, "accepting a connection");
-                if shared.shutdown.wait_until(Instant::now() + Duration::from_millis(100)).is_err() {
-                    break;
-                }
-            }
+            Err(error) => shared.door.starved(&error),
         }
     }
     for thread in threads {
@@ -296,8 +296,37 @@ fn accept(shared: &Arc<Shared>, listener: &BulkListener) {
     }
 }
 
-/// Counts a connection as long as it lives.
+/// Starts the thread of a connection; `None` if the system has too little for another one.
+fn admit(shared: &Arc<Shared>, stream: BulkStream, peer: SocketAddr) -> Option<JoinHandle<()>> {
+    let caller = match stream.hanging_up() {
+        Ok(handle) => shared.door.enter(handle),
+        Err(error) => {
+            shared.door.starved(&error);
+            return None;
+        }
+    };
+    let serving = shared.clone();
+    let spawned = std::thread::Builder::new()
+        .name("ps-serve".to_owned())
+        .spawn(move || serve(&serving, stream, peer, caller));
+    if let Err(error) = &spawned {
+        shared.door.pass(caller);
+        shared.door.starved(error);
+    }
+    spawned.ok()
+}
+
+/// Counts a worker's connection as long as it lives.
+#[derive(Debug)]
 struct Seat<'a>(&'a AtomicUsize);
+
+impl<'a> Seat<'a> {
+    /// `None` if all are taken.
+    fn take(taken: &'a AtomicUsize, most: usize) -> Option<Self> {
+        let more = |taken| (taken < most).then_some(taken + 1);
+        taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok().map(|_| Self(taken))
+    }
+}
 
 impl Drop for Seat<'_> {
     fn drop(&mut self) {
@@ -305,28 +334,28 @@ impl Drop for Seat<'_> {
     }
 }
 
-fn serve(shared: &Shared, stream: BulkStream, peer: SocketAddr) {
-    let taken = shared.connections.fetch_add(1, Ordering::Relaxed);
-    let _seat = Seat(&shared.connections);
+fn serve(shared: &Shared, stream: BulkStream, peer: SocketAddr, caller: CallerId) {
     let config = &shared.config;
     let soon = Instant::now() + config.message_timeout;
     let channel = shared.fabric.accept(stream, config.job, soon, &shared.shutdown);
-    let mut connection = Connection { shared, full: taken >= config.connections_max, holder: None };
+    let mut connection = Connection { shared, caller, worker: None };
     let ended = match channel {
         Ok(channel) => connection.run(&mut MessageStream::new(channel)),
         Err(error) => Err(error.into()),
     };
-    match ended {
-        Ok(()) | Err(StreamError::Channel(ChannelError::Closed | ChannelError::Aborted { .. })) => {}
-        Err(error) => tracing::warn!(%peer, holder = ?connection.holder, ?error, "connection ended"),
+    shared.door.pass(caller);
+    match (ended, &connection.worker) {
+        (Ok(()) | Err(StreamError::Channel(ChannelError::Closed | ChannelError::Aborted { .. })), _) => {}
+        (Err(error), Some((holder, _))) => tracing::warn!(%peer, %holder, ?error, "connection ended"),
+        (Err(error), None) => shared.door.stranger(peer, &error),
     }
 }
 
 struct Connection<'a> {
     shared: &'a Shared,
-    full: bool,
+    caller: CallerId,
     // Known once it has said hello.
-    holder: Option<Holder>,
+    worker: Option<(Holder, Seat<'a>)>,
 }
 
 type Refused = (PsRefusal, String);
@@ -338,16 +367,16 @@ struct Buffers {
     rows: Vec<f32>,
 }
 
-impl Connection<'_> {
+impl<'a> Connection<'a> {
     fn run(&mut self, stream: &mut MessageStream) -> Result<(), StreamError> {
         let config = &self.shared.config;
         let (mut reply, mut buffers) = (Vec::new(), Buffers::default());
         loop {
             // A connection that has not identified itself gets the time of one message.
-            let patience = if self.holder.is_some() { config.idle_max } else { config.message_timeout };
+            let patience = if self.worker.is_some() { config.idle_max } else { config.message_timeout };
             stream.await_message(Instant::now() + patience)?;
             // Before the hello, no more is accepted than a hello has.
-            let most = if self.holder.is_some() { config.message_max } else { HELLO_MAX_BYTES };
+            let most = if self.worker.is_some() { config.message_max } else { HELLO_MAX_BYTES };
             let payload = stream.receive(most, Instant::now() + config.message_timeout)?;
             let bytes = payload.len();
             let began = Instant::now();
@@ -369,7 +398,7 @@ impl Connection<'_> {
             let busy = began.elapsed().saturating_sub(waited);
             add(&counters.service_ns, u64::try_from(busy.as_nanos()).unwrap_or(u64::MAX));
             stream.send(&reply, Instant::now() + config.message_timeout)?;
-            if self.holder.is_none() {
+            if self.worker.is_none() {
                 return Ok(());
             }
         }
@@ -381,8 +410,8 @@ impl Connection<'_> {
         buffers: &'b mut Buffers,
         waited: &mut Duration,
     ) -> Result<PsReply<'b>, Refused> {
-        let Some(holder) = self.holder else {
-            self.holder = Some(self.greet(&request)?);
+        let Some(holder) = self.worker.as_ref().map(|(holder, _)| *holder) else {
+            self.worker = Some(self.greet(&request)?);
             return Ok(PsReply::Welcome(self.shared.config.partition.weights.clone()));
         };
         let asked = Instant::now();
@@ -431,16 +460,12 @@ impl Connection<'_> {
         }
     }
 
-    fn greet(&self, request: &PsRequest<'_>) -> Result<Holder, Refused> {
-        let config = &self.shared.config;
+    fn greet(&self, request: &PsRequest<'_>) -> Result<(Holder, Seat<'a>), Refused> {
+        let Shared { config, connections, door, .. } = self.shared;
         let PartitionConfig { layout, server, servers, .. } = &config.partition;
         let PsRequest::Hello(hello) = request else {
             return Err((PsRefusal::Stranger, "the first message must be a hello".to_owned()));
         };
-        if self.full {
-            let most = config.connections_max;
-            return Err((PsRefusal::Full, format!("this server has {most} connections already, its most")));
-        }
         if hello.job != config.job {
             return Err((PsRefusal::Stranger, "this server belongs to another job".to_owned()));
         }
@@ -451,7 +476,15 @@ impl Connection<'_> {
                 format!("this server is {ours:?}, the caller means {hello:?}"),
             ));
         }
-        Ok(hello.holder)
+        let most = config.connections_max;
+        let seat = Seat::take(connections, most).ok_or_else(|| {
+            (
+                PsRefusal::Full,
+                format!("this server has {most} workers already, its most; connect again later"),
+            )
+        })?;
+        door.pass(self.caller);
+        Ok((hello.holder, seat))
     }
 }
 

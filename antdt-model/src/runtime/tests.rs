@@ -1,4 +1,4 @@
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Barrier;
 use std::thread;
@@ -8,8 +8,8 @@ use antdt_collective::runtime::transport::REGISTRY;
 use antdt_collective::{AbortHandle, JobToken};
 use antdt_core::testing::Mask;
 use antdt_core::{
-    CheckpointId, Connections, Holder, Incarnation, Iteration, NodeId, ParamGroup, ParamLayout, PushMark,
-    Seed, ServerWeights, TableSpec,
+    CheckpointId, Connections, DoorwayLimits, Holder, Incarnation, Iteration, NodeId, ParamGroup,
+    ParamLayout, PushMark, Seed, ServerWeights, TableSpec,
 };
 
 use super::server::PsServerError;
@@ -144,7 +144,8 @@ over_every_transport! {
     pushes_at_their_own_pace_change_the_model_when_they_count_and_once
     a_refusal_leaves_the_connections_good
     strangers_are_turned_away_with_the_reason
-    a_server_takes_no_more_connections_than_it_was_told
+    a_server_takes_no_more_workers_than_it_was_told_and_another_one_once_a_place_is_free
+    strangers_that_say_nothing_take_no_place_of_a_worker_and_few_threads
     a_server_with_a_wrapper_refuses_workers_without_one_and_serves_those_with_it
     a_server_that_stops_ends_its_clients_calls_and_leaves_no_thread
     servers_copy_the_step_that_is_committed_and_others_go_on_from_the_copies
@@ -400,15 +401,43 @@ fn servers_that_divide_the_model_differently_serve_no_worker_together() {
     assert!(matches!(error, PsError::Protocol { server: 1, .. }), "{error}");
 }
 
-fn a_server_takes_no_more_connections_than_it_was_told(transport: &str) {
+fn a_server_takes_no_more_workers_than_it_was_told_and_another_one_once_a_place_is_free(transport: &str) {
     let mut config = config(0, 1, Staleness::Synchronous);
     config.connections_max = 1;
     let server = bind(transport, any_port(), config).unwrap();
     let addresses = [server.local_address()];
-    let _first = client(transport, &addresses, holder(0, 0));
+    let first = client(transport, &addresses, holder(0, 0));
     let second = PsClientConfig::new(holder(1, 0), JobToken::new("job"), layout());
-    let error = connect(transport, &addresses, second, &AbortHandle::new().unwrap()).unwrap_err();
+    let abort = AbortHandle::new().unwrap();
+    let error = connect(transport, &addresses, second.clone(), &abort).unwrap_err();
     assert!(matches!(error, PsError::Refused { refusal: PsRefusal::Full, .. }), "{error}");
+    drop(first);
+    // The server learns in a moment that the first has gone.
+    while let Err(error) = connect(transport, &addresses, second.clone(), &abort) {
+        assert!(matches!(error, PsError::Refused { refusal: PsRefusal::Full, .. }), "{error}");
+        thread::yield_now();
+    }
+}
+
+fn strangers_that_say_nothing_take_no_place_of_a_worker_and_few_threads(transport: &str) {
+    let mut config = config(0, 1, Staleness::Synchronous);
+    config.connections_max = 1;
+    config.doorway = DoorwayLimits { most: 4, patience: Duration::from_secs(3600), stay: Duration::ZERO };
+    let server = bind(transport, any_port(), config).unwrap();
+    let address = server.local_address();
+    let strangers: Vec<TcpStream> = (0..20).map(|_| TcpStream::connect(address).unwrap()).collect();
+    for mut stranger in &strangers[..16] {
+        // Ends once the server has closed it, and its thread with it.
+        stranger.read_to_end(&mut Vec::new()).unwrap();
+    }
+    let mut worker = client(transport, &[address], holder(0, 0));
+    worker.init_dense(&initial()).unwrap();
+    // A caller that has said hello is none of those that must go.
+    let more: Vec<TcpStream> = (0..20).map(|_| TcpStream::connect(address).unwrap()).collect();
+    for mut stranger in &more[..16] {
+        stranger.read_to_end(&mut Vec::new()).unwrap();
+    }
+    assert_eq!(worker.init_dense(&initial()), Ok(InitOutcome::AlreadyInitialised));
 }
 
 fn a_server_with_a_wrapper_refuses_workers_without_one_and_serves_those_with_it(transport: &str) {
