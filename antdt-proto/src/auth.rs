@@ -12,6 +12,8 @@ use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Channel;
 use tonic::{Request, Status};
 
+use crate::connection::Caller;
+
 /// The metadata entry that carries it, as HTTP has it: `authorization: Bearer TOKEN`.
 const ENTRY: &str = "authorization";
 
@@ -86,7 +88,8 @@ impl Interceptor for Bearer {
     }
 }
 
-/// Service interceptor that refuses calls without the job's token as `UNAUTHENTICATED`.
+/// Service interceptor that refuses calls without the job's token as `UNAUTHENTICATED`. It tells the connection of a call with
+/// it, where the server listens by [`Incoming`](crate::connection::Incoming), that its client is known.
 #[derive(Debug, Clone)]
 pub struct TokenCheck(Token);
 
@@ -105,6 +108,9 @@ impl Interceptor for TokenCheck {
         let given = value.as_bytes().strip_prefix(b"Bearer ").unwrap_or_default();
         if !equal(given, self.0.text().as_bytes()) {
             return Err(Status::unauthenticated("the call carries the token of another job"));
+        }
+        if let Some(Some(caller)) = request.extensions().get::<Option<Caller>>() {
+            caller.pass();
         }
         Ok(request)
     }

@@ -7,15 +7,17 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use antdt_core::{CodecBuffers, Connections, StreamEnd};
+pub use door::{Caller, Incoming};
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tonic::codegen::http::Uri;
-use tonic::codegen::tokio_stream::{Stream, StreamExt};
 use tonic::codegen::{Service, StdError};
-use tonic::transport::server::{Connected, TcpConnectInfo, TcpIncoming};
+use tonic::transport::server::Connected;
 use tonic::transport::{Channel, Endpoint};
+
+mod door;
 
 /// Returns a channel to `endpoint`, whose first call makes the connection, within `timeout`. Must be called within a
 /// tokio runtime.
@@ -35,41 +37,35 @@ pub fn channel(endpoint: &Endpoint, timeout: Duration, connections: Connections)
     }))
 }
 
-/// Returns the connections that clients make to `listener`, for a server to answer calls on.
-pub fn incoming(
-    listener: TcpListener,
-    connections: Connections,
-) -> impl Stream<Item = io::Result<GrpcStream>> {
-    // As in `channel`, for answers.
-    TcpIncoming::from(listener)
-        .with_nodelay(Some(true))
-        .map(move |socket| Ok(GrpcStream::new(socket?, StreamEnd::Accepted, &connections)))
-}
-
 /// A TCP connection that carries calls.
 #[derive(Debug)]
 pub struct GrpcStream {
     socket: TcpStream,
     codec: Option<Box<CodecBuffers>>,
+    /// For a connection that was accepted.
+    admission: Option<door::Admission>,
 }
 
 impl GrpcStream {
     fn new(socket: TcpStream, end: StreamEnd, connections: &Connections) -> Self {
-        Self { socket, codec: connections.codec(end) }
+        Self { socket, codec: connections.codec(end), admission: None }
     }
 }
 
 impl Connected for GrpcStream {
-    type ConnectInfo = TcpConnectInfo;
+    type ConnectInfo = Option<Caller>;
 
-    fn connect_info(&self) -> TcpConnectInfo {
-        self.socket.connect_info()
+    fn connect_info(&self) -> Option<Caller> {
+        self.admission.as_ref().map(door::Admission::caller)
     }
 }
 
 impl AsyncRead for GrpcStream {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let Self { socket, codec } = self.get_mut();
+        let Self { socket, codec, admission } = self.get_mut();
+        if admission.as_mut().is_some_and(|admission| admission.is_closed(cx)) {
+            return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
+        }
         let Some(codec) = codec else { return Pin::new(socket).poll_read(cx, into) };
         let read = codec.read(&mut Polled(socket, cx), into.initialize_unfilled());
         polled(read).map_ok(|read| into.advance(read))
@@ -78,7 +74,7 @@ impl AsyncRead for GrpcStream {
 
 impl AsyncWrite for GrpcStream {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let Self { socket, codec } = self.get_mut();
+        let Self { socket, codec, .. } = self.get_mut();
         match codec {
             None => Pin::new(socket).poll_write(cx, bytes),
             Some(codec) => polled(codec.write(&mut Polled(socket, cx), bytes)),

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use antdt_core::testing::{Mask, connected_sockets};
-use antdt_core::{Connections, StreamEnd};
-use antdt_proto::connection::{channel, incoming};
+use antdt_core::{Connections, DoorwayLimits, StreamEnd};
+use antdt_proto::connection::{Incoming, channel};
 use antdt_proto::v1;
 use antdt_proto::v1::job_client::JobClient;
 use tokio::net::TcpListener;
@@ -20,7 +20,8 @@ async fn call(server: &Connections, client: &Connections) -> (Status, impl Sized
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let router = Server::builder().add_routes(Routes::default());
-    let serving = tokio::spawn(router.serve_with_incoming(incoming(listener, server.clone())));
+    let incoming = Incoming::new(listener, server.clone(), DoorwayLimits::default());
+    let serving = tokio::spawn(router.serve_with_incoming(incoming));
     let endpoint = Endpoint::from_shared(format!("http://{address}")).unwrap().timeout(LIMIT);
     let mut client = JobClient::new(channel(&endpoint, LIMIT, client.clone()));
     let answer = client.describe(v1::DescribeRequest {}).await.unwrap_err();

@@ -3,6 +3,7 @@
 
 pub mod job;
 
+mod descriptors;
 pub mod diagnosis;
 pub mod gpu;
 pub mod host;

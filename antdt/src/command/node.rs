@@ -12,7 +12,7 @@ use crate::job::processor::Processor;
 use crate::node::{NodeEnv, bind_to_launcher};
 use crate::worker::WorkerError;
 use crate::worker::plane::Planes;
-use crate::{gpu, server, worker, workload};
+use crate::{descriptors, gpu, server, worker, workload};
 
 /// Runs a worker of a job, whose data plane one of these factories makes.
 pub(super) fn work(connections: Connections, planes: &Planes) -> ExitCode {
@@ -26,6 +26,7 @@ pub(super) fn serve(connections: Connections) -> ExitCode {
 
 /// Runs a node of a job. It ends with the process that launched it, or when its master no longer answers.
 fn node(connections: Connections, run: impl FnOnce(&NodeEnv) -> Result<(), WorkerError>) -> ExitCode {
+    descriptors::raise();
     let result = NodeEnv::from_process().and_then(|env| {
         let env = NodeEnv { connections, ..env };
         bind_to_launcher()?;

@@ -12,7 +12,7 @@ use antdt_core::text::format_duration;
 use crate::gpu::{self, HostGpu};
 use crate::job::JobSpec;
 use crate::job::processor::Processor;
-use crate::{host, net, run_dir};
+use crate::{descriptors, host, net, run_dir};
 
 /// Free memory of `/dev/shm` below which it is noted: containers often begin with 64 MiB, and a gradient is soon larger.
 const SHM_LEAST: u64 = 256 << 20;
@@ -282,26 +282,18 @@ fn shm_of(written: Result<(), String>, free: u64) -> Finding {
 
 /// How many files a process may have open.
 fn open_files() -> Finding {
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
-    files_of(limit.current.unwrap_or(u64::MAX), limit.maximum.unwrap_or(u64::MAX))
+    files_of(descriptors::most())
 }
 
-fn files_of(now: u64, most: u64) -> Finding {
+fn files_of(most: u64) -> Finding {
     const WHAT: &str = "open files";
-    match now {
+    match most {
         u64::MAX => Finding::good(WHAT, "no limit"),
-        now if now >= FILES_LEAST => Finding::good(WHAT, format!("{now} for each process")),
-        now if most > now => Finding::note(
+        most if most >= FILES_LEAST => Finding::good(WHAT, format!("{most} for each process")),
+        most => Finding::note(
             WHAT,
             format!(
-                "{now} for each process; a job of many workers needs more, run `ulimit -n {}` before it",
-                most.min(65_536)
-            ),
-        ),
-        now => Finding::note(
-            WHAT,
-            format!(
-                "{now} for each process, and this user may not raise it; have LimitNOFILE or limits.conf raised"
+                "{most} for each process, a hard limit; a job of many workers needs more, have `ulimit -Hn`, LimitNOFILE or limits.conf raised"
             ),
         ),
     }
@@ -458,9 +450,9 @@ mod tests {
             (shm_of(Ok(()), 1 << 30), State::Good, "1.0 GiB"),
             (shm_of(Ok(()), 64 << 20), State::Note, "--shm-size"),
             (shm_of(Err("no such\nfolder".to_owned()), 0), State::Note, "TCP"),
-            (files_of(u64::MAX, u64::MAX), State::Good, "no limit"),
-            (files_of(256, 4096), State::Note, "ulimit -n 4096"),
-            (files_of(256, 256), State::Note, "LimitNOFILE"),
+            (files_of(u64::MAX), State::Good, "no limit"),
+            (files_of(4096), State::Good, "4096 for each process"),
+            (files_of(256), State::Note, "LimitNOFILE"),
             (clock_of(Some("tsc"), now), State::Good, "tsc"),
             (clock_of(Some("hpet"), now), State::Note, "clocksource=tsc"),
             (clock_of(Some("tsc"), old), State::Note, "NTP"),

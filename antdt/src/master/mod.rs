@@ -37,6 +37,7 @@ use antdt_core::ParamLayout;
 use antdt_job::SyncMode;
 use antdt_rt::CancellationToken;
 
+use crate::descriptors;
 use crate::job::JobSpec;
 use crate::report::Report;
 use again::{Before, as_scaled};
@@ -120,6 +121,7 @@ pub(crate) async fn run_or_take_over(
     orphaned: Option<Orphaned>,
 ) -> Result<Report, JobError> {
     spec.validate()?;
+    descriptors::raise();
     let modes = spec.choices();
     let mut now = spec.in_mode(modes[0].clone());
     let choice = (spec.sync.choice().is_some() && orphaned.is_none())

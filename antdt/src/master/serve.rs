@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use antdt_core::Connections;
+use antdt_proto::connection::Incoming;
 use antdt_proto::v1::control_server::ControlServer;
 use antdt_proto::v1::job_server::JobServer;
-use antdt_proto::{Token, TokenCheck, connection};
+use antdt_proto::{Token, TokenCheck};
 use antdt_rt::CancellationToken;
 use antdt_shard::runtime::ShardServer;
 use tokio::net::TcpListener;
@@ -16,6 +17,7 @@ use super::desk::Desk;
 use super::operate::JobService;
 use super::service::ControlService;
 use super::start::Shared;
+use crate::descriptors;
 use crate::job::{JobSpec, Sharding};
 
 /// Builds the services; the future answers calls until `stop` is cancelled.
@@ -56,7 +58,7 @@ pub(super) fn serve(
         server = server.add_service(ShardServer::new().with(ledger)?.into_service());
     }
     Ok(async move {
-        let incoming = connection::incoming(listener, connections);
+        let incoming = Incoming::new(listener, connections, descriptors::doorway());
         if let Err(error) = server.serve_with_incoming_shutdown(incoming, stop.cancelled_owned()).await {
             tracing::error!(%error, "the control plane failed");
         }

@@ -8,6 +8,7 @@ use antdt_checkpoint::Folder;
 use antdt_core::{Barrier, Iteration, ParamLayout, PlanVersion, Seed};
 use antdt_model::{PartitionConfig, PsServer, PsServerConfig, Staleness, UpdateRule};
 
+use crate::descriptors;
 use crate::node::NodeEnv;
 use crate::resume::Taken;
 use crate::worker::{WorkerError, fabric, write_part};
@@ -39,6 +40,7 @@ pub fn run(env: &NodeEnv, layout: &ParamLayout, rule: &UpdateRule) -> Result<(),
     };
     let mut config = PsServerConfig::new(partition, env.job_token());
     config.connections = env.connections.clone();
+    config.doorway = descriptors::doorway();
     let server = PsServer::bind(env.data_plane()?, config, fabric(env)?)?;
     let folder = env.spec.checkpoint_dir.clone().map(Folder::open).transpose();
     let folder = folder.map_err(|error| WorkerError::Input(format!("--checkpoint-dir: {error}")))?;

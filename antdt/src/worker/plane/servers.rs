@@ -1,12 +1,15 @@
 //! [`Servers`]: parameter servers have the parameters. Workers pull them, compute, and push gradients.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use antdt_agent::MicroBatch;
 use antdt_collective::runtime::transport::Fabric;
+use antdt_collective::{AbortHandle, CollectiveError};
 use antdt_core::{
-    CheckpointId, Holder, Iteration, Joined, MembershipVersion, ParamLayout, PushMark, RollbackId, StepCommit,
+    CheckpointId, Holder, Iteration, Joined, MembershipVersion, ParamLayout, PushMark, RollbackId, Seed,
+    StepCommit,
 };
 use antdt_model::runtime::PsError;
 use antdt_model::wire::PsRefusal;
@@ -19,6 +22,10 @@ use super::{
 use crate::net;
 use crate::worker::WorkerError;
 use crate::worker::interrupt::Interrupt;
+
+/// First and longest delay before a server that was full is connected with again.
+const FULL_FIRST: Duration = Duration::from_millis(100);
+const FULL_MOST: Duration = Duration::from_secs(5);
 
 /// The servers, and the commit that they must have seen.
 struct Connection {
@@ -128,7 +135,7 @@ impl Servers {
         };
         let addresses = joined.servers.iter().map(parse).collect::<Result<Vec<_>, _>>()?;
         let abort = self.interrupt.enter(MembershipVersion(0))?;
-        let mut client = PsClient::connect(&addresses, self.config.clone(), &*self.fabric, &abort)?;
+        let mut client = self.connect_when_there_is_room(&addresses, &abort)?;
         // The first worker's values win; all are equal. Servers that start from a checkpoint have theirs.
         client.init_dense(&self.initial)?;
         // Of workers that died before, these servers may not have heard yet; nor may they have heard all that this worker pushed.
@@ -136,6 +143,24 @@ impl Servers {
             client.count(&joined.pushes)?;
         }
         Ok(Connection { client, commit: None, pushed: None })
+    }
+
+    /// Connects again while a server has no place for another worker: those of workers that died are free soon.
+    fn connect_when_there_is_room(
+        &self,
+        addresses: &[SocketAddr],
+        abort: &AbortHandle,
+    ) -> Result<PsClient, WorkerError> {
+        let seed = Seed(0).derive(&self.holder.to_string());
+        let mut delays = antdt_rt::backoff(FULL_FIRST, FULL_MOST, self.config.timeout, seed);
+        loop {
+            let connected = PsClient::connect(addresses, self.config.clone(), &*self.fabric, abort);
+            let is_full = matches!(connected, Err(PsError::Refused { refusal: PsRefusal::Full, .. }));
+            let Some(delay) = delays.next().filter(|_| is_full && abort.reason().is_none()) else {
+                return Ok(connected?);
+            };
+            abort.wait_until(Instant::now() + delay).map_err(|e| CollectiveError::io("waiting", &e))?;
+        }
     }
 
     /// Calls the servers. One that is gone ends the connection.

@@ -1,0 +1,109 @@
+//! Jobs on hosts that lack descriptors or processes, by nature or because of strangers at their ports.
+#![allow(clippy::unwrap_used, reason = "a failure here is the test's")]
+
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use antdt::report::{Outcome, Report};
+
+/// Bound on any one job here; all take seconds.
+const LIMIT: Duration = Duration::from_secs(240);
+
+/// Returns `antdt` with these arguments, whose processes may have so many files open each.
+fn antdt(files: u32, args: &[&str]) -> Command {
+    let mut command = Command::new("sh");
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("ANTDT_")) {
+        command.env_remove(name);
+    }
+    command.env("XDG_STATE_HOME", env!("CARGO_TARGET_TMPDIR")).current_dir(env!("CARGO_TARGET_TMPDIR"));
+    let limited = format!("ulimit -n {files}; exec \"$@\"");
+    command.args(["-c", &limited, "sh", env!("CARGO_BIN_EXE_antdt")]).args(args);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        if let Some(found) = ask() {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "waited in vain for {what}");
+        std::thread::park_timeout(Duration::from_millis(10));
+    }
+}
+
+fn finish(mut child: Child) -> Output {
+    let _ = wait_for("the end of the job", || child.try_wait().unwrap());
+    child.wait_with_output().unwrap()
+}
+
+fn report(folder: &Path, output: &Output) -> Report {
+    let said = String::from_utf8_lossy(&output.stderr);
+    let text = std::fs::read_to_string(folder.join("report.json")).unwrap_or_else(|e| panic!("{e}: {said}"));
+    let report: Report = serde_json::from_str(&text).unwrap();
+    assert!(output.status.success(), "{said}");
+    assert_eq!(report.outcome, Outcome::Completed, "{said}");
+    report
+}
+
+/// What the run directory says of the master of a running job.
+fn master(folder: &Path) -> (SocketAddr, u32) {
+    let file = folder.join("run/master.json");
+    wait_for("the address of the master", || {
+        let text = std::fs::read_to_string(&file).ok()?;
+        let master: serde_json::Value = serde_json::from_str(&text).ok()?;
+        Some((master["address"].as_str()?.parse().ok()?, master["pid"].as_u64()?.try_into().ok()?))
+    })
+}
+
+/// The process of the worker of this index that the master runs.
+fn worker(master: u32, index: u32) -> u32 {
+    let name = format!("ANTDT_NODE=worker-{index}");
+    wait_for(&name, || {
+        let tasks = std::fs::read_dir(format!("/proc/{master}/task")).ok()?.flatten();
+        let children = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
+        let pids: Vec<u32> = children
+            .flat_map(|text| text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>())
+            .collect();
+        pids.into_iter().find(|pid| {
+            let environ = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+            environ.split(|byte| *byte == 0).any(|entry| entry == name.as_bytes())
+        })
+    })
+}
+
+/// Some seconds of work.
+const SLOW: [&str; 8] = [
+    "--nproc-per-node",
+    "2",
+    "--data",
+    "synthetic:2000",
+    "--global-batch-size",
+    "40",
+    "--emulate-speed",
+    "150",
+];
+
+#[test]
+fn job_outlives_more_silent_connections_than_its_master_has_descriptors_and_the_death_of_a_worker() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = folder.path().to_str().unwrap();
+    let job = antdt(100, &[&["run", "--report-dir", place][..], &SLOW].concat()).spawn().unwrap();
+    let (address, pid) = master(folder.path());
+    let victim = worker(pid, 1);
+    worker(pid, 0);
+    // Connects as long as the master lets it: what it does not accept waits in its backlog.
+    let strangers: Vec<TcpStream> = (0..300)
+        .filter_map(|_| TcpStream::connect_timeout(&address, Duration::from_millis(200)).ok())
+        .collect();
+    assert!(strangers.len() >= 100, "{} strangers", strangers.len());
+    let killed = Command::new("kill").args(["-KILL", &victim.to_string()]).status().unwrap();
+    assert!(killed.success(), "the job was over already");
+    let report = report(folder.path(), &finish(job));
+    drop(strangers);
+    assert_eq!((report.samples.committed, report.samples.lost, report.samples.duplicated), (2000, 0, 0));
+    assert_eq!(report.workers[1].restarts, 1);
+}
