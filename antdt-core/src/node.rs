@@ -88,6 +88,8 @@ pub enum Exit {
     },
     /// The process sent no heartbeat within the limit.
     Silent,
+    /// No process was started, because its host lacked something for the moment: descriptors, processes or memory.
+    NotStarted,
 }
 
 impl Exit {
@@ -100,10 +102,17 @@ impl Exit {
     /// or configuration.
     pub const CODE_NEVER: i32 = 78; // EX_CONFIG of sysexits.h
 
+    /// Beginning of a line that a launcher adds to the last lines of a node's output where it knows why the node ended.
+    pub const CAUSE: &str = "cause: ";
+
     /// Returns whether a new process of the node may succeed where this one failed.
     pub const fn retryable(&self) -> bool {
         match self {
-            Self::Killed { .. } | Self::OutOfMemory | Self::Retryable { .. } | Self::Silent => true,
+            Self::Killed { .. }
+            | Self::OutOfMemory
+            | Self::Retryable { .. }
+            | Self::Silent
+            | Self::NotStarted => true,
             Self::Finished | Self::Unretryable { .. } => false,
         }
     }
@@ -117,6 +126,7 @@ impl fmt::Display for Exit {
             Self::OutOfMemory => f.write_str("out of memory"),
             Self::Unretryable { code } | Self::Retryable { code } => write!(f, "exit code {code}"),
             Self::Silent => f.write_str("no heartbeat"),
+            Self::NotStarted => f.write_str("not started"),
         }
     }
 }

@@ -60,12 +60,21 @@ impl fmt::Debug for NodeSpec {
 #[non_exhaustive]
 pub enum LaunchError {
     /// The operating system could not start the program.
-    #[error("{holder}: `{program}` cannot be started; check its path and permissions")]
+    #[error("{holder}: `{program}` cannot be started{}", if passes(source) { "" } else { "; check its path and permissions" })]
     Spawn {
         /// Node and incarnation that was to start.
         holder: Holder,
         /// Path of the program.
         program: String,
+        /// Error of the operating system.
+        #[source]
+        source: io::Error,
+    },
+    /// The node's file could not be written.
+    #[error("{holder}: its file cannot be written")]
+    File {
+        /// Node and incarnation that was to start.
+        holder: Holder,
         /// Error of the operating system.
         #[source]
         source: io::Error,
@@ -84,6 +93,21 @@ pub enum LaunchError {
         /// Why the launcher refused, and the remedy.
         why: String,
     },
+}
+
+impl LaunchError {
+    /// Returns whether the host lacked something for the moment only, so that a later launch may succeed.
+    pub fn is_passing(&self) -> bool {
+        matches!(self, Self::Spawn { source, .. } | Self::File { source, .. } if passes(source))
+    }
+}
+
+fn passes(error: &io::Error) -> bool {
+    // ENFILE and EMFILE, which have no kind, on every Unix.
+    let no_descriptor = matches!(error.raw_os_error(), Some(23 | 24));
+    // EAGAIN, without a process that may be started, and ETXTBSY, while the program is being replaced.
+    let passing = [io::ErrorKind::WouldBlock, io::ErrorKind::OutOfMemory, io::ErrorKind::ExecutableFileBusy];
+    no_descriptor || passing.contains(&error.kind())
 }
 
 /// Exit code or signal with which a node ended. Both are `None` if the launcher cannot tell.
@@ -130,7 +154,8 @@ pub enum LauncherEvent {
         holder: Holder,
         /// Exit code or signal, if known.
         exit: NodeExit,
-        /// The node's last lines of output, for the error message; empty if the launcher has none.
+        /// The node's last lines of output, for the error message; empty if the launcher has none. A launcher that knows why
+        /// the node ended adds a line that begins with [`Exit::CAUSE`](antdt_core::Exit::CAUSE).
         tail: Vec<String>,
     },
 }
@@ -268,5 +293,31 @@ pub trait Launcher: Send {
             holder,
             why: format!("`{handle}` is not of a launcher that adopts nodes"),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use antdt_core::Incarnation;
+
+    use super::*;
+
+    #[test]
+    fn only_errors_of_the_moment_are_worth_another_try() {
+        let spawn = |errno| LaunchError::Spawn {
+            holder: Holder::new(NodeId::worker(0), Incarnation(0)),
+            program: "antdt".to_owned(),
+            source: io::Error::from_raw_os_error(errno),
+        };
+        // EAGAIN, ENOMEM, ENFILE, EMFILE and ETXTBSY of Linux.
+        for errno in [11, 12, 23, 24, 26] {
+            assert!(spawn(errno).is_passing(), "{errno}");
+            assert!(!spawn(errno).to_string().contains("permissions"));
+        }
+        // ENOENT, EACCES and ENOEXEC.
+        for errno in [2, 13, 8] {
+            assert!(!spawn(errno).is_passing(), "{errno}");
+            assert!(spawn(errno).to_string().ends_with("; check its path and permissions"));
+        }
     }
 }

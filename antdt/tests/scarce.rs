@@ -2,11 +2,19 @@
 #![allow(clippy::unwrap_used, reason = "a failure here is the test's")]
 
 use std::net::{SocketAddr, TcpStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use antdt::job::{DataSpec, JobSpec};
+use antdt::master::{self, Programs, Seams, TrainingData};
 use antdt::report::{Outcome, Report};
+use antdt_core::{Holder, NodeId};
+use antdt_launch::runtime::process::ProcessLauncher;
+use antdt_launch::{LaunchError, LaunchStatus, Launcher, NodeSpec, Outlets};
+use antdt_rt::CancellationToken;
 
 /// Bound on any one job here; all take seconds.
 const LIMIT: Duration = Duration::from_secs(240);
@@ -106,4 +114,89 @@ fn job_outlives_more_silent_connections_than_its_master_has_descriptors_and_the_
     drop(strangers);
     assert_eq!((report.samples.committed, report.samples.lost, report.samples.duplicated), (2000, 0, 0));
     assert_eq!(report.workers[1].restarts, 1);
+}
+
+/// Cannot start the second worker at first, and says why.
+struct ShortLauncher {
+    processes: ProcessLauncher,
+    failures: Arc<AtomicU32>,
+    errno: i32,
+}
+
+impl Launcher for ShortLauncher {
+    fn place(&mut self, node: NodeId) -> Option<String> {
+        self.processes.place(node)
+    }
+
+    fn launch(&mut self, spec: &NodeSpec) -> Result<(), LaunchError> {
+        let left = |left: u32| left.checked_sub(1);
+        let fails = spec.holder.node == NodeId::worker(1)
+            && self.failures.fetch_update(Ordering::Relaxed, Ordering::Relaxed, left).is_ok();
+        if fails {
+            let source = std::io::Error::from_raw_os_error(self.errno);
+            let program = spec.program.display().to_string();
+            return Err(LaunchError::Spawn { holder: spec.holder, program, source });
+        }
+        self.processes.launch(spec)
+    }
+
+    fn end(&mut self, holder: Holder, grace: Duration) -> bool {
+        self.processes.end(holder, grace)
+    }
+
+    fn status(&self, holder: Holder) -> Option<LaunchStatus> {
+        self.processes.status(holder)
+    }
+}
+
+/// Runs a job whose second worker cannot be started so often.
+fn run_short(errno: i32, failures: u32, min_workers: u32) -> Report {
+    const SAMPLES: u64 = 600;
+    let spec = JobSpec {
+        workers: 2,
+        min_workers,
+        data: Some(DataSpec::Synthetic { rows: SAMPLES }),
+        global_batch_size: 40,
+        quiet: true,
+        ..JobSpec::default()
+    };
+    let workload = antdt::workload::of(&spec).unwrap();
+    let trainer = workload.open(&spec, &mut |_| {}).unwrap();
+    let node = |name: &str| (PathBuf::from(env!("CARGO_BIN_EXE_antdt")), vec![name.into()]);
+    let programs = Programs {
+        worker: node("worker"),
+        server: node("server"),
+        env: Vec::new(),
+        layout: Some(trainer.layout().clone()),
+        foreign: false,
+    };
+    let failures = Arc::new(AtomicU32::new(failures));
+    let launcher = move |outlets: Outlets| -> Box<dyn Launcher> {
+        let (processes, failures) = (ProcessLauncher::new(outlets), Arc::clone(&failures));
+        Box::new(ShortLauncher { processes, failures, errno })
+    };
+    let seams = Seams { launcher: Some(Arc::new(launcher)), ..Seams::default() };
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let data = Some(TrainingData::of(SAMPLES));
+    runtime.block_on(master::run(&spec, data, &programs, seams, CancellationToken::new())).unwrap()
+}
+
+/// Numbers of EAGAIN and ENOENT.
+const AGAIN: i32 = 11;
+const NO_ENTRY: i32 = 2;
+
+#[test]
+fn worker_that_cannot_be_started_for_the_moment_is_tried_again_and_then_done_without() {
+    let report = run_short(AGAIN, 2, 2);
+    assert_eq!((report.outcome, report.samples.committed), (Outcome::Completed, 600));
+    assert_eq!(report.workers.iter().map(|worker| worker.restarts).collect::<Vec<_>>(), [0, 2]);
+    let report = run_short(AGAIN, u32::MAX, 1);
+    assert_eq!((report.outcome, report.samples.committed), (Outcome::Completed, 600));
+}
+
+#[test]
+fn worker_whose_program_is_not_there_ends_the_job_at_once_with_the_remedy() {
+    let report = run_short(NO_ENTRY, 1, 1);
+    let Outcome::Failed { why } = report.outcome else { panic!("{:?}", report.outcome) };
+    assert!(why.contains("check its path and permissions"), "{why}");
 }

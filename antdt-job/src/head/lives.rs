@@ -282,7 +282,7 @@ impl Head {
         if holder.node.role == Role::Server {
             self.core.set_status(holder.node, NodeStatus::Lost);
             self.core.detector.node_left(now, holder);
-            self.core.event(now, Some(holder.node), EventKind::Lost, format!("{holder} ended: {exit}"));
+            self.core.event(now, Some(holder.node), EventKind::Lost, ended(holder, exit, tail));
             self.model_ended(now, holder, exit, tail);
             return;
         }
@@ -305,7 +305,7 @@ impl Head {
             self.finish_quietly(now, holder);
             return;
         }
-        self.core.event(now, Some(holder.node), EventKind::Lost, format!("{holder} ended: {exit}"));
+        self.core.event(now, Some(holder.node), EventKind::Lost, ended(holder, exit, tail));
         self.relaunch(now, holder, exit, tail);
     }
 
@@ -428,8 +428,22 @@ fn left() -> HeadAnswer {
     HeadAnswer::Left { evaluate: false, checkpoint: None, pushes: Arc::default(), goes_on: false }
 }
 
-/// The last thing a process said, for the message about its end.
+/// How a process ended, and why, if its launcher knows it.
+fn ended(holder: Holder, exit: Exit, tail: &[String]) -> String {
+    let why = cause(tail).map(|cause| format!(": {cause}")).unwrap_or_default();
+    format!("{holder} ended: {exit}{why}")
+}
+
+/// Why a process ended, if its launcher knows it.
+pub(super) fn cause(tail: &[String]) -> Option<&str> {
+    tail.last().and_then(|line| line.strip_prefix(Exit::CAUSE))
+}
+
+/// Why a process ended, or the last thing that it said, for the message about its end.
 pub(super) fn last_words(tail: &[String]) -> String {
+    if let Some(cause) = cause(tail) {
+        return format!(": {cause}");
+    }
     let said = tail.iter().rev().find(|line| line.contains("error:")).or_else(|| tail.last());
     said.map(|line| format!("; it said: {}", line.trim().trim_start_matches("error: "))).unwrap_or_default()
 }

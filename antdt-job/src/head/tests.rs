@@ -1147,6 +1147,37 @@ fn a_failure_that_no_restart_cures_ends_the_job_with_the_last_words_of_the_proce
 }
 
 #[test]
+fn worker_that_is_not_started_for_the_moment_is_tried_again_and_given_up_where_others_suffice() {
+    let mut world = World::new("ps-asp", 2, 1);
+    world.head.core.config.min_workers = 1;
+    world.register(server(0));
+    world.comes(worker(0, 0));
+    world.orders();
+    let cause = || vec![format!("{}no process is left", Exit::CAUSE)];
+    for incarnation in 0..3 {
+        world.tell(HeadEvent::Exited(worker(1, incarnation), Exit::NotStarted, cause()));
+        world.now = world.now + Duration::from_secs(5);
+        world.head.on_deadline(world.now);
+        world.drain();
+        let orders = world.orders();
+        assert!(orders.iter().all(|order| !order.starts_with("fail")), "{orders:?}");
+        let next = format!("launch worker-1#{}", incarnation + 1);
+        assert_eq!(orders.contains(&next), incarnation < 2, "{orders:?}");
+    }
+    // Where the job needs it, the message says why it was not started.
+    let mut world = World::new("ps-asp", 1, 1);
+    world.register(server(0));
+    for incarnation in 0..3 {
+        world.tell(HeadEvent::Exited(worker(0, incarnation), Exit::NotStarted, cause()));
+        world.now = world.now + Duration::from_secs(5);
+        world.head.on_deadline(world.now);
+        world.drain();
+    }
+    let orders = world.orders();
+    assert!(orders.last().unwrap().ends_with(": no process is left"), "{orders:?}");
+}
+
+#[test]
 fn a_node_that_keeps_dying_is_given_up_after_the_limit() {
     let mut world = World::new("ps-asp", 2, 1).running();
     for incarnation in 0..2 {

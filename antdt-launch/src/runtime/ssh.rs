@@ -205,11 +205,8 @@ impl Launcher for SshLauncher {
     fn launch(&mut self, spec: &NodeSpec) -> Result<(), LaunchError> {
         let holder = spec.holder;
         let host = self.config.host(holder.node, &self.avoided);
-        let input =
-            memory(&script(spec, &host.address)).map_err(|error: io::Error| LaunchError::Refused {
-                holder,
-                why: format!("there is no room for the script that starts it: {error}"),
-            })?;
+        let input = memory(&script(spec, &host.address))
+            .map_err(|source: io::Error| LaunchError::File { holder, source })?;
         let mut command = self.config.command(&host.name);
         command.stdin(Stdio::from(input));
         self.commands.start(holder, command, None)

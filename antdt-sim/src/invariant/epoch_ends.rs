@@ -245,7 +245,11 @@ impl EpochEnds {
                 harm.silent || harm.ordered || self.lost_a_server(holder)
             }
             Exit::Finished => worker && harm.done,
-            Exit::Retryable { .. } | Exit::Unretryable { .. } | Exit::OutOfMemory | Exit::Silent => false,
+            Exit::Retryable { .. }
+            | Exit::Unretryable { .. }
+            | Exit::OutOfMemory
+            | Exit::Silent
+            | Exit::NotStarted => false,
         }
     }
 

@@ -164,7 +164,11 @@ impl RecordedFaults {
             let node = end.life.node;
             let fault = match end.exit {
                 Exit::Retryable { code } | Exit::Unretryable { code } => Fault::Exit(node, code),
-                Exit::Killed { .. } | Exit::OutOfMemory | Exit::Silent | Exit::Finished => Fault::Crash(node),
+                Exit::Killed { .. }
+                | Exit::OutOfMemory
+                | Exit::Silent
+                | Exit::NotStarted
+                | Exit::Finished => Fault::Crash(node),
             };
             (end.at, fault)
         };

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use antdt_collective::runtime::transport::paced::Lines;
 use antdt_controller::action::{self, Cluster};
-use antdt_core::{AckOutcome, Contribution, Holder, JobTime, NodeId, Role};
+use antdt_core::{AckOutcome, Contribution, Exit, Holder, JobTime, NodeId, Role};
 use antdt_job::{Head, HeadEffect, HeadEvent, Note, SyncMode};
 use antdt_launch::{LaunchStatus, Launcher, NodeSpec, Placement};
 use antdt_rt::{Mailbox, Runner};
@@ -21,8 +21,8 @@ use super::service::Parked;
 use super::sink::{JobNote, Notes};
 use super::{Programs, evaluations, lock};
 use crate::lead::{self, Lead};
-use crate::net;
 use crate::node::NodeEnv;
+use crate::net;
 
 /// The job's launcher, and the lives that were launched with it.
 pub(super) struct Nodes {
@@ -251,10 +251,15 @@ impl HeadRunner {
         nodes.launched.insert(holder);
         if let Err(error) = nodes.launcher.launch(&spec) {
             let source = std::error::Error::source(&error).map(|e| format!(" ({e})")).unwrap_or_default();
-            let (head, why) = (self.head.clone(), format!("{error}{source}"));
+            let why = format!("{error}{source}");
+            let event = match error.is_passing() {
+                true => HeadEvent::Exited(holder, Exit::NotStarted, vec![format!("{}{why}", Exit::CAUSE)]),
+                false => HeadEvent::LaunchFailed(holder, why),
+            };
+            let head = self.head.clone();
             // Not awaited here: the head is waiting for this very effect.
             tokio::spawn(async move {
-                let _ = head.send(HeadEvent::LaunchFailed(holder, why)).await;
+                let _ = head.send(event).await;
             });
         } else if let Some(journal) = &mut self.journal {
             // A life that starts in the moment in which this master dies is unknown to the next one, which fences it.

@@ -167,9 +167,8 @@ impl Launcher for ProcessLauncher {
         if self.lives.contains_key(&holder) {
             return Err(LaunchError::Launched { holder });
         }
-        let file = NodeFile::create(self.outlive.as_deref(), holder, &spec.file).map_err(|error| {
-            LaunchError::Refused { holder, why: format!("its file cannot be written: {error}") }
-        })?;
+        let file = NodeFile::create(self.outlive.as_deref(), holder, &spec.file)
+            .map_err(|source| LaunchError::File { holder, source })?;
         let mut command = Command::new(&spec.program);
         command
             .args(&spec.args)
