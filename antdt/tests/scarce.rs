@@ -116,6 +116,32 @@ fn job_outlives_more_silent_connections_than_its_master_has_descriptors_and_the_
     assert_eq!(report.workers[1].restarts, 1);
 }
 
+#[test]
+fn too_few_descriptors_for_the_workers_are_refused_before_the_first_step_with_the_remedy() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = folder.path().to_str().unwrap();
+    let job = antdt(24, &[&["run", "--report-dir", place][..], &SLOW].concat()).spawn().unwrap();
+    let output = finish(job);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("24 files open") && said.contains("`ulimit -n "), "{said}");
+    assert!(!folder.path().join("report.json").exists());
+}
+
+#[test]
+fn more_workers_than_there_are_descriptors_for_are_refused_and_the_job_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = folder.path().to_str().unwrap();
+    let job = antdt(64, &[&["run", "--report-dir", place][..], &SLOW].concat()).spawn().unwrap();
+    master(folder.path());
+    let run_dir = folder.path().join("run");
+    let scaled = antdt(64, &["scale", "40", run_dir.to_str().unwrap()]).output().unwrap();
+    let said = String::from_utf8_lossy(&scaled.stderr);
+    assert!(!scaled.status.success() && said.contains("`ulimit -n "), "{said}");
+    let report = report(folder.path(), &finish(job));
+    assert_eq!((report.samples.committed, report.workers.len()), (2000, 2));
+}
+
 /// Cannot start the second worker at first, and says why.
 struct ShortLauncher {
     processes: ProcessLauncher,

@@ -8,6 +8,7 @@ use antdt_core::registry::BuildError;
 
 use super::claim::ClaimError;
 use super::seams::PartError;
+use crate::descriptors::TooFewDescriptors;
 use crate::resume::ResumeError;
 use crate::run_dir::RunDirError;
 
@@ -76,6 +77,9 @@ pub enum JobError {
         /// Error of the program's factory.
         source: PartError,
     },
+    /// The process of the master may have too few files open for its nodes.
+    #[error("{0}")]
+    Descriptors(TooFewDescriptors),
     /// A part of the master failed, with this message.
     #[error("the master failed: {0}")]
     Master(String),

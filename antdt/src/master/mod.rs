@@ -122,6 +122,7 @@ pub(crate) async fn run_or_take_over(
 ) -> Result<Report, JobError> {
     spec.validate()?;
     descriptors::raise();
+    descriptors::check_master(spec.workers, spec.servers).map_err(JobError::Descriptors)?;
     let modes = spec.choices();
     let mut now = spec.in_mode(modes[0].clone());
     let choice = (spec.sync.choice().is_some() && orphaned.is_none())

@@ -18,6 +18,7 @@ use tonic::{Request, Response, Status};
 use super::lock;
 use super::runner::{NodeView, Nodes};
 use super::sink::Recorder;
+use crate::descriptors;
 use crate::job::JobSpec;
 use crate::report::ActionEntry;
 
@@ -158,6 +159,12 @@ impl v1::job_server::Job for JobService {
 
     async fn scale(&self, request: Request<v1::ScaleRequest>) -> Result<Response<v1::ScaleReply>, Status> {
         let v1::ScaleRequest { workers, servers } = request.into_inner();
+        let (workers_then, servers_then) = match servers {
+            Some(servers) => (self.workers.load(Ordering::Relaxed), servers),
+            None => (workers, self.spec.servers),
+        };
+        descriptors::check_master(workers_then, servers_then)
+            .map_err(|error| Status::failed_precondition(error.to_string()))?;
         let event = match (servers, self.fixed) {
             (Some(servers), _) => {
                 // What a job with so many servers must not have, it must not get either.
