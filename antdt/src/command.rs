@@ -198,6 +198,13 @@ fn init_logging(spec: &JobSpec) -> Result<(), InvalidValue> {
     Ok(())
 }
 
+/// Checks that the folder that this process works in is still there: libraries of its nodes end without it.
+fn check_folder() -> Result<(), String> {
+    std::env::current_dir().map(drop).map_err(|error| {
+        format!("the working directory is gone: {error}; change to a folder that exists, and run the command again")
+    })
+}
+
 /// Opens what the job trains; `None` if a program of the user's does and takes its data from elsewhere.
 fn open_trainer(spec: &JobSpec) -> anyhow::Result<Option<Box<dyn Trainer>>> {
     if spec.program.is_some() && spec.data.is_none() {
@@ -215,6 +222,7 @@ fn open_trainer(spec: &JobSpec) -> anyhow::Result<Option<Box<dyn Trainer>>> {
 fn run(spec: &JobSpec, seams: Seams) -> ExitCode {
     let run = || {
         init_logging(spec)?;
+        check_folder().map_err(anyhow::Error::msg)?;
         for line in spec.idle_policies()?.into_iter().chain(crate::cli::unread(variables())) {
             tracing::warn!("{line}");
         }
@@ -246,6 +254,7 @@ fn stand_by(dir: &Path, quiet: bool, seams: Seams) -> ExitCode {
     };
     let wait = || {
         init_logging(&spec)?;
+        check_folder().map_err(anyhow::Error::msg)?;
         // The launcher of the job is the one that knows its nodes. Where there is no job, that is said below.
         let left = master::left_settings(dir).unwrap_or_default();
         let host = Host::new(seams, &left, quiet)?;
@@ -285,7 +294,7 @@ fn ended(run: anyhow::Result<(JobSpec, Report)>) -> ExitCode {
 /// Says why a job did not begin. The exit code says whether another command line could help.
 fn refused(error: &anyhow::Error) -> ExitCode {
     // Not with its chain: these errors say their cause themselves.
-    complain(error);
+    complain(&crate::descriptors::explained(error.to_string()));
     let not_of_the_input = matches!(error.downcast_ref(), Some(JobError::Part { .. } | JobError::Master(_)))
         || error.is::<std::io::Error>();
     ExitCode::from(if not_of_the_input { 1 } else { CliError::EXIT_CODE })

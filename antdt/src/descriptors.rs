@@ -45,6 +45,20 @@ pub(crate) fn raise() {
     }
 }
 
+/// Adds the limit to the text of an error that came of it.
+pub(crate) fn explained(error: String) -> String {
+    // As the standard library ends the text of EMFILE; most errors here carry their cause as text.
+    if !error.contains("(os error 24)") {
+        return error;
+    }
+    match getrlimit(Resource::Nofile).current {
+        Some(limit) => format!(
+            "{error}: this process may have {limit} files open (RLIMIT_NOFILE), raise it by `ulimit -n`"
+        ),
+        None => error,
+    }
+}
+
 /// The limit on descriptors of this process is too low for a job of so many nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TooFewDescriptors {

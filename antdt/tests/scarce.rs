@@ -142,6 +142,21 @@ fn more_workers_than_there_are_descriptors_for_are_refused_and_the_job_goes_on()
     assert_eq!((report.samples.committed, report.workers.len()), (2000, 2));
 }
 
+#[test]
+fn working_directory_that_is_gone_is_said_in_one_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let gone = folder.path().join("gone");
+    std::fs::create_dir(&gone).unwrap();
+    let place = folder.path().join("report").display().to_string();
+    let mut command = Command::new("sh");
+    command.args(["-c", "rmdir \"$PWD\"; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_antdt"), "run"]);
+    command.args(["--report-dir", &place, "--data", "synthetic:500"]).current_dir(&gone);
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!((output.status.code(), said.lines().count()), (Some(2), 1), "{said}");
+    assert!(said.starts_with("error: the working directory is gone: "), "{said}");
+}
+
 /// Cannot start the second worker at first, and says why.
 struct ShortLauncher {
     processes: ProcessLauncher,

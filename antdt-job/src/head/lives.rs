@@ -439,11 +439,23 @@ pub(super) fn cause(tail: &[String]) -> Option<&str> {
     tail.last().and_then(|line| line.strip_prefix(Exit::CAUSE))
 }
 
+/// Marks the first line of a panic in Rust; a hint about backtraces is the last one.
+const PANIC: &str = " panicked at ";
+
 /// Why a process ended, or the last thing that it said, for the message about its end.
 pub(super) fn last_words(tail: &[String]) -> String {
     if let Some(cause) = cause(tail) {
         return format!(": {cause}");
     }
-    let said = tail.iter().rev().find(|line| line.contains("error:")).or_else(|| tail.last());
-    said.map(|line| format!("; it said: {}", line.trim().trim_start_matches("error: "))).unwrap_or_default()
+    let is_telling = |line: &String| line.contains("error:") || line.contains(PANIC);
+    let Some(at) = tail.iter().rposition(is_telling).or(tail.len().checked_sub(1)) else {
+        return String::new();
+    };
+    let said = tail[at].trim();
+    // The text of a panic is in the line after the one that names its place.
+    let text = match (said.split_once(PANIC), tail.get(at + 1)) {
+        (Some((_, place)), Some(text)) => format!("panicked at {} {}", place.trim(), text.trim()),
+        _ => said.trim_start_matches("error: ").to_owned(),
+    };
+    format!("; it said: {text}")
 }

@@ -1147,6 +1147,24 @@ fn a_failure_that_no_restart_cures_ends_the_job_with_the_last_words_of_the_proce
 }
 
 #[test]
+fn message_about_a_panic_quotes_its_text_and_not_the_hint_about_backtraces() {
+    let tail = [
+        "a line before",
+        "thread 'main' (4711) panicked at src/main.rs:7:5:",
+        "the ring has no rank 3",
+        "note: run with `RUST_BACKTRACE=1` environment variable to display a backtrace",
+    ];
+    let mut world = World::new("ps-asp", 2, 1).running();
+    let tail = tail.map(str::to_owned).to_vec();
+    world.tell(HeadEvent::Exited(worker(1, 0), Exit::Unretryable { code: 134 }, tail));
+    let orders = world.orders();
+    assert!(
+        orders.last().unwrap().ends_with("; it said: panicked at src/main.rs:7:5: the ring has no rank 3"),
+        "{orders:?}"
+    );
+}
+
+#[test]
 fn worker_that_is_not_started_for_the_moment_is_tried_again_and_given_up_where_others_suffice() {
     let mut world = World::new("ps-asp", 2, 1);
     world.head.core.config.min_workers = 1;

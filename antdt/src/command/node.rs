@@ -6,7 +6,7 @@ use std::process::{Command as Process, ExitCode};
 use antdt_core::{Connections, Exit, InvalidValue};
 use antdt_launch::runtime::process;
 
-use super::{complain, init_logging};
+use super::{check_folder, complain, init_logging};
 use crate::cli::CliError;
 use crate::job::processor::Processor;
 use crate::node::{NodeEnv, bind_to_launcher};
@@ -30,13 +30,14 @@ fn node(connections: Connections, run: impl FnOnce(&NodeEnv) -> Result<(), Worke
     let result = NodeEnv::from_process().and_then(|env| {
         let env = NodeEnv { connections, ..env };
         bind_to_launcher()?;
+        check_folder().map_err(WorkerError::Input)?;
         init_logging(&env.spec).map_err(WorkerError::Environment)?;
         run(&env)
     });
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            complain(&error);
+            complain(&descriptors::explained(error.to_string()));
             ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(1))
         }
     }

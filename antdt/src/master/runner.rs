@@ -22,7 +22,7 @@ use super::sink::{JobNote, Notes};
 use super::{Programs, evaluations, lock};
 use crate::lead::{self, Lead};
 use crate::node::NodeEnv;
-use crate::net;
+use crate::{descriptors, net};
 
 /// The job's launcher, and the lives that were launched with it.
 pub(super) struct Nodes {
@@ -251,7 +251,7 @@ impl HeadRunner {
         nodes.launched.insert(holder);
         if let Err(error) = nodes.launcher.launch(&spec) {
             let source = std::error::Error::source(&error).map(|e| format!(" ({e})")).unwrap_or_default();
-            let why = format!("{error}{source}");
+            let why = descriptors::explained(format!("{error}{source}"));
             let event = match error.is_passing() {
                 true => HeadEvent::Exited(holder, Exit::NotStarted, vec![format!("{}{why}", Exit::CAUSE)]),
                 false => HeadEvent::LaunchFailed(holder, why),

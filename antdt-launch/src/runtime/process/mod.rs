@@ -22,6 +22,7 @@
 
 mod adopted;
 mod bond;
+mod cause;
 mod output;
 mod remains;
 mod spawner;
@@ -35,7 +36,7 @@ use std::process::{ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use antdt_core::{Holder, NodeId};
+use antdt_core::{Exit, Holder, NodeId};
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::process::{Child, Command};
 use tokio::sync::watch;
@@ -48,6 +49,7 @@ use crate::launcher::{
 use crate::runtime::node_file::NodeFile;
 use crate::runtime::registry::Entry;
 use adopted::{Adopted, ProcessHandle};
+use cause::MemoryKills;
 use output::{Lines, OutputFiles, TAIL_LINES, follow, forward};
 use remains::Remains;
 use spawner::Spawner;
@@ -74,6 +76,7 @@ pub struct ProcessLauncher {
     outlets: Outlets,
     spawner: Spawner,
     lives: BTreeMap<Holder, Life>,
+    memory_kills: Arc<MemoryKills>,
     /// Where the output of nodes is that outlive this process; `None` if they end with it.
     outlive: Option<PathBuf>,
 }
@@ -100,7 +103,9 @@ impl ProcessLauncher {
     /// Outside a tokio runtime.
     pub fn new(outlets: Outlets) -> Self {
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        Self { host, outlets, spawner: Spawner::start(), lives: BTreeMap::new(), outlive: None }
+        let memory_kills = Arc::new(MemoryKills::here());
+        let (spawner, lives) = (Spawner::start(), BTreeMap::new());
+        Self { host, outlets, spawner, lives, memory_kills, outlive: None }
     }
 
     /// Follows a life to its end.
@@ -116,7 +121,8 @@ impl ProcessLauncher {
         self.lives.insert(holder, Life { end_by, status: seen, handle });
         let (outlets, spawner) = (self.outlets.clone(), self.spawner.clone());
         let (files, node_file) = files;
-        let watcher = Watcher { holder, outlets, status, files, node_file, _spawner: spawner };
+        let kills = (Arc::clone(&self.memory_kills), self.memory_kills.count());
+        let watcher = Watcher { holder, outlets, status, files, node_file, kills, _spawner: spawner };
         tokio::spawn(watcher.watch(process, orders));
     }
 
@@ -297,6 +303,8 @@ struct Watcher {
     files: Option<OutputFiles>,
     /// What it reads its settings from.
     node_file: Option<NodeFile>,
+    /// The kernel's kills for lack of memory, and how many there were when it began.
+    kills: (Arc<MemoryKills>, u64),
     /// The thread that the child is bound to must not end before the child.
     _spawner: Spawner,
 }
@@ -342,7 +350,9 @@ impl Watcher {
             signal: status.and_then(|status| status.signal()),
         };
         tracing::debug!(%holder, pid, ?exit, "process ended");
-        let tail = tail.lock().unwrap_or_else(PoisonError::into_inner).drain(..).collect();
+        let mut tail: Vec<String> = tail.lock().unwrap_or_else(PoisonError::into_inner).drain(..).collect();
+        let (kills, kills_before) = self.kills;
+        tail.extend(cause::of(exit, &kills, kills_before).map(|cause| format!("{}{cause}", Exit::CAUSE)));
         self.status.send_replace(LaunchStatus::Gone(exit));
         (self.outlets.events)(LauncherEvent::Gone { holder, exit, tail });
     }

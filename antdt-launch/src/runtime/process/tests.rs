@@ -218,6 +218,16 @@ async fn only_the_last_fifty_lines_are_kept_and_a_long_line_comes_in_pieces() {
 }
 
 #[tokio::test]
+async fn last_line_names_the_limit_that_ended_a_process_by_a_signal() {
+    let mut bench = Bench::new("echo so far; kill -s XFSZ $$");
+    bench.launch(0, &[]).await;
+    let (_, _, _, tail) = bench.end().await;
+    let [said, cause] = tail.as_slice() else { panic!("{tail:?}") };
+    assert_eq!(said, "so far");
+    assert!(cause.starts_with(Exit::CAUSE) && cause.contains("RLIMIT_FSIZE"), "{cause}");
+}
+
+#[tokio::test]
 async fn a_program_that_does_not_exist_is_named() {
     let mut bench = Bench::new("");
     let spec = NodeSpec { program: "/no/such/program".into(), ..bench.spec(0) };
