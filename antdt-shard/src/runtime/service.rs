@@ -1,7 +1,7 @@
 //! The task that owns one ledger: events in, records to the store, answers out.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use antdt_core::{
@@ -110,7 +110,7 @@ impl<E: std::error::Error + Send + Sync + 'static> ShardService<E> {
 
         let (mailbox, inbox) = mailbox(INBOX_BOUND);
         let (wake, woken) = watch::channel(());
-        let handle = ShardHandle { dataset, mailbox, woken };
+        let handle = ShardHandle { dataset, mailbox, woken, first_fault: Arc::default() };
         let task = tokio::spawn(async move {
             let (failure, failed) = tokio::sync::oneshot::channel();
             let full = Arc::new(AtomicBool::new(false));
@@ -226,6 +226,7 @@ pub struct ShardHandle {
     dataset: String,
     mailbox: Mailbox<Stored>,
     woken: watch::Receiver<()>,
+    first_fault: Arc<OnceLock<String>>,
 }
 
 /// The answer of the variant that belongs to the event.
@@ -239,6 +240,11 @@ macro_rules! ask {
 }
 
 impl ShardHandle {
+    /// Returns why data could not be read that were the first of which that was reported to this service; `None` if there are none.
+    pub fn first_fault(&self) -> Option<&str> {
+        self.first_fault.get().map(String::as_str)
+    }
+
     /// Returns the name of the data set.
     pub fn dataset(&self) -> &str {
         &self.dataset
@@ -326,6 +332,7 @@ impl ShardHandle {
     pub async fn fail(&self, holder: Holder, ack: Ack, why: &str) -> Result<AckOutcome, SourceError> {
         let outcome = ask!(self, Event::Fail { holder, ack }, Answer::Fail(result) => result?);
         if outcome == AckOutcome::Accepted {
+            self.first_fault.get_or_init(|| why.to_owned());
             let dataset = &self.dataset;
             tracing::warn!(%dataset, %holder, lease = %ack.lease, offset = ack.offset, why, "data fault");
         }

@@ -14,7 +14,7 @@ use super::sink::JobNote;
 use super::start::{Running, Tasks};
 use super::{JobError, lock, record};
 use crate::job::EvalEvery;
-use crate::report::Report;
+use crate::report::{Outcome, Report};
 
 /// How long nodes may take to exit by themselves after the job is over.
 const EXIT_PATIENCE: Duration = Duration::from_secs(3);
@@ -84,8 +84,14 @@ pub(super) async fn close(
         let sinks = sinks.clone();
         (mode, Before { recorder, sinks, shards, samples, duplicated, workers, servers, took, job_start })
     });
-    let report =
+    let mut report =
         report(&spec, job, outcome, (&counts, missing), recorder, (shards, samples, duplicated), took);
+    if let Some(fault) = shared.ledger.as_ref().and_then(|ledger| ledger.first_fault())
+        && let Outcome::Failed { why } | Outcome::Incomplete { why } = &mut report.outcome
+        && counts.quarantined > 0
+    {
+        *why += &format!("; the first that could not be read: {fault}");
+    }
     if next.is_none() {
         notes.tell(now, JobNote::Ended(report.outcome.clone()));
         sinks.finish();
