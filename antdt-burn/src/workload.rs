@@ -7,10 +7,10 @@ use std::path::Path;
 use antdt_agent::Trainer;
 use antdt_core::registry::BuildError;
 use antdt_core::{InvalidValue, Seed};
-use antdt_data::{Cache, UnpackNotice};
+use antdt_data::Cache;
 
 use crate::data::synthetic::Clicks;
-use crate::data::{DataSource, Dataset, DatasetError, Format, Opening, StoredRows};
+use crate::data::{Announce, ColumnChoice, DataSource, Dataset, DatasetError, Format, Opening, StoredRows};
 use crate::dense::DenseTrainer;
 use crate::device::Device;
 use crate::model::{Model, REGISTRY, Recipe, Task};
@@ -29,6 +29,8 @@ pub struct WorkloadSpec {
     pub data: DataSource,
     /// Format of the rows; `None` detects it. Ignored for synthetic rows.
     pub format: Option<Format>,
+    /// What the user says of the columns of a table. Ignored for synthetic rows.
+    pub columns: ColumnChoice,
     /// Share of the rows held out for evaluation, in `[0, 1)`. Of a synthetic source, this share of the
     /// training rows is generated in addition to them. With 0 the model is evaluated on the training rows.
     pub eval_fraction: f64,
@@ -49,6 +51,7 @@ impl WorkloadSpec {
             settings: BTreeMap::new(),
             data,
             format: None,
+            columns: ColumnChoice::default(),
             eval_fraction: 0.2,
             device: Device::Cpu,
             cache: None,
@@ -74,16 +77,12 @@ impl WorkloadSpec {
     }
 
     /// Opens the data and builds the model. `seed` decides which rows are held out, and generates the rows of
-    /// a synthetic source; every process of a job must pass the same seed. `announce` is called for files
-    /// that are copied first because they cannot be read by range.
+    /// a synthetic source; every process of a job must pass the same seed. `announce` is called with lines about
+    /// files that are copied first, and about the columns of a table.
     ///
     /// # Errors
     /// If a setting is invalid or the data cannot be read.
-    pub fn open(
-        &self,
-        seed: Seed,
-        announce: &mut dyn FnMut(&UnpackNotice),
-    ) -> Result<Box<dyn Trainer>, DatasetError> {
+    pub fn open(&self, seed: Seed, announce: Announce<'_>) -> Result<Box<dyn Trainer>, DatasetError> {
         Ok(match self.recipe()?.task {
             Task::Click(recipe) => Box::new(ClickTrainer::of(self, &recipe, seed, announce)?),
             Task::Dense(recipe) => Box::new(DenseTrainer::of(self, &recipe, seed, announce)?),
@@ -115,6 +114,16 @@ impl WorkloadSpec {
         Split::of_rows(rows, self.eval_fraction, seed)
     }
 
+    /// Refuses to be told of columns, for a model that takes `what`.
+    pub(crate) fn refuse_columns(&self, what: &str) -> Result<(), InvalidValue> {
+        let expected = format!("left out: this model takes {what}");
+        match (self.format, self.columns.named()) {
+            (Some(format), _) => Err(InvalidValue::new("format", format, expected)),
+            (None, Some((flag, names))) => Err(InvalidValue::new(flag, names, expected)),
+            (None, None) => Ok(()),
+        }
+    }
+
     /// The folder for what is kept of files.
     pub(crate) fn cache(&self) -> Result<Cache, DatasetError> {
         match &self.cache {
@@ -127,7 +136,7 @@ impl WorkloadSpec {
     pub(crate) fn open_rows(
         &self,
         seed: Seed,
-        announce: &mut dyn FnMut(&UnpackNotice),
+        announce: Announce<'_>,
     ) -> Result<(Box<dyn Dataset>, Split), DatasetError> {
         match &self.data {
             DataSource::Synthetic { rows } => {
@@ -146,9 +155,9 @@ impl WorkloadSpec {
     pub(crate) fn open_stored_rows(
         &self,
         path: &Path,
-        announce: &mut dyn FnMut(&UnpackNotice),
+        announce: Announce<'_>,
     ) -> Result<StoredRows, DatasetError> {
-        self.open_files(|opening| StoredRows::open(path, self.format, opening, announce))
+        self.open_files(|opening| StoredRows::open(path, self.format, &self.columns, opening, announce))
     }
 
     /// Opens files by `open`.

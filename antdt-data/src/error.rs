@@ -46,6 +46,22 @@ pub enum OpenError {
         /// Compression of the file, detected from its first bytes.
         container: Container,
     },
+    /// A compressed file ends before its stream does.
+    #[error(
+        "{}: truncated: the file ends after {len_bytes} bytes, in the middle of its {container} stream, of which {unpacked} bytes \
+         could be unpacked; copy or download it again",
+        path.display()
+    )]
+    CutOff {
+        /// Path of the file.
+        path: PathBuf,
+        /// Compression of the file.
+        container: Container,
+        /// Length of the file in bytes.
+        len_bytes: u64,
+        /// Bytes that could be unpacked.
+        unpacked: u64,
+    },
     /// A file that cannot be read by range could not be copied to a disk.
     #[error(
         "cannot keep the content of {} in {}: {source}; free space there, or name another folder with --cache-dir or {}",

@@ -169,6 +169,10 @@ impl Source {
                 Ok(0) => break,
                 Ok(len) => len,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof && self.is_on_disk() => {
+                    let (path, len_bytes) = (self.path.clone(), self.len_bytes());
+                    return Err(OpenError::CutOff { path, container, len_bytes, unpacked: written });
+                }
                 Err(error) => return Err(damaged(error)),
             };
             out.write_all(&chunk[..len]).map_err(full)?;

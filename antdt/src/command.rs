@@ -1,5 +1,6 @@
 //! Runs each subcommand of the `antdt` command.
 
+mod inspect;
 mod node;
 mod operate;
 mod synth;
@@ -51,6 +52,9 @@ pub(crate) fn main(seams: Seams, planes: &Planes) -> ExitCode {
                     incomplete(Vec::new())
                 },
             );
+        }
+        Command::DataInspect(asked) => {
+            return compute(move || inspect::data_inspect(&asked), || incomplete(Vec::new()));
         }
         Command::ModelList(dir) => {
             return compute(move || checkpoints::list(&dir), || incomplete(Vec::new()));
@@ -211,12 +215,17 @@ fn open_trainer(spec: &JobSpec) -> anyhow::Result<Option<Box<dyn Trainer>>> {
         return Ok(None);
     }
     // It computes nothing here.
-    let opened = workload::of(spec)?.open(&spec.clone().on(Processor::Cpu), &mut |notice| {
+    let workload = workload::of(spec)?;
+    let opened = workload.open(&spec.clone().on(Processor::Cpu), &mut |notice| {
         if !spec.quiet {
             say(notice);
         }
     });
-    opened.map(Some).map_err(|error| anyhow::anyhow!("{error}"))
+    let trainer = opened.map_err(|error| anyhow::anyhow!("{error}"))?;
+    for line in workload.unused(spec, trainer.eval_samples()) {
+        tracing::warn!("{line}");
+    }
+    Ok(Some(trainer))
 }
 
 fn run(spec: &JobSpec, seams: Seams) -> ExitCode {

@@ -10,6 +10,8 @@ use std::fmt::{self, Display};
 use antdt_agent::Trainer;
 use antdt_core::registry::{self, BuildError, Registry};
 
+#[cfg(feature = "cli")]
+use crate::job::JobSetting;
 use crate::job::JobSpec;
 
 /// Callback that gets a line of text about work that delays the start of the job, such as copying a file.
@@ -31,6 +33,8 @@ pub struct Workload {
     pub learning_rate: f32,
     /// Default weight decay, for the default optimizer.
     pub weight_decay: f32,
+    /// Whether the trainer is told the settings of the job.
+    is_told: bool,
     open: Open,
 }
 
@@ -43,6 +47,7 @@ impl Workload {
             optimizer: "adagrad",
             learning_rate: 0.02,
             weight_decay: 0.0,
+            is_told: true,
             open: Box::new(open),
         }
     }
@@ -50,7 +55,30 @@ impl Workload {
     /// Returns a workload whose trainer `make` makes, whatever the job's settings; otherwise as
     /// [`new`](Self::new).
     pub fn made<T: Trainer + 'static>(make: impl Fn() -> T + Send + Sync + 'static) -> Self {
-        Self::new(move |_, _| Ok(Box::new(make())))
+        Self { is_told: false, ..Self::new(move |_, _| Ok(Box::new(make()))) }
+    }
+
+    /// Returns a line for each setting of the data that does nothing with this workload, whose trainer has so many samples for
+    /// evaluation.
+    #[cfg(feature = "cli")]
+    pub(crate) fn unused(&self, spec: &JobSpec, eval_samples: u64) -> Vec<String> {
+        let of_data =
+            ["data", "format", "label", "categorical", "numeric", "ignore", "eval-fraction", "cache-dir"];
+        let is_set = |setting: &&JobSetting| {
+            let is_unused = match setting.name {
+                "eval-every" => eval_samples == 0,
+                name => !self.is_told && of_data.contains(&name),
+            };
+            is_unused && setting.is_set(spec)
+        };
+        let line = |setting: &JobSetting| {
+            let why = match setting.name {
+                "eval-every" => "has no samples for evaluation",
+                _ => "is made without the settings of the job, and brings its samples",
+            };
+            format!("{} does nothing: the trainer of --workload {} {why}", setting.flag(), spec.workload)
+        };
+        JobSpec::SETTINGS.iter().filter(is_set).map(line).collect()
     }
 
     /// Opens the trainer for a job.
@@ -64,7 +92,7 @@ impl Workload {
 
 impl fmt::Debug for Workload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { needs_data, optimizer, learning_rate, weight_decay, open: _ } = self;
+        let Self { needs_data, optimizer, learning_rate, weight_decay, is_told: _, open: _ } = self;
         f.debug_struct("Workload")
             .field("needs_data", needs_data)
             .field("optimizer", optimizer)
@@ -118,6 +146,9 @@ pub(crate) fn fingerprint(spec: &JobSpec) -> Result<Option<String>, Box<dyn Erro
     shipped::fingerprint(spec)
 }
 
+#[cfg(feature = "cli")]
+pub(crate) use shipped::inspect;
+
 #[cfg(not(feature = "cli"))]
 mod shipped {
     pub(super) const ALL: &[super::Entry] = &[];
@@ -129,8 +160,11 @@ mod shipped {
 
 #[cfg(feature = "cli")]
 mod shipped {
+    use antdt_burn::DatasetError;
+    use antdt_burn::data::ColumnChoice;
     use antdt_burn::data::format;
-    use antdt_burn::{Cache, DataSource, Device, Format, Model, UnpackNotice, WorkloadSpec, model};
+    use antdt_burn::data::inspect::{self, Inspection};
+    use antdt_burn::{Cache, DataSource, Device, Format, Model, WorkloadSpec, model};
     use antdt_core::registry::Settings;
     use antdt_core::{InvalidValue, Seed};
 
@@ -170,6 +204,7 @@ mod shipped {
             optimizer: recipe.optimizer,
             learning_rate: recipe.learning_rate,
             weight_decay: recipe.weight_decay,
+            is_told: true,
             open: Box::new(move |spec, announce| open(model, spec, announce)),
         })
     }
@@ -204,9 +239,41 @@ mod shipped {
         workload.device = Device::pick(&Processor::from(&place).to_string())
             .map_err(|error| InvalidValue { field: "--device".to_owned(), ..error })?;
         workload.format = spec.format.as_deref().map(str::parse::<Format>).transpose()?;
-        let trainer = workload.open(Seed(spec.seed), &mut |notice: &UnpackNotice| announce(notice))?;
+        workload.columns = columns(spec);
+        let trainer = workload.open(Seed(spec.seed), announce)?;
         held_out((trainer.train_samples(), trainer.eval_samples()), spec.eval_fraction)?;
         Ok(trainer)
+    }
+
+    /// What the settings say of the columns of a table.
+    fn columns(spec: &JobSpec) -> ColumnChoice {
+        let names = |text: &Option<String>| -> Vec<String> {
+            let names = text.iter().flat_map(|text| text.split(',')).map(str::trim);
+            names.filter(|name| !name.is_empty()).map(str::to_owned).collect()
+        };
+        ColumnChoice {
+            label: spec.label.clone(),
+            categorical: names(&spec.categorical),
+            numeric: names(&spec.numeric),
+            ignore: names(&spec.ignore),
+        }
+    }
+
+    /// Looks at the data that a job of these settings would train on.
+    pub(crate) fn inspect(spec: &JobSpec, announce: Announce<'_>) -> Result<Inspection, DatasetError> {
+        let path = match &spec.data {
+            Some(DataSpec::Path(path)) => path.clone(),
+            other => {
+                let found = other.as_ref().map(ToString::to_string).unwrap_or_default();
+                return Err(InvalidValue::new("FILE", found, "a file, a folder or a URL").into());
+            }
+        };
+        let format = spec.format.as_deref().map(str::parse::<Format>).transpose()?;
+        let cache = match spec.cache_dir.clone() {
+            Some(folder) => Cache::at(folder),
+            None => Cache::of_user(|name| std::env::var_os(name))?,
+        };
+        inspect::inspect(&path, format, &columns(spec), &cache, announce)
     }
 
     /// Refuses a share of so few rows that none is held out: then the training rows would be evaluated. `train` and `eval` are the
@@ -226,6 +293,24 @@ mod shipped {
     #[cfg(test)]
     mod tests {
         use super::*;
+
+        #[test]
+        fn settings_that_a_trainer_cannot_see_are_named() {
+            let mut spec = JobSpec { workload: "mine".to_owned(), ..JobSpec::default() };
+            for (name, text) in [("data", "a.csv"), ("eval-fraction", "0.1"), ("eval-every", "epoch")] {
+                spec.set(name, text).unwrap();
+            }
+            let made =
+                Workload::made(|| antdt_agent::PerSample::new(9, 1, |_, _: &[f32], _: &mut [f32]| 0.0));
+            let lines = made.unused(&spec, 0);
+            for (line, flag) in lines.iter().zip(["--data", "--eval-fraction", "--eval-every"]) {
+                let begins = format!("{flag} does nothing: the trainer of --workload mine");
+                assert!(line.starts_with(&begins), "{lines:?}");
+            }
+            assert_eq!((lines.len(), made.unused(&JobSpec::default(), 0).len()), (3, 0));
+            let told = Workload::new(|_, _| Err("never opened".into()));
+            assert_eq!(told.unused(&spec, 1), Vec::<String>::new());
+        }
 
         #[test]
         fn a_share_that_holds_out_no_row_is_refused() {

@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use antdt_core::InvalidValue;
 use antdt_core::registry::BuildError;
 
-use super::Format;
+use super::format::Fixed;
+use super::table::TableError;
 
 /// Reason why a data set, or the workload on it, could not be opened. Every message names the place and the
 /// remedy.
@@ -28,6 +29,14 @@ pub enum DatasetError {
         path: PathBuf,
         /// Error of the operating system.
         source: io::Error,
+    },
+    /// A file of the folder is a link to nothing.
+    #[error("{path}: a link to {target}, which does not exist; remove the link, or put its file back")]
+    Dangling {
+        /// Path of the link.
+        path: PathBuf,
+        /// Where it leads.
+        target: PathBuf,
     },
     /// The file or folder has no rows.
     #[error("{path}: holds no rows; --data needs at least one")]
@@ -64,33 +73,28 @@ pub enum DatasetError {
         /// Path of the file.
         path: PathBuf,
     },
-    /// The first row has no known format.
-    #[error(
-        "{path} line {line}: {columns} columns, which is no known format ({}); convert the file, or name its format with --format",
-        Format::known()
-    )]
-    UnknownFormat {
+    /// The columns of a table cannot be used.
+    #[error("{path}: {error}")]
+    Table {
         /// Path of the file.
         path: PathBuf,
-        /// Number of the line, from 1.
-        line: u64,
-        /// Number of columns found in the line, separated by spaces or commas.
-        columns: usize,
+        /// Which column, and why.
+        error: TableError,
     },
-    /// A Parquet file has too few or too many columns.
+    /// A Parquet file has too few or too many columns for the format that it was to be read as.
     #[error(
-        "{path}: {found} columns, but {} ({}); leave out the others",
-        due.map_or_else(|| "no known format has so many".into(), |(format, columns)| format!("{format} needs {columns}")),
-        Format::known()
+        "{path}: {found} columns, but {format} needs {due} ({}); leave out the others, or --format parquet to read columns by name",
+        Fixed::known()
     )]
     Columns {
         /// Path of the file.
         path: PathBuf,
         /// Number of columns found.
         found: usize,
-        /// Format that the file was to be read as, and the number of columns that the format needs; `None` if
-        /// any format would do.
-        due: Option<(&'static str, usize)>,
+        /// Format that the file was to be read as.
+        format: &'static str,
+        /// Number of columns that the format needs.
+        due: usize,
     },
     /// The data set cannot be opened: a row has the wrong columns, the index or the copy of a file cannot be
     /// stored, or an object store does not answer.
@@ -102,6 +106,19 @@ pub enum DatasetError {
     /// The model, or one of its settings, is unknown or invalid.
     #[error(transparent)]
     Model(#[from] BuildError),
+}
+
+impl DatasetError {
+    /// The first rows of a data set, whose columns are looked at, cannot be read.
+    pub(super) fn sample(error: antdt_data::ReadError) -> Self {
+        match error {
+            antdt_data::ReadError::Malformed { path, why, .. } => {
+                let source = io::Error::new(io::ErrorKind::InvalidData, why);
+                Self::Read { path, source }
+            }
+            error => Self::Read { path: PathBuf::new(), source: io::Error::other(error.to_string()) },
+        }
+    }
 }
 
 impl From<antdt_data::OpenError> for DatasetError {

@@ -58,6 +58,48 @@ impl<'a> RowField<'a> {
         Some(i32::try_from(value).expect("the value was just clamped to this range"))
     }
 
+    /// Returns whether the row has no value: it is empty, is no number in a column of numbers, or is a text that says so in tables:
+    /// `NA`, `N/A`, `NaN`, `null`, `None`, `?` or `\N`, in any case.
+    pub fn is_missing(&self) -> bool {
+        const WORDS: [&[u8]; 7] = [b"na", b"n/a", b"nan", b"null", b"none", b"?", b"\\n"];
+        match self {
+            Self::Missing => true,
+            Self::Text(text) => {
+                let text = text.trim_ascii();
+                text.is_empty()
+                    || (text.len() < 5 && WORDS.iter().any(|word| text.eq_ignore_ascii_case(word)))
+            }
+            Self::Integer(_) => false,
+            Self::Real(value) => value.is_nan(),
+        }
+    }
+
+    /// Returns the value as a number, however it is written; `None` if it is none.
+    pub fn real(&self) -> Option<f64> {
+        let value = match self {
+            Self::Missing => return None,
+            Self::Text(text) => std::str::from_utf8(text.trim_ascii()).ok()?.parse().ok()?,
+            #[allow(clippy::cast_precision_loss, reason = "as a file of floating point numbers has it")]
+            Self::Integer(value) => *value as f64,
+            Self::Real(value) => *value,
+        };
+        (!value.is_nan()).then_some(value)
+    }
+
+    /// Returns whether the value is this word, which is in lower case, in any case.
+    pub(super) fn is_word(&self, word: &str) -> bool {
+        match self {
+            Self::Missing => false,
+            Self::Text(text) => {
+                let text = text.trim_ascii();
+                text.eq_ignore_ascii_case(word.as_bytes())
+                    || (!text.is_ascii() && String::from_utf8_lossy(text).to_lowercase() == word)
+            }
+            Self::Integer(value) => value.to_string() == word,
+            Self::Real(value) => value.to_string() == word,
+        }
+    }
+
     /// Returns the code of a category, [`NO_CATEGORY`] if the row has none. Integers of 32 bits are codes already, signed or
     /// not.
     pub fn category(&self) -> u32 {

@@ -3,9 +3,10 @@
 use std::num::NonZeroU64;
 use std::path::Path;
 
-use antdt_data::{FixedRecords, Reader, RecordShape, Splitter, Tail, UnpackNotice};
+use antdt_data::{FixedRecords, Reader, RecordShape, Splitter, Tail};
 
 use super::example::{ExampleBatch, ExampleShape, Examples};
+use super::source::Announce;
 use super::stored::Opening;
 use super::{DatasetError, RowError, source};
 
@@ -44,11 +45,12 @@ impl ImageRecords {
         path: &Path,
         side: usize,
         opening: &Opening<'_>,
-        announce: &mut dyn FnMut(&UnpackNotice),
+        announce: Announce<'_>,
     ) -> Result<Self, DatasetError> {
         let mut sources = Vec::new();
         for found in source::sources(path)? {
-            let (name, found) = (found.path().to_owned(), found.seekable(opening.cache, announce)?);
+            let (name, found) =
+                (found.path().to_owned(), found.seekable(opening.cache, &mut |notice| announce(notice))?);
             // The first byte tells most files of another form, such as pictures in files of their own.
             let first = found.first(1)?.first().copied().unwrap_or(0);
             if usize::from(first) >= CLASSES {

@@ -7,10 +7,12 @@ pub mod format;
 pub mod gratings;
 pub(crate) mod hashed;
 pub(crate) mod images;
+pub mod inspect;
 pub mod prose;
 mod source;
 mod stored;
 pub mod synthetic;
+mod table;
 pub mod teacher;
 pub(crate) mod text;
 
@@ -20,8 +22,9 @@ use antdt_agent::TrainError;
 
 pub use error::DatasetError;
 pub use format::Format;
-pub use source::DataSource;
+pub use source::{Announce, DataSource};
 pub use stored::{Opening, StoredRows};
+pub use table::{ColumnChoice, TableError};
 
 use crate::features::Bucketing;
 

@@ -3,12 +3,21 @@
 use std::num::NonZeroU64;
 use std::path::Path;
 
-use antdt_data::{Cache, Container, Delimited, Dialect, IndexPlace, Parquet, Reader, Splitter, UnpackNotice};
+use antdt_core::InvalidValue;
+use antdt_data::{
+    Cache, ColumnRow, Container, Delimited, Dialect, IndexPlace, Parquet, Reader, RowCheck, Source, Splitter,
+};
 
-use super::{Dataset, DatasetError, Format, RowBatch, RowError, Schema, source};
+use super::format::{Fixed, Kept, Kind};
+use super::source::Announce;
+use super::table::Table;
+use super::{ColumnChoice, Dataset, DatasetError, Format, RowBatch, RowError, Schema, source};
 
 /// Bytes of a text file in which its first row is looked for.
-const BEGIN_LEN_BYTES: u64 = 64 << 10;
+const BEGIN_LEN_BYTES: usize = 64 << 10;
+
+/// Bytes of a text file in which the rows are that show what its columns are.
+pub(super) const SAMPLE_LEN_BYTES: u64 = 1 << 20;
 
 /// Rows that are read together, at least: the stride of the row index of text.
 const TEXT_BLOCK: NonZeroU64 = NonZeroU64::new(256).expect("not zero");
@@ -16,11 +25,18 @@ const TEXT_BLOCK: NonZeroU64 = NonZeroU64::new(256).expect("not zero");
 /// The same of Parquet, whose every read begins with the dictionary of each column.
 const PARQUET_BLOCK: NonZeroU64 = NonZeroU64::new(4096).expect("not zero");
 
+/// How the rows of a data set become values: a format with fixed columns, or the columns of the table itself.
+#[derive(Debug)]
+pub(super) enum Layout {
+    Fixed(Fixed),
+    Table(Table),
+}
+
 /// A data set in files of one format. Its rows are read by range when a batch needs them, so the memory in
 /// use does not grow with the size of the files.
 #[derive(Debug)]
 pub struct StoredRows {
-    format: Format,
+    layout: Layout,
     rows: Rows,
 }
 
@@ -41,47 +57,177 @@ pub struct Opening<'a> {
 
 impl StoredRows {
     /// Opens a file, the files of a folder in the order of their names, or what a URL names: text or Parquet,
-    /// plain or compressed. A `format` of `None` is detected from the first file.
+    /// plain or compressed. A `format` of `None` is detected from the first file, and is a table if the user says something of its
+    /// columns.
     ///
-    /// Text without an index in the cache is read once, and each row of it is checked. `announce` is called
-    /// for files that have to be copied first.
+    /// Text without an index in the cache is read once, and each row of it is checked. `announce` is called with a line for each
+    /// file that has to be copied first, and with what the columns of a table became.
     ///
     /// # Errors
     /// If a file cannot be read or a row has the wrong columns; see [`DatasetError`].
     pub fn open(
         path: &Path,
         format: Option<Format>,
+        columns: &ColumnChoice,
         opening: &Opening<'_>,
-        announce: &mut dyn FnMut(&UnpackNotice),
+        announce: Announce<'_>,
     ) -> Result<Self, DatasetError> {
-        let mut sources = Vec::new();
-        for found in source::sources(path)? {
-            sources.push(found.seekable(opening.cache, announce)?);
-        }
+        let sources = source::seekable(path, opening.cache, announce)?;
         let Some(first) = sources.first() else {
             return Err(DatasetError::Empty { path: path.into() });
         };
-        let first_path = first.path().to_owned();
-        if first.container()? == Container::Parquet {
-            let data = Parquet::of(sources)?;
-            let found = data.columns().count();
-            let format = match format {
-                Some(format) if format.columns() == found => format,
-                None if let Some(format) = Format::of_columns(found) => format,
-                format => {
-                    let due = format.map(|format| (format.name(), format.columns()));
-                    return Err(DatasetError::Columns { path: first_path, found, due });
-                }
-            };
-            let rows = Rows::Parquet(Reader::new(data, PARQUET_BLOCK, opening.budget_bytes));
-            return Ok(Self { format, rows });
+        let is_parquet = first.container()? == Container::Parquet;
+        let name = first.path().display().to_string();
+        let opened = if is_parquet {
+            Self::parquet(sources, format, columns, opening)?
+        } else {
+            Self::text(sources, format, columns, opening)?
+        };
+        if let Layout::Table(table) = &opened.layout {
+            table.lines().iter().for_each(|line| announce(&format_args!("{name}: {line}")));
         }
-        let (format, dialect) = Format::of_text(&first_path, &first.first(BEGIN_LEN_BYTES)?, format)?;
-        let place = IndexPlace::Folder(opening.cache.folder().into());
-        let data = Delimited::of(sources, dialect, &place, format.check())?;
-        let rows = Rows::Text(Reader::new(data, TEXT_BLOCK, opening.budget_bytes), dialect);
-        Ok(Self { format, rows })
+        Ok(opened)
     }
+
+    fn parquet(
+        sources: Vec<Source>,
+        format: Option<Format>,
+        columns: &ColumnChoice,
+        opening: &Opening<'_>,
+    ) -> Result<Self, DatasetError> {
+        let layout = Layout::of_parquet(&sources[0], format, columns)?;
+        let data = match &layout {
+            Layout::Fixed(_) => Parquet::of(sources)?,
+            Layout::Table(table) => Parquet::of_columns(sources, &table.wanted())?,
+        };
+        Ok(Self { layout, rows: Rows::Parquet(Reader::new(data, PARQUET_BLOCK, opening.budget_bytes)) })
+    }
+
+    fn text(
+        sources: Vec<Source>,
+        format: Option<Format>,
+        columns: &ColumnChoice,
+        opening: &Opening<'_>,
+    ) -> Result<Self, DatasetError> {
+        let (layout, dialect) = Layout::of_text(&sources[0], format, columns)?;
+        let place = IndexPlace::Folder(opening.cache.folder().into());
+        let check = RowCheck { name: layout.check_name(), check: &|dialect, row| layout.check(dialect, row) };
+        let data = Delimited::of(sources, dialect, &place, check)?;
+        let rows = Rows::Text(Reader::new(data, TEXT_BLOCK, opening.budget_bytes), dialect);
+        Ok(Self { layout, rows })
+    }
+}
+
+impl Layout {
+    pub(super) fn of_parquet(
+        first: &Source,
+        format: Option<Format>,
+        columns: &ColumnChoice,
+    ) -> Result<Self, DatasetError> {
+        let names: Vec<String> = Parquet::fields(first)?.into_iter().map(|field| field.name).collect();
+        let fixed = match format.map(Format::kind) {
+            Some(Kind::Table(Kept::Text { .. })) => {
+                return Err(other_file(format, first, "parquet, or left out"));
+            }
+            Some(Kind::Table(Kept::Parquet)) => None,
+            Some(Kind::Fixed(fixed)) if fixed.columns() != names.len() => {
+                let (format, due) = (fixed.name(), fixed.columns());
+                return Err(DatasetError::Columns {
+                    path: first.path().into(),
+                    found: names.len(),
+                    format,
+                    due,
+                });
+            }
+            Some(Kind::Fixed(fixed)) => Some(fixed),
+            None => Fixed::of_names(&names).filter(|_| columns.is_empty()),
+        };
+        match fixed {
+            Some(fixed) => Ok(Self::Fixed(with_own_columns(fixed, columns)?)),
+            None => Ok(Self::Table(Table::of_parquet(first, columns)?)),
+        }
+    }
+
+    pub(super) fn of_text(
+        first: &Source,
+        format: Option<Format>,
+        columns: &ColumnChoice,
+    ) -> Result<(Self, Dialect), DatasetError> {
+        let begin = first.first(SAMPLE_LEN_BYTES)?;
+        let fixed_of =
+            |fixed| Fixed::of_text(first.path(), &begin[..begin.len().min(BEGIN_LEN_BYTES)], fixed);
+        let (tabs, fixed) = match format.map(Format::kind) {
+            Some(Kind::Table(Kept::Parquet)) => {
+                return Err(other_file(format, first, "csv or tsv, or left out"));
+            }
+            Some(Kind::Table(Kept::Text { tabs })) => (Some(tabs), None),
+            Some(Kind::Fixed(fixed)) => (None, fixed_of(Some(with_own_columns(fixed, columns)?))?),
+            None if columns.is_empty() => (None, fixed_of(None)?),
+            None => (None, None),
+        };
+        if let Some((fixed, dialect)) = fixed {
+            return Ok((Self::Fixed(fixed), dialect));
+        }
+        let whole = begin.len() as u64 == first.len_bytes();
+        let (table, dialect) = Table::of_text(first.path(), (&begin, whole), tabs, columns)?;
+        Ok((Self::Table(table), dialect))
+    }
+
+    pub(super) fn schema(&self) -> Schema {
+        match self {
+            Self::Fixed(fixed) => fixed.schema(),
+            Self::Table(table) => table.schema(),
+        }
+    }
+
+    fn check_name(&self) -> &str {
+        match self {
+            Self::Fixed(fixed) => fixed.check_name(),
+            Self::Table(table) => table.check_name(),
+        }
+    }
+
+    fn check(&self, dialect: Dialect, row: &[u8]) -> Result<(), String> {
+        match self {
+            Self::Fixed(fixed) => fixed.check(dialect, row),
+            Self::Table(table) => table.check(dialect, row),
+        }
+    }
+
+    pub(super) fn parse_text(
+        &self,
+        dialect: Dialect,
+        row: &[u8],
+        batch: &mut RowBatch,
+    ) -> Result<(), String> {
+        match self {
+            Self::Fixed(fixed) => fixed.parse_text(dialect, row, batch),
+            Self::Table(table) => table.parse_text(dialect, row, batch),
+        }
+    }
+
+    pub(super) fn parse_values(&self, row: &ColumnRow<'_>, batch: &mut RowBatch) -> Result<(), String> {
+        match self {
+            Self::Fixed(fixed) => fixed.parse_values(row, batch),
+            Self::Table(table) => table.parse_values(row, batch),
+        }
+    }
+}
+
+/// The files are of another kind than the format that was named.
+fn other_file(format: Option<Format>, first: &Source, expected: &str) -> DatasetError {
+    let name = format.map(Format::name).unwrap_or_default();
+    let expected = format!("{expected}: {} is another kind of file", first.path().display());
+    InvalidValue::new("--format", name, expected).into()
+}
+
+/// Refuses to change what the columns of a fixed format are.
+fn with_own_columns(fixed: Fixed, columns: &ColumnChoice) -> Result<Fixed, DatasetError> {
+    if columns.is_empty() {
+        return Ok(fixed);
+    }
+    let expected = "csv, tsv or parquet with --label, --categorical, --numeric or --ignore: the columns of this one are fixed";
+    Err(InvalidValue::new("--format", fixed.name(), expected).into())
 }
 
 impl Dataset for StoredRows {
@@ -93,11 +239,11 @@ impl Dataset for StoredRows {
     }
 
     fn schema(&self) -> Schema {
-        self.format.schema()
+        self.layout.schema()
     }
 
     fn read(&mut self, rows: &[u64], batch: &mut RowBatch) -> Result<(), RowError> {
-        let format = self.format;
+        let layout = &self.layout;
         let mut wrong = None;
         let mut parsed = |row: u64, parsed: Result<(), String>| {
             if let Err(why) = parsed {
@@ -106,13 +252,20 @@ impl Dataset for StoredRows {
         };
         let done = match &mut self.rows {
             Rows::Text(reader, dialect) => reader.read(rows, |row, text| {
-                parsed(row, format.parse_text(*dialect, text, batch));
+                parsed(row, layout.parse_text(*dialect, text, batch));
             }),
             Rows::Parquet(reader) => reader.read(rows, |row, values| {
-                parsed(row, format.parse_values(&values, batch));
+                parsed(row, layout.parse_values(&values, batch));
             }),
         };
         done.map_err(|error| RowError { row: error.sample(), why: error.to_string() })?;
-        wrong.map_or(Ok(()), Err)
+        // Text was checked when it was opened, and its lines are not counted here.
+        wrong.map_or(Ok(()), |error| match &self.rows {
+            Rows::Parquet(reader) if let Some((path, row)) = reader.data().place(error.row) => {
+                let why = format!("{} row {}: {}", path.display(), row + 1, error.why);
+                Err(RowError { why, ..error })
+            }
+            _ => Err(error),
+        })
     }
 }

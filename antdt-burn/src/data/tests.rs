@@ -48,7 +48,8 @@ fn open_file(path: &Path) -> Result<StoredRows, DatasetError> {
 fn open_as(path: &Path, format: Option<Format>) -> Result<StoredRows, DatasetError> {
     // Beside the file, in a folder that is no file of the data set.
     let cache = Cache::at(path.parent().unwrap().join(".cache"));
-    StoredRows::open(path, format, &Opening { cache: &cache, budget_bytes: 1 << 20 }, &mut |_| {})
+    let opening = Opening { cache: &cache, budget_bytes: 1 << 20 };
+    StoredRows::open(path, format, &ColumnChoice::default(), &opening, &mut |_| {})
 }
 
 #[test]
@@ -106,8 +107,20 @@ fn a_folder_is_read_in_the_order_of_its_names_without_its_documentation() {
     write(folder.path(), "day_0", &criteo_row("1"));
     write(folder.path(), "README.md", "words about the data");
     fs::create_dir(folder.path().join("more")).unwrap();
-    let mut data = open_file(folder.path()).unwrap();
-    assert_eq!(read_all(&mut data).labels, [1.0, 0.0, 0.0]);
+    write(folder.path(), "_SUCCESS", "");
+    let days = folder.path().join("dt=1/hour=2");
+    fs::create_dir_all(&days).unwrap();
+    write(&days, "part-0", &criteo_row("1").repeat(2));
+    let cache = Cache::at(folder.path().join(".cache"));
+    let (opening, mut said) = (Opening { cache: &cache, budget_bytes: 1 << 20 }, Vec::new());
+    let mut say = |line: &dyn fmt::Display| said.push(line.to_string());
+    let mut data =
+        StoredRows::open(folder.path(), None, &ColumnChoice::default(), &opening, &mut say).unwrap();
+    assert_eq!(read_all(&mut data).labels, [1.0, 0.0, 0.0, 1.0, 1.0]);
+    assert!(said.len() == 1 && said[0].contains("1 not called KEY=VALUE are not read (more)"), "{said:?}");
+    std::os::unix::fs::symlink("/nowhere/day_2", folder.path().join("day_2")).unwrap();
+    let error = open_file(folder.path()).unwrap_err().to_string();
+    assert!(error.contains("day_2: a link to /nowhere/day_2, which does not exist"), "{error}");
 }
 
 #[test]
@@ -116,14 +129,14 @@ fn an_unreadable_value_is_named_with_its_place_and_the_remedy() {
     let twelve = ["1\t2\t3\t4\t5\t6\t7\t8\t9\t10\t11\t12\n", &criteo_row("1")];
     let word = criteo_row("1").replace("\t11\t", "\televen\t");
     let cases: [(&str, String, &[&str]); 9] = [
-        ("twelve", twelve.concat(), &["twelve line 1: 12 columns", "criteo needs 40", "--format"]),
+        ("twelve", twelve.concat(), &["twelve: no column is called click, label", "--label", "1, 2, 3"]),
         ("second", criteo_row("1") + "\n" + twelve[0], &["second line 3: 12 columns", "mend or remove"]),
         ("label", criteo_row("2"), &["label line 1: column 1: '2' is not a label, 0 or 1"]),
         ("word", word, &["word line 1: column 14: 'eleven' is not an integer", "mend or remove"]),
         ("adult", ADULT_ROW.replace("<=50K", "50K"), &["adult line 1: column 15: '50K'", ">50K or <=50K"]),
         ("short", ADULT_ROW.to_owned() + "39 Private\n", &["short line 2: 2 columns", "adult needs 15"]),
-        ("wide", criteo_row("1").replace('\n', "\t5\n"), &["wide line 1: 41 columns", "criteo needs 40"]),
-        ("prose", "two words\n".into(), &["prose line 1: 2 columns", "--format"]),
+        ("wide", criteo_row("1").replace('\n', "\t5\n"), &["wide: no column is called click", "and 11 more"]),
+        ("prose", "two words\nand two\n".into(), &["prose: no column is called", "one of: two words"]),
         ("blank", "\n \n".into(), &["blank: holds no rows"]),
     ];
     for (name, text, expected) in cases {
@@ -147,7 +160,12 @@ fn missing_and_empty_and_damaged_sources_are_different_errors() {
     let bytes = gz.finish().unwrap();
     let cut = folder.path().join("cut.gz");
     fs::write(&cut, &bytes[..bytes.len() / 2]).unwrap();
-    assert!(matches!(open_file(&cut), Err(DatasetError::Read { .. })));
+    let error = open_file(&cut).unwrap_err().to_string();
+    let words = format!(
+        "cut.gz: truncated: the file ends after {} bytes, in the middle of its gzip stream",
+        bytes.len() / 2
+    );
+    assert!(error.contains(&words) && error.contains("download it again"), "{error}");
     let long = write(folder.path(), "long", &"x".repeat(1 << 20));
     let error = open_as(&long, Some(format("criteo"))).unwrap_err();
     assert!(error.to_string().contains("long line 1: longer than"), "{error}");
@@ -227,7 +245,12 @@ fn the_same_rows_come_from_tabs_commas_and_parquet() {
     ];
     for file in files {
         let mut data = open_file(&file).unwrap();
-        assert_eq!((data.rows(), data.schema()), (100, format("criteo").schema()), "{}", file.display());
+        assert_eq!(
+            (data.rows(), data.schema()),
+            (100, format("criteo").schema().unwrap()),
+            "{}",
+            file.display()
+        );
         assert_eq!(read_all(&mut data), expected, "{}", file.display());
         let (mut some, mut same) = (RowBatch::default(), RowBatch::default());
         data.read(&[77, 3, 40], &mut some).unwrap();
@@ -245,7 +268,8 @@ fn a_bad_row_of_a_parquet_file_is_found_when_it_is_read_and_names_its_column() {
     let mut batch = RowBatch::default();
     data.read(&[0, 59, 61, 99], &mut batch).unwrap();
     let error = data.read(&[59, 60], &mut RowBatch::default()).unwrap_err();
-    assert_eq!(error.to_string(), "row 60: column 1: '7' is not a label, 0 or 1");
+    let error = error.to_string();
+    assert!(error.ends_with("a.parquet row 61: column 1: '7' is not a label, 0 or 1"), "{error}");
     let error = open_as(&folder.path().join("a.parquet"), Some(format("adult"))).unwrap_err().to_string();
     assert!(error.contains("40 columns, but adult needs 15"), "{error}");
 }
@@ -282,7 +306,7 @@ fn generated_rows_written_and_read_back_are_the_same_rows() {
     let path = folder.path().join("clicks.tsv");
     fs::write(&path, text).unwrap();
     let mut data = open_file(&path).unwrap();
-    assert_eq!(data.schema(), format("criteo").schema());
+    assert_eq!(Some(data.schema()), format("criteo").schema());
     let read = read_all(&mut data);
     assert_eq!(read, read_all(&mut synthetic::Clicks::new(Seed(9), 300)));
     assert!(read.numeric.contains(&MISSING) && read.categories.contains(&NO_CATEGORY));

@@ -3,9 +3,10 @@
 use std::num::NonZeroU64;
 use std::path::Path;
 
-use antdt_data::{Container, FixedRecords, OpenError, Reader, RecordShape, Splitter, Tail, UnpackNotice};
+use antdt_data::{Container, FixedRecords, OpenError, Reader, RecordShape, Splitter, Tail};
 
 use super::example::{ExampleBatch, ExampleShape, Examples};
+use super::source::Announce;
 use super::stored::Opening;
 use super::{DatasetError, RowError, source};
 
@@ -33,14 +34,14 @@ impl TextWindows {
         path: &Path,
         context: usize,
         opening: &Opening<'_>,
-        announce: &mut dyn FnMut(&UnpackNotice),
+        announce: Announce<'_>,
     ) -> Result<Self, DatasetError> {
         let mut sources = Vec::new();
         for found in source::sources(path)? {
             if found.container()? == Container::Parquet {
                 return Err(DatasetError::NoText { path: found.path().into() });
             }
-            sources.push(found.seekable(opening.cache, announce)?);
+            sources.push(found.seekable(opening.cache, &mut |notice| announce(notice))?);
         }
         let window = NonZeroU64::new(context as u64 + 1).expect("one more than a number");
         let shape = RecordShape { record_len_bytes: window, header_len_bytes: 0 };

@@ -1,7 +1,5 @@
 //! Pictures for a model of them: generated ones, or records of files.
 
-use antdt_core::InvalidValue;
-
 use super::OpenExamples;
 use crate::data::DataSource;
 use crate::data::example::Examples;
@@ -30,10 +28,7 @@ pub(crate) fn data(side: usize) -> OpenExamples {
             Ok((Box::new(Gratings::new(seed, total, side)), split))
         }
         DataSource::Path(path) => {
-            if let Some(format) = spec.format {
-                let expected = "left out: this model takes pictures in the binary form of CIFAR-10";
-                return Err(InvalidValue::new("format", format, expected).into());
-            }
+            spec.refuse_columns("pictures in the binary form of CIFAR-10")?;
             let data = spec.open_files(|opening| ImageRecords::open(path, side, opening, announce))?;
             let split = spec.split_stored(data.rows(), seed);
             Ok((Box::new(data), split))

@@ -9,7 +9,6 @@ pub(crate) mod vectors;
 use std::fmt;
 
 use antdt_core::Seed;
-use antdt_data::UnpackNotice;
 use burn::module::{AutodiffModule, Module, ParamId};
 use burn::tensor::Tensor;
 use burn::tensor::backend::{AutodiffBackend, Backend};
@@ -17,8 +16,8 @@ use burn::tensor::backend::{AutodiffBackend, Backend};
 pub(crate) use engine::build;
 pub use trainer::DenseTrainer;
 
-use crate::data::DatasetError;
 use crate::data::example::{ExampleShape, Examples};
+use crate::data::{Announce, DatasetError};
 use crate::device::Device;
 use crate::dropout::Dropout;
 use crate::model::{Recipe, Task};
@@ -82,7 +81,7 @@ pub(crate) enum Judge {
 type Opened = Result<(Box<dyn Examples>, Split), DatasetError>;
 
 /// Opens the samples of a workload.
-type OpenExamples = Box<dyn Fn(&WorkloadSpec, Seed, &mut dyn FnMut(&UnpackNotice)) -> Opened + Send + Sync>;
+type OpenExamples = Box<dyn Fn(&WorkloadSpec, Seed, Announce<'_>) -> Opened + Send + Sync>;
 
 /// Builds a model for samples of a shape, on a device.
 type BuildModel = Box<dyn Fn(ExampleShape, Device) -> Box<dyn Engine> + Send + Sync>;

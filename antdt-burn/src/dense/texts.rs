@@ -1,7 +1,5 @@
 //! Samples of text for a model of bytes: generated ones, or windows of files.
 
-use antdt_core::InvalidValue;
-
 use super::OpenExamples;
 use crate::data::DataSource;
 use crate::data::example::Examples;
@@ -16,10 +14,7 @@ pub(crate) fn data(context: usize) -> OpenExamples {
             Ok((Box::new(Prose::new(seed, total, context)), split))
         }
         DataSource::Path(path) => {
-            if let Some(format) = spec.format {
-                let expected = "left out: this model takes a text as it is";
-                return Err(InvalidValue::new("format", format, expected).into());
-            }
+            spec.refuse_columns("a text as it is")?;
             let data = spec.open_files(|opening| TextWindows::open(path, context, opening, announce))?;
             let split = spec.split_stored(data.rows(), seed);
             Ok((Box::new(data), split))

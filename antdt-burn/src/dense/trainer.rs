@@ -4,12 +4,11 @@ use std::fmt;
 
 use antdt_agent::{GradientSink, Params, StepStats, TrainError, Trainer};
 use antdt_core::{Metric, Metrics, ParamLayout, SampleRange, Seed};
-use antdt_data::UnpackNotice;
 
 use super::engine::{Engine, Input};
 use super::{DenseRecipe, Judge};
-use crate::data::DatasetError;
 use crate::data::example::{ExampleBatch, ExampleShape, Examples};
+use crate::data::{Announce, DatasetError};
 use crate::dropout;
 use crate::split::{SampleCounts, Split};
 use crate::workload::WorkloadSpec;
@@ -37,7 +36,7 @@ impl DenseTrainer {
         spec: &WorkloadSpec,
         recipe: &DenseRecipe,
         seed: Seed,
-        announce: &mut dyn FnMut(&UnpackNotice),
+        announce: Announce<'_>,
     ) -> Result<Self, DatasetError> {
         let (data, split) = (recipe.open)(spec, seed, announce)?;
         let shape = data.shape();

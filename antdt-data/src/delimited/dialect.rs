@@ -62,6 +62,16 @@ impl Dialect {
         self
     }
 
+    /// Returns the byte between two fields.
+    pub const fn delimiter(self) -> u8 {
+        self.delimiter
+    }
+
+    /// Returns whether the first row of every file names the columns.
+    pub const fn has_header(self) -> bool {
+        self.header
+    }
+
     /// Whether a line, which is not empty, is a row.
     pub(super) fn is_row(&self, line: &[u8]) -> bool {
         let first = line.first();

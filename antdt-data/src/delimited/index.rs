@@ -43,24 +43,24 @@ const ROW_LEN_MAX_BYTES: usize = 256 << 10;
 
 /// A check of every row of a data set, done once while the rows are indexed.
 #[derive(Clone, Copy)]
-pub struct RowCheck {
+pub struct RowCheck<'a> {
     /// Name of the check; it must change when the check does, because an index records which check its rows
     /// have passed.
-    pub name: &'static str,
+    pub name: &'a str,
     /// Function that returns an error text for a row that fails the check.
-    pub check: fn(Dialect, &[u8]) -> Result<(), String>,
+    pub check: &'a dyn Fn(Dialect, &[u8]) -> Result<(), String>,
 }
 
-impl RowCheck {
+impl RowCheck<'_> {
     /// The check that every row passes.
-    pub const NONE: Self = Self { name: "", check: |_, _| Ok(()) };
+    pub const NONE: Self = Self { name: "", check: &|_, _| Ok(()) };
 
     fn id(self) -> u32 {
         crc32c(self.name.as_bytes())
     }
 }
 
-impl std::fmt::Debug for RowCheck {
+impl std::fmt::Debug for RowCheck<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("RowCheck").field("name", &self.name).finish_non_exhaustive()
     }
@@ -111,7 +111,7 @@ impl RowIndex {
     pub(super) fn build(
         source: &Source,
         dialect: Dialect,
-        check: RowCheck,
+        check: RowCheck<'_>,
         fingerprint: Fingerprint,
     ) -> Result<Self, OpenError> {
         Self::build_within(MARKS_MAX, source, dialect, check, fingerprint)
@@ -122,7 +122,7 @@ impl RowIndex {
         marks_max: usize,
         source: &Source,
         dialect: Dialect,
-        check: RowCheck,
+        check: RowCheck<'_>,
         fingerprint: Fingerprint,
     ) -> Result<Self, OpenError> {
         let path = &source.path;
@@ -190,7 +190,7 @@ impl RowIndex {
         &self,
         fingerprint: &Fingerprint,
         dialect: Dialect,
-        check: RowCheck,
+        check: RowCheck<'_>,
     ) -> Result<(), IndexError> {
         let (ours, theirs) = (self.fingerprint, fingerprint);
         let what = if ours.stamp.len_bytes != theirs.stamp.len_bytes {
@@ -251,16 +251,16 @@ impl RowIndex {
 }
 
 /// An index that is being built.
-struct Build {
+struct Build<'a> {
     index: RowIndex,
     marks_max: usize,
-    check: RowCheck,
+    check: RowCheck<'a>,
     header_due: bool,
     /// The first row that failed its check: its line, and why.
     wrong: Option<(u64, String)>,
 }
 
-impl Build {
+impl Build<'_> {
     /// A line was found in `text`, which begins at `base`.
     fn line(&mut self, text: &[u8], base: u64, span: Span) {
         // Both are within the text that was read.

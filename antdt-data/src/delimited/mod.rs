@@ -87,7 +87,7 @@ impl Delimited {
         sources: impl IntoIterator<Item = Source>,
         dialect: Dialect,
         place: &IndexPlace,
-        check: RowCheck,
+        check: RowCheck<'_>,
     ) -> Result<Self, OpenError> {
         dialect.check()?;
         let mut opened = Self { dialect, files: Vec::new(), layout: DatasetLayout::default(), header: None };
@@ -100,7 +100,7 @@ impl Delimited {
         Ok(opened)
     }
 
-    fn add(&mut self, source: Source, place: &IndexPlace, check: RowCheck) -> Result<(), OpenError> {
+    fn add(&mut self, source: Source, place: &IndexPlace, check: RowCheck<'_>) -> Result<(), OpenError> {
         let path = source.path.clone();
         let (index, origin) = find(&source, self.dialect, place, check)?;
         if index.num_rows == 0 {
@@ -128,6 +128,25 @@ impl Delimited {
         }
         self.files.push(Indexed { source, index, origin });
         Ok(())
+    }
+
+    /// Returns the rows of a text in memory, header included, to look at before a data set is opened. `whole` says whether the
+    /// text ends here; otherwise its last row, of which a part may be missing, is left out. A quote that nothing closes ends it.
+    pub fn rows_of(dialect: Dialect, text: &[u8], whole: bool) -> Vec<&[u8]> {
+        let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
+        let mut rows = Vec::new();
+        let mut take = |span: Span| {
+            // Fits: both are places in the text.
+            let row = &text[span.start as usize..span.end as usize];
+            rows.extend(dialect.is_row(row).then_some(row));
+        };
+        let mut scanner = RowScanner::new(dialect, 0);
+        scanner.feed(text, &mut take);
+        if whole {
+            // What is wrong with it is found with its line, when the text is indexed.
+            let _ = scanner.finish(&mut take);
+        }
+        rows
     }
 
     /// Returns the dialect of the rows; [`Dialect::fields`] splits one into fields.
@@ -204,7 +223,7 @@ fn find(
     source: &Source,
     dialect: Dialect,
     place: &IndexPlace,
-    check: RowCheck,
+    check: RowCheck<'_>,
 ) -> Result<(RowIndex, IndexOrigin), OpenError> {
     let fingerprint = Fingerprint::of(source)?;
     let build = || RowIndex::build(source, dialect, check, fingerprint);
@@ -243,7 +262,7 @@ fn load(
     kept: &Path,
     fingerprint: &Fingerprint,
     dialect: Dialect,
-    check: RowCheck,
+    check: RowCheck<'_>,
 ) -> Result<Result<RowIndex, IndexOrigin>, OpenError> {
     let bytes = match fs::read(kept) {
         Ok(bytes) => bytes,

@@ -88,9 +88,9 @@ fn comments_and_lines_of_spaces_are_no_rows() {
 }
 
 /// Refuses rows that hold the word `bad`.
-const NOT_BAD: RowCheck = RowCheck {
+const NOT_BAD: RowCheck<'static> = RowCheck {
     name: "not bad",
-    check: |dialect, row| match dialect.fields(row).position(|field| *field == *b"bad") {
+    check: &|dialect, row| match dialect.fields(row).position(|field| *field == *b"bad") {
         Some(column) => Err(format!("column {} is bad", column + 1)),
         None => Ok(()),
     },

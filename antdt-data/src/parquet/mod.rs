@@ -18,11 +18,13 @@ use crate::splitter::Splitter;
 
 mod column;
 mod decode;
+mod field;
 
 #[cfg(test)]
 mod tests;
 
 pub use column::{Column, ColumnRow, ColumnRows, Texts, Value, Values};
+pub use field::{Field, Meaning};
 
 /// A data set whose samples are the rows of Parquet files, one file after the other.
 ///
@@ -68,7 +70,7 @@ impl Parquet {
         Self::with(paths.into_iter().map(Source::file), Some(columns))
     }
 
-    /// Opens files with all their columns, which must be the same in each.
+    /// Opens files with all their columns, which must be the same in each, in any order.
     ///
     /// # Errors
     /// As [`open`](Self::open), and if the files differ in their columns.
@@ -82,6 +84,27 @@ impl Parquet {
     /// As [`open_all`](Self::open_all).
     pub fn of(sources: impl IntoIterator<Item = Source>) -> Result<Self, OpenError> {
         Self::with(sources.into_iter().map(Ok), None)
+    }
+
+    /// Opens sources on disks of this machine, with the named columns, in the order given.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn of_columns(
+        sources: impl IntoIterator<Item = Source>,
+        columns: &[&str],
+    ) -> Result<Self, OpenError> {
+        Self::with(sources.into_iter().map(Ok), Some(columns))
+    }
+
+    /// Returns all columns of a file on a disk of this machine, in their order, whether they can be read or not.
+    ///
+    /// # Errors
+    /// If it cannot be read or is not a Parquet file.
+    pub fn fields(source: &Source) -> Result<Vec<Field>, OpenError> {
+        let metadata = metadata_of(source)?;
+        let columns = metadata.file_metadata().schema_descr().columns();
+        Ok(columns.iter().map(|column| Field::of(column)).collect())
     }
 
     fn with(
@@ -100,15 +123,10 @@ impl Parquet {
 
     fn add(&mut self, source: Source, names: Option<&[&str]>) -> Result<(), OpenError> {
         let path = &source.path.clone();
-        if !source.is_on_disk() {
-            return Err(OpenError::malformed(
-                path,
-                "Parquet is read from a disk only: open it with seekable".into(),
-            ));
-        }
-        let file = source.reopen(0).map_err(OpenError::from_read)?;
-        let metadata = decode::guarded(|| ParquetMetaDataReader::new().parse_and_finish(&file))
-            .map_err(|why| OpenError::malformed(path, why))?;
+        let metadata = metadata_of(&source)?;
+        // The same columns in another order are those of the first file.
+        let known: Vec<&str> = self.columns().collect();
+        let names = names.or_else(|| is_same_set(&known, &metadata).then_some(&known[..]));
         let (places, columns) = wanted(path, &metadata, names)?;
         match self.files.first() {
             None => self.columns = columns,
@@ -155,6 +173,16 @@ impl Parquet {
     /// Returns the names of the columns that are read, in order.
     pub fn columns(&self) -> impl Iterator<Item = &str> {
         self.columns.iter().map(|column| column.name.as_str())
+    }
+
+    /// Returns the file of a sample and the number of its row there, from 0; `None` if there is no such sample.
+    pub fn place(&self, sample: u64) -> Option<(&Path, u64)> {
+        let end = sample.checked_add(1).filter(|end| *end <= self.num_samples())?;
+        let piece = self.layout.pieces(SampleRange { start: sample, end }).next()?;
+        let file = self.groups[piece.file].0;
+        let first = self.groups.iter().position(|(other, _)| *other == file)?;
+        let before = first.checked_sub(1).map_or(0, |group| self.layout.ends()[group]);
+        Some((&self.files[file].source.path, sample - before))
     }
 
     /// Returns, for each row group, the number of its last sample plus one.
@@ -211,6 +239,26 @@ impl Wanted {
         };
         Column { name: self.name.clone(), values, valid: self.nullable.then(Vec::new) }
     }
+}
+
+/// The footer of a file.
+fn metadata_of(source: &Source) -> Result<ParquetMetaData, OpenError> {
+    let malformed = |why| OpenError::malformed(&source.path, why);
+    if !source.is_on_disk() {
+        return Err(malformed("Parquet is read from a disk only: open it with seekable".into()));
+    }
+    let file = source.reopen(0).map_err(OpenError::from_read)?;
+    decode::guarded(|| ParquetMetaDataReader::new().parse_and_finish(&file)).map_err(malformed)
+}
+
+/// Whether a file has the columns of these names, each once, and no others.
+fn is_same_set(known: &[&str], metadata: &ParquetMetaData) -> bool {
+    let columns = metadata.file_metadata().schema_descr().columns();
+    let mut found: Vec<String> = columns.iter().map(|column| column.path().string()).collect();
+    let mut known = known.to_vec();
+    found.sort_unstable();
+    known.sort_unstable();
+    found == known && known.windows(2).all(|two| two[0] != two[1])
 }
 
 /// The wanted columns of a file and their places in it.

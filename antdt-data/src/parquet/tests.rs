@@ -130,6 +130,12 @@ fn rows_of_all_row_groups_and_files_are_read_exactly_once() {
         let expected: Vec<Vec<u8>> = (0..246).map(row).collect();
         check_splitter(&data, &expected, bytes);
         assert_eq!(data.row_group_ends(), [70, 75, 205, 206, 226, 246]);
+        let place = |sample, file: usize, row| assert_eq!(data.place(sample), Some((&*paths[file], row)));
+        place(0, 0, 0);
+        place(204, 0, 204);
+        place(205, 1, 0);
+        place(245, 2, 39);
+        assert_eq!(data.place(246), None);
         let names = ["id", "text", "score", "flag", "place.x", "code", "small"];
         assert!(data.columns().eq(names));
     }
@@ -213,6 +219,49 @@ fn only_the_wanted_columns_are_read_and_in_their_order() {
     let place = &rows.columns()[0];
     assert_eq!((place.name(), place.valid()), ("place.x", Some(&[false, true][..])));
     assert_eq!((rows.columns()[1].valid(), rows.row(4).unwrap().value(2)), (None, None));
+}
+
+#[test]
+fn files_may_have_their_columns_in_any_order() {
+    let folder = Folder::new();
+    let (a, b) = ("required int32 a;", "required int64 b;");
+    let file = |name: &str, order: [&str; 2], first: i32| {
+        let schema = Arc::new(parse_message_type(&format!("message rows {{ {} }}", order.concat())).unwrap());
+        let mut writer = SerializedFileWriter::new(Vec::new(), schema, Arc::default()).unwrap();
+        let mut group = writer.next_row_group().unwrap();
+        for column in order {
+            if column == a {
+                self::column::<Int32Type>(&mut group, &[first], None);
+            } else {
+                self::column::<Int64Type>(&mut group, &[i64::from(first) + 1], None);
+            }
+        }
+        group.close().unwrap();
+        folder.write(name, writer.into_inner().unwrap())
+    };
+    let paths = [file("x", [a, b], 1), file("y", [b, a], 3)];
+    let data = Parquet::open_all(&paths).unwrap();
+    let expected = ["I32(1) I64(2)", "I32(3) I64(4)"].map(|text| text.as_bytes().to_vec());
+    check_splitter(&data, &expected, bytes);
+}
+
+#[test]
+fn the_columns_of_a_file_say_what_they_stand_for() {
+    let folder = Folder::new();
+    let schema = "message rows { required int32 a (DATE); required int32 b (DECIMAL(5,2)); required int32 c (UINT_32); \
+                  required int32 d; required int32 e (TIME(MILLIS,true)); }";
+    let path = other(&folder, "a", schema, 5);
+    let fields = Parquet::fields(&Source::file(path).unwrap()).unwrap();
+    let meanings: Vec<Meaning> = fields.iter().map(|field| field.meaning).collect();
+    let expected = [
+        Meaning::Date,
+        Meaning::Decimal { scale: 2 },
+        Meaning::Unsigned,
+        Meaning::Whole,
+        Meaning::Other("a time of day"),
+    ];
+    assert_eq!(meanings, expected);
+    assert_eq!(fields[1].name, "b");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use antdt_core::text::nearest;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, ArgMatches, Command as Clap};
 
-use super::{CliError, Command, DataSynth, ScaleTo, config, groups, model, simulate};
+use super::{CliError, Command, DataInspect, DataSynth, ScaleTo, config, groups, model, simulate};
 use crate::job::value::Form;
 use crate::job::{JobSetting, JobSpec};
 
@@ -15,7 +15,7 @@ use crate::job::{JobSetting, JobSpec};
 const ALL: &str = "help-all";
 
 /// Words that begin or continue a command.
-const COMMANDS: [&str; 24] = [
+const COMMANDS: [&str; 25] = [
     "run",
     "master",
     "doctor",
@@ -33,6 +33,7 @@ const COMMANDS: [&str; 24] = [
     "schema",
     "reference",
     "data",
+    "inspect",
     "synth",
     "model",
     "list",
@@ -158,6 +159,14 @@ fn grammar() -> Clap {
                 .help("output file; compressed if it ends in .gz"),
         )
         .arg(model::force());
+    let inspect = Clap::new("inspect")
+        .about("Say what files of data are, and what a job would do with them")
+        .arg(Arg::new("file").value_name("FILE").required(true).num_args(1..).help("files, folders or URLs"))
+        .arg(Arg::new("json").long("json").action(ArgAction::SetTrue).help("print JSON"))
+        .args(INSPECTED.iter().filter_map(|name| {
+            let setting = JobSpec::setting(name).ok()?;
+            Some(Arg::new(*name).long(*name).value_name(setting.unit).help(help(setting)))
+        }));
     let hidden =
         |name: &'static str| Clap::new(name).hide(true).about("Part of a running job; started by antdt run");
     let remote = |name: &'static str, about: &'static str| {
@@ -182,6 +191,7 @@ fn grammar() -> Clap {
                 .about("Data sets")
                 .subcommand_required(true)
                 .arg_required_else_help(true)
+                .subcommand(inspect)
                 .subcommand(synth),
         )
         .subcommand(model::grammar())
@@ -382,7 +392,7 @@ pub(super) fn explain(error: &clap::Error, args: &[String]) -> Result<Command, C
                 }
                 Some(known) => format!("{word} is not a command; did you mean `{known}`?"),
                 None => format!(
-                    "{word} is not a command; the commands are run, master, doctor, jobs, status, scale, checkpoint, stop, policies, optimizers, launchers, workloads, model, config, whatif, sim and data synth"
+                    "{word} is not a command; the commands are run, master, doctor, jobs, status, scale, checkpoint, stop, policies, optimizers, launchers, workloads, model, config, whatif, sim, data inspect and data synth"
                 ),
             }
         }
@@ -400,6 +410,26 @@ pub(super) fn explain(error: &clap::Error, args: &[String]) -> Result<Command, C
         }
     };
     Err(CliError::new(message))
+}
+
+/// Settings of a job that say how its data are read.
+const INSPECTED: [&str; 6] = ["format", "label", "categorical", "numeric", "ignore", "cache-dir"];
+
+pub(super) fn data_inspect(matches: &ArgMatches) -> Result<DataInspect, CliError> {
+    let mut job = JobSpec::default();
+    for name in INSPECTED {
+        if let Some(text) = matches.get_one::<String>(name) {
+            job.set(name, text)?;
+        }
+    }
+    let of_file = |file: &String| {
+        let mut job = job.clone();
+        job.set("data", file)?;
+        Ok(job)
+    };
+    let files = matches.get_many::<String>("file").into_iter().flatten();
+    let jobs = files.map(of_file).collect::<Result<_, InvalidValue>>()?;
+    Ok(DataInspect { jobs, json: matches.get_flag("json") })
 }
 
 pub(super) fn data_synth(matches: &ArgMatches) -> Result<DataSynth, CliError> {

@@ -25,6 +25,10 @@ pub(super) const GROUPS: [(&str, &[&str]); 7] = [
         "Data and evaluation",
         &[
             "format",
+            "label",
+            "categorical",
+            "numeric",
+            "ignore",
             "eval-fraction",
             "eval-every",
             "early-stopping",

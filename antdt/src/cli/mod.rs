@@ -62,6 +62,8 @@ pub enum Command {
     Doctor(Doctor),
     /// `antdt data synth`: write generated clicks to a file.
     DataSynth(DataSynth),
+    /// `antdt data inspect`: say what files of data are, and what a job would do with them.
+    DataInspect(Box<DataInspect>),
     /// `antdt model list`: list the checkpoints of a folder.
     ModelList(PathBuf),
     /// `antdt model export`: write the model of a checkpoint to one file.
@@ -130,6 +132,15 @@ pub enum Show {
     Diagnosis,
     /// `--diagnose --json`: the slow nodes of the job and what was done about them, as JSON.
     DiagnosisJson,
+}
+
+/// Arguments of `antdt data inspect`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DataInspect {
+    /// The settings of a job on each of the files or folders.
+    pub jobs: Vec<JobSpec>,
+    /// Whether to print JSON.
+    pub json: bool,
 }
 
 /// Arguments of `antdt data synth`.
@@ -229,7 +240,10 @@ where
         Some(("config", config)) => config::print(config, &env).map(Command::Print),
         Some(("data", data)) => match data.subcommand() {
             Some(("synth", synth)) => flags::data_synth(synth).map(Command::DataSynth),
-            _ => Err(CliError::new("data needs a subcommand: synth; try `antdt data synth --help`")),
+            Some(("inspect", inspect)) => {
+                flags::data_inspect(inspect).map(|asked| Command::DataInspect(Box::new(asked)))
+            }
+            _ => Err(CliError::new("data needs a subcommand: inspect or synth; try `antdt data --help`")),
         },
         Some(("model", model)) => match model.subcommand() {
             Some(("list", list)) => Ok(Command::ModelList(model::dir(list))),

@@ -46,6 +46,11 @@ impl JobSetting {
         self.variable.then(|| format!("ANTDT_{}", self.name.replace('-', "_").to_uppercase()))
     }
 
+    /// Returns whether it has another value than its default.
+    pub fn is_set(&self, spec: &JobSpec) -> bool {
+        (self.write)(spec) != (self.write)(&JobSpec::default())
+    }
+
     /// Returns the form of the setting's values as text.
     pub fn form(&self) -> Form {
         match self.among {

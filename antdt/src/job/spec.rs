@@ -83,8 +83,16 @@ settings! {
     /// az://, https://. Required unless the workers run a program of the user's (-- PROGRAM).
     // Without a variable: ANTDT_DATA names the folder of data sets that tests and benchmarks look in.
     data: Option<DataSpec> = None, "data", "SOURCE", no variable;
-    /// Format of the data.
+    /// Format of the data: one with fixed columns, or a table whose columns are told by their names.
     format: Option<String> = None, "format", "NAME", unset "detected", among workload::formats();
+    /// Column of a table to predict: a name, or a condition on a column, such as rating>=4 or species=setosa.
+    label: Option<String> = None, "label", "COLUMN", unset "the one that is called click, label, target, clicked, is_click or y";
+    /// Columns of a table whose values are categories, separated by commas.
+    categorical: Option<String> = None, "categorical", "COLUMNS", unset "inferred from the first rows";
+    /// Columns of a table whose values are numbers, separated by commas.
+    numeric: Option<String> = None, "numeric", "COLUMNS", unset "inferred from the first rows";
+    /// Columns of a table that are not used, separated by commas.
+    ignore: Option<String> = None, "ignore", "COLUMNS", unset "inferred from the first rows";
     /// Share of the rows held out for evaluation, chosen by the seed; at least 0 and below 1.
     eval_fraction: f64 = 0.0, "eval-fraction", "SHARE";
     /// When the model is evaluated, besides the end of the job: epoch, after each one, or a number of epochs. Workers go on after
@@ -766,6 +774,19 @@ impl JobSpec {
                 return Err(InvalidValue::new("--data", "(nothing)", workload::DATA_EXPECTED));
             }
             _ => {}
+        }
+        let columns = [
+            ("--label", &self.label),
+            ("--categorical", &self.categorical),
+            ("--numeric", &self.numeric),
+            ("--ignore", &self.ignore),
+        ];
+        let is_stored = matches!(self.data, Some(DataSpec::Path(_))) || self.resume.is_some();
+        if let Some((flag, Some(names))) =
+            columns.into_iter().find(|(_, names)| names.is_some() && !is_stored)
+        {
+            let expected = "left out, or given with the file whose columns they are, --data FILE";
+            return Err(InvalidValue::new(flag, names, expected));
         }
         self.validate_evaluation()?;
         if self.program.is_some() && self.sync.capabilities().needs_servers() {

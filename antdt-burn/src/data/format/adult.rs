@@ -27,6 +27,7 @@ impl Columns for Adult {
         categorical: 8,
     };
     const FIRST_COLUMN: &'static str = "age";
+    const LABEL: usize = Self::COLUMNS - 1;
     const CHECK: &'static str = "adult 1";
     // The published test file starts with a line `|1x3 Cross validator`.
     const COMMENT: Option<u8> = Some(b'|');

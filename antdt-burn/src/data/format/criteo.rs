@@ -21,10 +21,6 @@ impl Columns for Criteo {
     const FIRST_COLUMN: &'static str = "label";
     const CHECK: &'static str = "criteo 1";
 
-    fn fits(first: &[u8]) -> bool {
-        first.contains(&b'\t') || Dialect::csv().fields(first).count() == Self::COLUMNS
-    }
-
     fn dialect(first: &[u8]) -> Dialect {
         if !first.contains(&b'\t') && first.contains(&b',') { Dialect::csv() } else { Dialect::tsv() }
     }

@@ -1,7 +1,8 @@
 //! Formats of rows, and their detection.
 //!
-//! A format is a type that implements [`Columns`]. To add one that ships, write a file here and add it to the
-//! formats that ship. A program adds formats of its own to the [`REGISTRY`] before it reads its command line.
+//! A format either has fixed columns, told by their place, or is a table, whose columns are told by their name. One with fixed
+//! columns is a type that implements [`Columns`]; to add one that ships, write a file here and add it to the formats that ship. A
+//! program adds formats of its own to the [`REGISTRY`] before it reads its command line.
 
 mod adult;
 pub(super) mod criteo;
@@ -12,20 +13,27 @@ use std::str::FromStr;
 
 use antdt_core::InvalidValue;
 use antdt_core::registry::{Named, Registry};
+use antdt_data::ColumnRow;
 pub use antdt_data::Dialect;
-use antdt_data::{ColumnRow, RowCheck};
 
 use super::field::Discard;
 pub use super::field::{FieldSink, RowField};
-use super::{DatasetError, RowBatch};
+use super::{DatasetError, RowBatch, table};
 pub use super::{MISSING, NO_CATEGORY, Schema};
 pub use crate::features::Bucketing;
 
-/// Registry of all formats that a job can name. If several fit a file, the first one is taken.
+/// Registry of all formats that a job can name. If several with fixed columns fit a file, the first one is taken; if none does,
+/// the file is a table.
 pub static REGISTRY: Registry<Format> = Registry::new("format", SHIPPED);
 
 /// Formats that ship.
-const SHIPPED: &[Format] = &[Format::of::<criteo::Criteo>(), Format::of::<adult::Adult>()];
+const SHIPPED: &[Format] = &[
+    Format::of::<criteo::Criteo>(),
+    Format::of::<adult::Adult>(),
+    Format { name: "csv", kind: Kind::Table(Kept::Text { tabs: false }) },
+    Format { name: "tsv", kind: Kind::Table(Kept::Text { tabs: true }) },
+    Format { name: "parquet", kind: Kind::Table(Kept::Parquet) },
+];
 
 /// The columns of a format, and how text holds them.
 pub trait Columns {
@@ -39,6 +47,8 @@ pub trait Columns {
     const COLUMNS: usize = 1 + Self::SCHEMA.fields();
     /// Name of the first column in lower case, by which the header of a text file is told from a row.
     const FIRST_COLUMN: &'static str;
+    /// Which column is the label, from 0.
+    const LABEL: usize = 0;
     /// Name of the check of a row. It is part of the index of a text file, and must change when
     /// [`parse`](Self::parse) accepts other rows.
     const CHECK: &'static str;
@@ -73,16 +83,44 @@ pub trait Columns {
 #[derive(Clone, Copy)]
 pub struct Format {
     name: &'static str,
+    kind: Kind,
+}
+
+/// How the columns of a format are told.
+#[derive(Clone, Copy)]
+pub(super) enum Kind {
+    /// By their place.
+    Fixed(Fixed),
+    /// By their name.
+    Table(Kept),
+}
+
+/// The files that a table is in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kept {
+    /// Text; `tabs` separate the fields, or something else does.
+    Text {
+        tabs: bool,
+    },
+    Parquet,
+}
+
+/// A format with fixed columns.
+#[derive(Clone, Copy)]
+pub(super) struct Fixed {
+    name: &'static str,
     shape: &'static str,
     schema: Schema,
     columns: usize,
+    label: usize,
     first_column: &'static str,
     comment: Option<u8>,
     fits: fn(&[u8]) -> bool,
     dialect: fn(&[u8]) -> Dialect,
     /// The first value of a row of text.
     first: fn(Dialect, &[u8]) -> Vec<u8>,
-    check: RowCheck,
+    check_name: &'static str,
+    check: fn(Dialect, &[u8]) -> Result<(), String>,
     parse_text: fn(Dialect, &[u8], &mut RowBatch) -> Result<(), String>,
     parse_values: fn(&ColumnRow<'_>, &mut RowBatch) -> Result<(), String>,
 }
@@ -90,11 +128,43 @@ pub struct Format {
 impl Format {
     /// Returns the format of rows with these columns, for the registry.
     pub const fn of<C: Columns>() -> Self {
+        Self { name: C::NAME, kind: Kind::Fixed(Fixed::of::<C>()) }
+    }
+
+    /// Returns the name of the format, the value of `--format`.
+    pub const fn name(self) -> &'static str {
+        self.name
+    }
+
+    /// Returns the columns that rows of this format have; `None` for a table, whose columns are those of the file.
+    pub const fn schema(self) -> Option<Schema> {
+        match self.kind {
+            Kind::Fixed(fixed) => Some(fixed.schema),
+            Kind::Table(_) => None,
+        }
+    }
+
+    /// Whether tabs separate the fields of a table of text; `None` if the format does not say it.
+    pub(super) const fn tabs(self) -> Option<bool> {
+        match self.kind {
+            Kind::Table(Kept::Text { tabs }) => Some(tabs),
+            Kind::Table(Kept::Parquet) | Kind::Fixed(_) => None,
+        }
+    }
+
+    pub(super) const fn kind(self) -> Kind {
+        self.kind
+    }
+}
+
+impl Fixed {
+    const fn of<C: Columns>() -> Self {
         Self {
             name: C::NAME,
             shape: C::SHAPE,
             schema: C::SCHEMA,
             columns: C::COLUMNS,
+            label: C::LABEL,
             first_column: C::FIRST_COLUMN,
             comment: C::COMMENT,
             fits: C::fits,
@@ -103,82 +173,113 @@ impl Format {
                 Some(RowField::Text(text)) => text.to_ascii_lowercase(),
                 _ => Vec::new(),
             },
-            check: RowCheck {
-                name: C::CHECK,
-                check: |dialect, row| parse::<C>(C::fields(dialect, row), &mut Discard),
-            },
+            check_name: C::CHECK,
+            check: |dialect, row| parse::<C>(C::fields(dialect, row), &mut Discard),
             parse_text: |dialect, row, batch| parse::<C>(C::fields(dialect, row), batch),
             parse_values: |row, batch| parse::<C>(row.values().map(RowField::of_value), batch),
         }
     }
 
-    /// Returns the name of the format, the value of `--format`.
-    pub const fn name(self) -> &'static str {
+    pub(super) const fn name(&self) -> &'static str {
         self.name
     }
 
-    /// Returns the columns that rows of this format have.
-    pub const fn schema(self) -> Schema {
+    pub(super) const fn schema(&self) -> Schema {
         self.schema
     }
 
     /// Columns of a row, label included.
-    pub(super) const fn columns(self) -> usize {
+    pub(super) const fn columns(&self) -> usize {
         self.columns
     }
 
-    /// The format of rows with so many columns.
-    pub(super) fn of_columns(columns: usize) -> Option<Self> {
-        REGISTRY.entries().into_iter().find(|format| format.columns == columns)
+    /// Which column is the label, from 0.
+    pub(super) const fn label(&self) -> usize {
+        self.label
+    }
+
+    /// All formats with fixed columns.
+    fn all() -> Vec<Self> {
+        let fixed = |format: Format| match format.kind {
+            Kind::Fixed(fixed) => Some(fixed),
+            Kind::Table(_) => None,
+        };
+        REGISTRY.entries().into_iter().filter_map(fixed).collect()
+    }
+
+    /// The format of Parquet files with these columns, unless one at another place is called as a label is.
+    pub(super) fn of_names(names: &[String]) -> Option<Self> {
+        let labels = table::labels(names);
+        let fits = |format: &Self| {
+            format.columns == names.len() && labels.iter().all(|label| *label == format.label)
+        };
+        Self::all().into_iter().find(fits)
     }
 
     /// Every format and its columns, for error texts.
     pub(super) fn known() -> String {
         let shape = |format: &Self| format!("{}: {}, {}", format.name, format.columns, format.shape);
-        REGISTRY.entries().iter().map(shape).collect::<Vec<_>>().join("; ")
+        Self::all().iter().map(shape).collect::<Vec<_>>().join("; ")
     }
 
-    /// What every row of a text file of this format must be.
-    pub(super) const fn check(self) -> RowCheck {
-        self.check
+    /// Name of the check of a row of text.
+    pub(super) const fn check_name(&self) -> &'static str {
+        self.check_name
+    }
+
+    /// Checks a row of text.
+    pub(super) fn check(&self, dialect: Dialect, row: &[u8]) -> Result<(), String> {
+        (self.check)(dialect, row)
     }
 
     /// Parses a row of text into `batch`, which holds a part of it if that fails.
-    pub(super) fn parse_text(self, dialect: Dialect, row: &[u8], batch: &mut RowBatch) -> Result<(), String> {
+    pub(super) fn parse_text(
+        &self,
+        dialect: Dialect,
+        row: &[u8],
+        batch: &mut RowBatch,
+    ) -> Result<(), String> {
         (self.parse_text)(dialect, row, batch)
     }
 
     /// Parses a row of Parquet into `batch`, which holds a part of it if that fails.
-    pub(super) fn parse_values(self, row: &ColumnRow<'_>, batch: &mut RowBatch) -> Result<(), String> {
+    pub(super) fn parse_values(&self, row: &ColumnRow<'_>, batch: &mut RowBatch) -> Result<(), String> {
         (self.parse_values)(row, batch)
     }
 
     /// Tells format and dialect of a text file by its first row, which is no comment of any format that it could have. A first
-    /// row that begins with the name of the first column is a header.
+    /// row that begins with the name of the first column is a header. `None` if no format has rows like this.
     pub(super) fn of_text(
         path: &Path,
         begin: &[u8],
         format: Option<Self>,
-    ) -> Result<(Self, Dialect), DatasetError> {
+    ) -> Result<Option<(Self, Dialect)>, DatasetError> {
         let begin = begin.strip_prefix(b"\xef\xbb\xbf").unwrap_or(begin);
         let lines = begin.split(|byte| *byte == b'\n').map(|line| line.strip_suffix(b"\r").unwrap_or(line));
-        let candidates = format.map_or_else(|| REGISTRY.entries(), |format| vec![format]);
+        let candidates = format.map_or_else(Self::all, |format| vec![format]);
         let comment = |line: &[u8]| {
             line.first().is_some_and(|first| candidates.iter().any(|format| format.comment == Some(*first)))
         };
         let blank = |line: &[u8]| line.iter().all(|byte| *byte == b' ');
-        let Some((line, first)) = (1..).zip(lines).find(|(_, line)| !blank(line) && !comment(line)) else {
+        let mut lines = lines;
+        let Some(first) = lines.find(|line| !blank(line) && !comment(line)) else {
             return Err(DatasetError::Empty { path: path.into() });
         };
-        let fitting = format.or_else(|| candidates.iter().copied().find(|format| (format.fits)(first)));
-        let Some(format) = fitting else {
-            let words = first.split(|byte| b" ,".contains(byte));
-            let columns = words.filter(|word| !word.is_empty()).count();
-            return Err(DatasetError::UnknownFormat { path: path.into(), line, columns });
+        // Names of other columns than this format's are those of a table.
+        let others = table::header(first, true);
+        let begins = |format: &Self| {
+            let begins = |names: &Vec<String>| {
+                names.first().is_some_and(|name| name.to_lowercase() == format.first_column)
+            };
+            others.as_ref().is_none_or(begins)
+        };
+        let fits = |format: &Self| (format.fits)(first) && begins(format);
+        let Some(format) = format.or_else(|| candidates.iter().copied().find(fits)) else {
+            return Ok(None);
         };
         let dialect = (format.dialect)(first).with_comment(format.comment);
         let header = (format.first)(dialect, first) == format.first_column.as_bytes();
-        Ok((format, if header { dialect.with_header() } else { dialect }))
+        Ok(Some((format, if header { dialect.with_header() } else { dialect })))
     }
 }
 
@@ -241,6 +342,12 @@ impl FromStr for Format {
 impl fmt::Display for Format {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name)
+    }
+}
+
+impl fmt::Debug for Fixed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Fixed({})", self.name)
     }
 }
 

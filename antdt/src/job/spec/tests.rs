@@ -327,7 +327,7 @@ fn unknown_names_are_refused_with_the_known_ones() {
     );
     assert!(e("workload", "deepmf").ends_with("did you mean `deepfm`?"));
     assert_eq!(e("sharding", "x"), "--sharding = x: must be one of dynamic, static");
-    assert!(e("format", "csv").contains("criteo, adult"));
+    assert!(e("format", "excel").contains("criteo, adult, csv, tsv, parquet"));
 }
 
 #[test]

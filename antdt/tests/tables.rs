@@ -1,0 +1,237 @@
+//! Jobs on tables that people have: columns by name, text and Parquet, through the `antdt` command.
+//!
+//! Nothing here asserts on wall-clock time. Waits are for events, and bounded.
+#![allow(clippy::unwrap_used, reason = "a failure here is the test's")]
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use antdt::report::{Outcome, Report};
+use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DoubleType, Int64Type};
+use parquet::file::writer::SerializedFileWriter;
+use parquet::schema::parser::parse_message_type;
+
+/// Bound on any one command here; all take seconds.
+const LIMIT: Duration = Duration::from_secs(240);
+
+/// Runs the command to its end in `folder`.
+fn antdt(folder: &Path, args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_antdt"));
+    // Settings of the user who runs the tests are no part of them.
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("ANTDT_")) {
+        command.env_remove(name);
+    }
+    command.env("XDG_STATE_HOME", folder).env("ANTDT_CACHE_DIR", folder.join("cache")).current_dir(folder);
+    command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("antdt starts");
+    let deadline = Instant::now() + LIMIT;
+    while child.try_wait().expect("own child").is_none() {
+        if Instant::now() > deadline {
+            child.kill().expect("own child");
+            panic!("not over after {LIMIT:?}");
+        }
+        std::thread::park_timeout(Duration::from_millis(20));
+    }
+    child.wait_with_output().expect("own child")
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Trains with two workers, and returns the report and what was said.
+fn train(folder: &Path, args: &[&str]) -> (Report, String) {
+    let all = [&["run", "--nproc-per-node", "2", "--report-dir", "report", "--epochs", "2"], args].concat();
+    let output = antdt(folder, &all);
+    let said = said(&output);
+    assert!(output.status.success(), "{said}");
+    let report = fs::read_to_string(folder.join("report/report.json")).unwrap();
+    (serde_json::from_str(&report).unwrap(), said)
+}
+
+/// All samples of two epochs, each counted once in each.
+fn assert_each_once(report: &Report, rows: u64) {
+    assert_eq!(report.outcome, Outcome::Completed);
+    let samples = &report.samples;
+    assert_eq!((samples.expected, samples.committed), (2 * rows, 2 * rows));
+    assert_eq!((samples.lost, samples.duplicated, samples.quarantined), (0, 0, 0));
+}
+
+fn churn(rows: usize) -> String {
+    let mut text = "customerID,tenure,MonthlyCharges,Contract,PaperlessBilling,Churned\n".to_owned();
+    for row in 0..rows {
+        let leaves = row % 3 == 0;
+        text += &format!(
+            "{:04}-X,{},{}.{:02},{},{},{}\n",
+            row * 7 % 9973,
+            if leaves { row % 12 } else { 12 + row % 60 },
+            20 + row % 90,
+            row % 100,
+            ["Month-to-month", "\"Two, years\"", "One year"][row % 3],
+            ["Yes", "No"][row % 2],
+            if leaves { "Yes" } else { "No" },
+        );
+    }
+    text
+}
+
+#[test]
+fn a_csv_of_six_columns_is_trained_by_the_name_of_its_label() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("churn.csv"), churn(1200)).unwrap();
+    let (report, said) =
+        train(folder.path(), &["--data", "churn.csv", "--label", "churned", "--eval-fraction", "0.25"]);
+    assert_each_once(&report, 900);
+    for words in [
+        "churn.csv: 6 columns by name, their kinds inferred from 1200 rows; label: Churned (yes is 1, no is 0)",
+        "churn.csv: numeric: tenure (0 to 71), MonthlyCharges (20 to 109.99)",
+        "churn.csv: categorical: Contract (3 values), PaperlessBilling (2 values)",
+        "churn.csv: ignored: customerID (another value in each row)",
+    ] {
+        assert!(said.contains(words), "{said}");
+    }
+    let auc = report.final_quality.metrics["auc"];
+    assert!(auc > 0.9, "tenure says it all: {auc}");
+}
+
+#[test]
+fn a_table_without_a_known_label_is_refused_before_a_process_starts() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("churn.csv"), churn(100)).unwrap();
+    for (args, words) in [
+        (
+            &[][..],
+            "no column is called click, label, target, clicked, is_click, y; name the column to predict with --label",
+        ),
+        (&["--label", "tenure"], "--label = tenure: it has more than 20 values"),
+        (&["--label", "churn"], "--label = churn: no column is called so; there are: customerID, tenure"),
+        (
+            &["--label", "churned", "--numeric", "Contract"],
+            "--numeric = Contract: 'month-to-month' is no number",
+        ),
+    ] {
+        let output = antdt(folder.path(), &[&["run", "--data", "churn.csv"], args].concat());
+        let said = said(&output);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains(words) && said.lines().count() == 1, "{said}");
+    }
+    let output = antdt(folder.path(), &["run", "--data", "synthetic:9", "--label", "y"]);
+    assert!(
+        said(&output).contains("--label = y: must be left out, or given with the file"),
+        "{}",
+        said(&output)
+    );
+}
+
+/// A file of rows from `first` on, with its columns in this order.
+fn write_parquet(path: &Path, order: [&str; 4], first: i64) {
+    let schema = format!("message rows {{ {} }}", order.concat());
+    let schema = Arc::new(parse_message_type(&schema).unwrap());
+    let mut writer = SerializedFileWriter::new(Vec::new(), schema, Arc::default()).unwrap();
+    let mut group = writer.next_row_group().unwrap();
+    let rows: Vec<i64> = (first..first + 300).collect();
+    for column in order {
+        let mut to = group.next_column().unwrap().unwrap();
+        match column {
+            LABEL => {
+                let values: Vec<bool> = rows.iter().map(|row| row % 4 == 0).collect();
+                to.typed::<BoolType>().write_batch(&values, None, None).unwrap();
+            }
+            PRICE => {
+                let values: Vec<f64> = rows.iter().map(|row| (row % 4) as f64 / 2.0).collect();
+                to.typed::<DoubleType>().write_batch(&values, None, None).unwrap();
+            }
+            SITE => {
+                let values: Vec<ByteArray> =
+                    rows.iter().map(|row| ByteArray::from(["a", "b", "c"][*row as usize % 3])).collect();
+                to.typed::<ByteArrayType>().write_batch(&values, None, None).unwrap();
+            }
+            _ => {
+                to.typed::<Int64Type>().write_batch(&rows, None, None).unwrap();
+            }
+        }
+        to.close().unwrap();
+    }
+    group.close().unwrap();
+    fs::write(path, writer.into_inner().unwrap()).unwrap();
+}
+
+const LABEL: &str = "required boolean is_click;";
+const PRICE: &str = "required double price;";
+const SITE: &str = "required binary site (UTF8);";
+const AT: &str = "required int64 at (TIMESTAMP(MILLIS,true));";
+
+#[test]
+fn parquet_whose_files_have_their_columns_in_another_order_is_trained_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::create_dir(folder.path().join("rows")).unwrap();
+    write_parquet(&folder.path().join("rows/a.parquet"), [LABEL, PRICE, SITE, AT], 0);
+    write_parquet(&folder.path().join("rows/b.parquet"), [AT, SITE, LABEL, PRICE], 300);
+    let (report, said) = train(folder.path(), &["--data", "rows"]);
+    assert_each_once(&report, 600);
+    assert!(said.contains("label: is_click (1 is 1, 0 is 0)"), "{said}");
+    assert!(said.contains("ignored: at (times; --numeric takes them as seconds)"), "{said}");
+    let auc = report.final_quality.metrics["auc"];
+    assert!(auc > 0.9, "the price says it all, in both files: {auc}");
+}
+
+#[test]
+fn a_job_that_ends_by_its_data_says_which_file_row_and_column_was_the_first() {
+    let folder = tempfile::tempdir().unwrap();
+    // A label with a third value, beyond the rows that are looked at.
+    write_labels(&folder.path().join("bad.parquet"), 12_000);
+    let args =
+        ["run", "--nproc-per-node", "2", "--data", "bad.parquet", "--format", "parquet", "--label", "y"];
+    let said = said(&antdt(folder.path(), &args));
+    let last = said.lines().last().unwrap();
+    assert!(
+        last.contains("bad.parquet row 12000: column 2, y: '7' is not one of the label's two values"),
+        "{said}"
+    );
+}
+
+/// A Parquet file of labels 0 and 1, but for the last one.
+fn write_labels(path: &Path, rows: i64) {
+    let schema =
+        Arc::new(parse_message_type("message rows { required int64 x; required int64 y; }").unwrap());
+    let mut writer = SerializedFileWriter::new(Vec::new(), schema, Arc::default()).unwrap();
+    let mut group = writer.next_row_group().unwrap();
+    let x: Vec<i64> = (0..rows).map(|row| row % 9).collect();
+    let y: Vec<i64> = (0..rows).map(|row| if row + 1 == rows { 7 } else { row % 2 }).collect();
+    for values in [x, y] {
+        let mut column = group.next_column().unwrap().unwrap();
+        column.typed::<Int64Type>().write_batch(&values, None, None).unwrap();
+        column.close().unwrap();
+    }
+    group.close().unwrap();
+    fs::write(path, writer.into_inner().unwrap()).unwrap();
+}
+
+#[test]
+fn data_inspect_says_what_a_job_would_do() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("churn.csv"), churn(600)).unwrap();
+    let output = antdt(folder.path(), &["data", "inspect", "churn.csv", "--label", "churned"]);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{}", said(&output));
+    assert!(text.lines().count() <= 40);
+    for words in
+        ["churn.csv: csv, 6 columns, 600 rows (exact)", "33.3 % of the rows are 1", "--label churned"]
+    {
+        assert!(text.contains(words), "{text}");
+    }
+    // What it says, a job takes.
+    let job = text.lines().last().unwrap().strip_prefix("a job: antdt run ").unwrap();
+    let flags: Vec<&str> = job.split(' ').collect();
+    let (report, _) = train(folder.path(), &flags);
+    assert_each_once(&report, 600);
+    let output = antdt(folder.path(), &["data", "inspect", "churn.csv", "--json"]);
+    assert_eq!(output.status.code(), Some(1), "no label is known");
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&json[0]["rows"], &json[0]["rows_exact"]), (&600.into(), &true.into()), "{json}");
+    assert!(json[0]["problem"].as_str().unwrap().contains("--label"), "{json}");
+    assert_eq!(json[0]["columns"][1]["kind"], "numeric");
+}
