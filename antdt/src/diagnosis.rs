@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use antdt_core::Holder;
-use antdt_proto::v1::{Decision, DiagnoseReply, HostLoad, NodeDiagnosis, NodeLoad, SlowLink};
+use antdt_proto::v1::{Decision, DiagnoseReply, HostLoad, NodeDiagnosis, NodeLoad, SlowHost, SlowLink};
 use serde_json::{Value as Json, json};
 
 /// Share of a worker's own time from which on waiting for data is told as a cause. 0.25: as large as a slowdown of
@@ -42,15 +42,7 @@ pub fn render(reply: &DiagnoseReply) -> String {
     }
     barrier(&mut text, reply);
     for host in &reply.hosts {
-        let workers: Vec<String> = host.workers.iter().map(|index| format!("worker-{index}")).collect();
-        let _ = write!(text, "host {} is slow, with all its workers: {}", host.host, workers.join(", "));
-        let _ = match host.ratio {
-            Some(ratio) => writeln!(text, ", at {ratio:.2}x the time per sample of all"),
-            None => writeln!(text),
-        };
-        if let Some(load) = &host.load {
-            host_load(&mut text, load);
-        }
+        slow_host(&mut text, host);
     }
     for link in &reply.links {
         slow_link(&mut text, reply, link);
@@ -60,11 +52,25 @@ pub fn render(reply: &DiagnoseReply) -> String {
         straggler(&mut text, reply, node);
     }
     let running: Vec<_> = others.into_iter().filter(|node| node.status == "running").collect();
+    held_back(&mut text, &running);
+    let beside = if stragglers.is_empty() { "" } else { "other " };
+    verdict_of_others(&mut text, &running, beside);
+    match &reply.decision {
+        Some(decision) => {
+            let _ = writeln!(text, "newest decision, {}", line(decision));
+        }
+        None => text += "nothing was decided yet\n",
+    }
+    text
+}
+
+/// Writes what holds a worker back although it is no straggler.
+fn held_back(text: &mut String, running: &[&NodeDiagnosis]) {
     for node in running.iter().filter(|node| node.data_wait_share >= DATA_WAIT_SHARE) {
         let _ = writeln!(text, "{} computes no slower than its peers", name(node));
-        waiting(&mut text, node);
+        waiting(text, node);
     }
-    for node in &running {
+    for node in running {
         let throttled = node.load.as_ref().and_then(|load| load.cpu_throttled).unwrap_or_default();
         if let (true, Some(evidence)) = (throttled >= THROTTLED_SHARE, node.load.as_ref().and_then(evidence))
         {
@@ -75,28 +81,39 @@ pub fn render(reply: &DiagnoseReply) -> String {
             );
         }
     }
+}
+
+/// Writes of how many workers it is known that they are no stragglers; `beside` is "other " if there are stragglers.
+fn verdict_of_others(text: &mut String, running: &[&NodeDiagnosis], beside: &str) {
     let workers = running.iter().filter(|node| node.batch_size > 0).count();
     let known = running.iter().filter(|node| node.ratio.is_some()).count();
-    let beside = if stragglers.is_empty() { "" } else { "other " };
     let _ = match workers {
         0 => writeln!(text, "no {beside}worker runs"),
         _ if known < workers => writeln!(
             text,
             "of {workers} {beside}workers, {known} are known to be no slower than their peers; too little is known of the others"
         ),
-        1 => writeln!(text, "the {}worker is no slower than its peers, as far as noise can tell", beside),
+        1 => writeln!(text, "the {beside}worker is no slower than its peers, as far as noise can tell"),
         _ => writeln!(
             text,
             "the {workers} {beside}workers are no slower than their peers, as far as noise can tell"
         ),
     };
-    match &reply.decision {
-        Some(decision) => {
-            let _ = writeln!(text, "newest decision, {}", line(decision));
-        }
-        None => text += "nothing was decided yet\n",
+}
+
+fn slow_host(text: &mut String, host: &SlowHost) {
+    let _ = write!(text, "host {} is slow, with all its workers: {}", host.host, workers_of(host).join(", "));
+    let _ = match host.ratio {
+        Some(ratio) => writeln!(text, ", at {ratio:.2}x the time per sample of all"),
+        None => writeln!(text),
+    };
+    if let Some(load) = &host.load {
+        host_load(text, load);
     }
-    text
+}
+
+fn workers_of(host: &SlowHost) -> Vec<String> {
+    host.workers.iter().map(|index| format!("worker-{index}")).collect()
 }
 
 /// Writes whether a slow host's CPUs are busy with others.
@@ -261,31 +278,6 @@ fn evidence(load: &NodeLoad) -> Option<String> {
 
 /// Returns a diagnosis as JSON, for programs. Its keys do not change between releases.
 pub fn to_json(reply: &DiagnoseReply) -> Json {
-    let node = |node: &NodeDiagnosis| {
-        json!({
-            "node": name(node),
-            "life": node.holder.map(|holder| holder.incarnation),
-            "status": node.status,
-            "device": node.device,
-            "class": node.pace,
-            "straggler": node.straggler,
-            "ratio": node.ratio,
-            "ratio_low": node.ratio_low,
-            "ratio_high": node.ratio_high,
-            "batches": node.batches,
-            "pace_since_s": node.pace_since_ns.map(seconds),
-            "slow_share": node.slow_share,
-            "batch_size": node.batch_size,
-            "data_wait_share": node.data_wait_share,
-            "barrier_wait_s": node.arrival.map(|it| seconds(it.barrier_wait_ns)),
-            "communicate_s": node.arrival.map(|it| seconds(it.communicate_ns)),
-            "last_share": node.arrival.map(|it| it.last_share),
-            "holds_up_s": node.arrival.map(|it| seconds(it.holds_up_ns)),
-            "host": node.host,
-            "load": node.load.as_ref().map(load),
-            "done": done_about(reply, node).into_iter().map(decision).collect::<Vec<_>>(),
-        })
-    };
     let stragglers = reply.nodes.iter().filter(|node| node.straggler);
     json!({
         "job": reply.job,
@@ -297,46 +289,67 @@ pub fn to_json(reply: &DiagnoseReply) -> Json {
         "step_s": reply.step_ns.map(seconds),
         "overhead_s": reply.overhead_ns.map(seconds),
         "slowdown": reply.slowdown,
-        "slow_hosts": reply
-            .hosts
-            .iter()
-            .map(|host| {
-                let workers: Vec<String> = host.workers.iter().map(|index| format!("worker-{index}")).collect();
-                let load = host.load.as_ref();
-                json!({
-                    "host": host.host,
-                    "workers": workers,
-                    "ratio": host.ratio,
-                    "busy": load.map(|load| load.busy),
-                    "busy_with_others": load.map(|load| load.others),
-                    "steal": load.and_then(|load| load.steal),
-                    "explained_by_load": load.map(|load| load.explains),
-                })
-            })
-            .collect::<Vec<_>>(),
-        "slow_links": reply
-            .links
-            .iter()
-            .map(|link| {
-                json!({
-                    "from": link.from,
-                    "to": link.to,
-                    "from_host": link.from_host,
-                    "to_host": link.to_host,
-                    "ratio": link.ratio,
-                    "bytes_per_s": link.bytes_per_second,
-                    "usual_bytes_per_s": link.usual_bytes_per_second,
-                    "share": link.share,
-                    "since_s": seconds(link.since_ns),
-                    "reports": link.reports,
-                    "done": done_about_link(reply, link).into_iter().map(decision).collect::<Vec<_>>(),
-                })
-            })
-            .collect::<Vec<_>>(),
+        "slow_hosts": reply.hosts.iter().map(host_json).collect::<Vec<_>>(),
+        "slow_links": reply.links.iter().map(|link| link_json(reply, link)).collect::<Vec<_>>(),
         "stragglers": stragglers.map(name).collect::<Vec<_>>(),
-        "nodes": reply.nodes.iter().map(node).collect::<Vec<_>>(),
+        "nodes": reply.nodes.iter().map(|node| node_json(reply, node)).collect::<Vec<_>>(),
         "decision": reply.decision.as_ref().map(decision),
         "actions": reply.actions.iter().map(decision).collect::<Vec<_>>(),
+    })
+}
+
+fn node_json(reply: &DiagnoseReply, node: &NodeDiagnosis) -> Json {
+    json!({
+        "node": name(node),
+        "life": node.holder.map(|holder| holder.incarnation),
+        "status": node.status,
+        "device": node.device,
+        "class": node.pace,
+        "straggler": node.straggler,
+        "ratio": node.ratio,
+        "ratio_low": node.ratio_low,
+        "ratio_high": node.ratio_high,
+        "batches": node.batches,
+        "pace_since_s": node.pace_since_ns.map(seconds),
+        "slow_share": node.slow_share,
+        "batch_size": node.batch_size,
+        "data_wait_share": node.data_wait_share,
+        "barrier_wait_s": node.arrival.map(|it| seconds(it.barrier_wait_ns)),
+        "communicate_s": node.arrival.map(|it| seconds(it.communicate_ns)),
+        "last_share": node.arrival.map(|it| it.last_share),
+        "holds_up_s": node.arrival.map(|it| seconds(it.holds_up_ns)),
+        "host": node.host,
+        "load": node.load.as_ref().map(load),
+        "done": done_about(reply, node).into_iter().map(decision).collect::<Vec<_>>(),
+    })
+}
+
+fn host_json(host: &SlowHost) -> Json {
+    let load = host.load.as_ref();
+    json!({
+        "host": host.host,
+        "workers": workers_of(host),
+        "ratio": host.ratio,
+        "busy": load.map(|load| load.busy),
+        "busy_with_others": load.map(|load| load.others),
+        "steal": load.and_then(|load| load.steal),
+        "explained_by_load": load.map(|load| load.explains),
+    })
+}
+
+fn link_json(reply: &DiagnoseReply, link: &SlowLink) -> Json {
+    json!({
+        "from": link.from,
+        "to": link.to,
+        "from_host": link.from_host,
+        "to_host": link.to_host,
+        "ratio": link.ratio,
+        "bytes_per_s": link.bytes_per_second,
+        "usual_bytes_per_s": link.usual_bytes_per_second,
+        "share": link.share,
+        "since_s": seconds(link.since_ns),
+        "reports": link.reports,
+        "done": done_about_link(reply, link).into_iter().map(decision).collect::<Vec<_>>(),
     })
 }
 

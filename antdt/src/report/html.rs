@@ -7,7 +7,7 @@ use std::fmt::{Arguments, Write};
 
 use antdt_core::Better;
 
-use super::{MeasuredOn, Outcome, Report};
+use super::{BatchPoint, MeasuredOn, Outcome, Report, WorkerEntry};
 
 pub(crate) mod chart;
 
@@ -107,37 +107,8 @@ fn header(page: &mut String, report: &Report) {
             },
         ),
     );
-    #[allow(clippy::cast_precision_loss, reason = "a rate for people")]
-    let rate = if report.job_completion_time_s > 0.0 {
-        samples.committed as f64 / report.job_completion_time_s
-    } else {
-        0.0
-    };
-    let quality = &report.final_quality;
-    let restarts: u32 = report.workers.iter().map(|worker| worker.restarts).sum();
-    let tiles = [
-        ("synchronisation", escape(&report.sync)),
-        ("policy", escape(&report.policy)),
-        ("steps", grouped(report.steps)),
-        ("samples per second", format!("{rate:.0}")),
-        ("actions", report.actions.len().to_string()),
-        ("restarts", restarts.to_string()),
-        ("final loss", quality.loss.map_or("–".to_owned(), |loss| format!("{loss:.4}"))),
-    ];
-    let on_training = if quality.measured_on == MeasuredOn::Training { " (training)" } else { "" };
-    let metrics = quality.others().map(|(name, value)| {
-        let better = match quality.better.get(name) {
-            Some(Better::Higher) => " ↑",
-            Some(Better::Lower) => " ↓",
-            Some(Better::Neither) | None => "",
-        };
-        (format!("{}{on_training}{better}", escape(name)), format!("{value:.4}"))
-    });
-    let spread = report.model_spread.iter();
-    let spread = spread.map(|spread| ("model spread".to_owned(), format!("{:.2e}", spread.rms)));
     page.push_str("<dl class=\"tiles\">\n");
-    let tiles = tiles.into_iter().map(|(name, value)| (name.to_owned(), value));
-    for (name, value) in tiles.chain(spread).chain(metrics) {
+    for (name, value) in tiles(report) {
         push(page, format_args!("<div><dt>{name}</dt><dd>{value}</dd></div>\n"));
     }
     push(
@@ -156,6 +127,38 @@ fn header(page: &mut String, report: &Report) {
             grouped(samples.duplicated),
         ),
     );
+}
+
+/// Names and values of the figures at the top of the page.
+fn tiles(report: &Report) -> impl Iterator<Item = (String, String)> {
+    #[allow(clippy::cast_precision_loss, reason = "a rate for people")]
+    let rate = if report.job_completion_time_s > 0.0 {
+        report.samples.committed as f64 / report.job_completion_time_s
+    } else {
+        0.0
+    };
+    let quality = &report.final_quality;
+    let restarts: u32 = report.workers.iter().map(|worker| worker.restarts).sum();
+    let tiles = [
+        ("synchronisation", escape(&report.sync)),
+        ("policy", escape(&report.policy)),
+        ("steps", grouped(report.steps)),
+        ("samples per second", format!("{rate:.0}")),
+        ("actions", report.actions.len().to_string()),
+        ("restarts", restarts.to_string()),
+        ("final loss", quality.loss.map_or("–".to_owned(), |loss| format!("{loss:.4}"))),
+    ];
+    let on_training = if quality.measured_on == MeasuredOn::Training { " (training)" } else { "" };
+    let metrics = quality.others().map(move |(name, value)| {
+        let better = match quality.better.get(name) {
+            Some(Better::Higher) => " ↑",
+            Some(Better::Lower) => " ↓",
+            Some(Better::Neither) | None => "",
+        };
+        (format!("{}{on_training}{better}", escape(name)), format!("{value:.4}"))
+    });
+    let spread = report.model_spread.iter().map(|spread| ("model spread", format!("{:.2e}", spread.rms)));
+    tiles.into_iter().chain(spread).map(|(name, value)| (name.to_owned(), value)).chain(metrics)
 }
 
 fn workers(page: &mut String, report: &Report) {
@@ -191,52 +194,21 @@ fn charts(page: &mut String, report: &Report) {
     let marks: Vec<Mark> = actions
         .map(|action| Mark::new(action.time_s, &action.kind, &action.target, &action.reason))
         .collect();
-    let end = report.job_completion_time_s;
-    let curves = |value: fn(&super::BatchPoint) -> f64, faint: bool, steps: bool| -> Vec<Curve> {
-        report
-            .workers
-            .iter()
-            .enumerate()
-            .map(|(i, worker)| Curve {
-                class: format!("c{} w{i}{}", i % COLOURS, if faint { " faint" } else { "" }),
-                title: worker.id.clone(),
-                steps,
-                points: worker.series.points().iter().map(|point| (point.time_s, value(point))).collect(),
-            })
-            .collect()
+    let end_s = report.job_completion_time_s;
+    let chart = |unit, from_zero, curves: &[Curve]| {
+        draw(&Chart { unit, from_zero, end_s, high: None, curves, marks: &marks, done_s: None })
     };
 
-    let mut times = curves(|point| point.batch_s, true, false);
-    times.extend(curves(|point| point.compute_s, false, false));
+    let mut times = curves(report, |point| point.batch_s, true, false);
+    times.extend(curves(report, |point| point.compute_s, false, false));
     section(
         page,
         "Time per batch",
         "Strong: computing. Faint: the whole batch, waiting for peers included. Upright: actions, restarts in red.",
-        &draw(&Chart {
-            unit: " s",
-            from_zero: true,
-            end_s: end,
-            high: None,
-            curves: &times,
-            marks: &marks,
-            done_s: None,
-        }),
+        &chart(" s", true, &times),
     );
-    let sizes = curves(|point| f64::from(point.batch_size), false, true);
-    section(
-        page,
-        "Batch size",
-        "Samples per batch of each worker.",
-        &draw(&Chart {
-            unit: "",
-            from_zero: true,
-            end_s: end,
-            high: None,
-            curves: &sizes,
-            marks: &marks,
-            done_s: None,
-        }),
-    );
+    let sizes = curves(report, |point| f64::from(point.batch_size), false, true);
+    section(page, "Batch size", "Samples per batch of each worker.", &chart("", true, &sizes));
     let rows: Vec<&str> = report.workers.iter().map(|worker| worker.id.as_str()).collect();
     section(
         page,
@@ -245,7 +217,7 @@ fn charts(page: &mut String, report: &Report) {
         &draw_timeline(&Timeline {
             rows: &rows,
             spans: &report.shards,
-            end_s: end,
+            end_s,
             colours: COLOURS,
             marks: &marks,
         }),
@@ -256,20 +228,18 @@ fn charts(page: &mut String, report: &Report) {
         steps: false,
         points: report.loss_curve.points().iter().map(|point| (point.time_s, point.loss)).collect(),
     }];
-    section(
-        page,
-        "Training loss",
-        "Mean over the samples of each step.",
-        &draw(&Chart {
-            unit: "",
-            from_zero: false,
-            end_s: end,
-            high: None,
-            curves: &loss,
-            marks: &marks,
-            done_s: None,
-        }),
-    );
+    section(page, "Training loss", "Mean over the samples of each step.", &chart("", false, &loss));
+}
+
+/// A curve of each worker: a value of its batches over their times.
+fn curves(report: &Report, value: fn(&BatchPoint) -> f64, faint: bool, steps: bool) -> Vec<Curve> {
+    let curve = |(i, worker): (usize, &WorkerEntry)| Curve {
+        class: format!("c{} w{i}{}", i % COLOURS, if faint { " faint" } else { "" }),
+        title: worker.id.clone(),
+        steps,
+        points: worker.series.points().iter().map(|point| (point.time_s, value(point))).collect(),
+    };
+    report.workers.iter().enumerate().map(curve).collect()
 }
 
 pub(crate) fn section(page: &mut String, title: &str, hint: &str, body: &str) {

@@ -4,12 +4,33 @@ use std::fmt::Write;
 
 use antdt_core::Metric;
 
-use super::{CheckpointEntry, EvaluationEntry, Outcome, Report};
+use super::{CheckpointEntry, EvaluationEntry, FinalQuality, Outcome, Report, SampleBalance};
 
 /// Returns the report as text for a terminal: one line per worker, the actions, the balance of samples. Ends
 /// with a newline.
 pub fn render(report: &Report) -> String {
     let mut out = String::new();
+    push_columns(&mut out, &workers(report));
+    if !report.actions.is_empty() {
+        out.push('\n');
+        for action in &report.actions {
+            let (time, kind, target, reason) =
+                (action.time_s, &action.kind, &action.target, &action.reason);
+            push(&mut out, format_args!("{time:>8.1}s  {kind} {target}: {reason}\n"));
+        }
+    }
+    out.push('\n');
+    let reasons = [&report.chosen, &report.resumed, &report.stopped_early].into_iter().flatten().cloned();
+    let lines = [outcome(report), balance(&report.samples)].into_iter().chain(reasons);
+    let lines = lines.chain(report.evaluations.iter().map(evaluation)).chain(checkpoint(report));
+    for line in lines.chain(model_spread(report)).chain(final_quality(&report.final_quality)) {
+        push(&mut out, format_args!("{line}\n"));
+    }
+    out
+}
+
+/// Rows of the table of workers, below its heading.
+fn workers(report: &Report) -> Vec<[String; 6]> {
     let mut rows =
         vec![["worker", "samples", "share", "batch sizes", "s/batch", "restarts"].map(str::to_owned)];
     let total: u64 = report.workers.iter().map(|worker| worker.samples).sum();
@@ -27,83 +48,56 @@ pub fn render(report: &Report) -> String {
             worker.restarts.to_string(),
         ]);
     }
-    push_columns(&mut out, &rows);
-    if !report.actions.is_empty() {
-        out.push('\n');
-        for action in &report.actions {
-            push(
-                &mut out,
-                format_args!(
-                    "{:>8.1}s  {} {}: {}\n",
-                    action.time_s, action.kind, action.target, action.reason
-                ),
-            );
-        }
-    }
-    out.push('\n');
-    let samples = &report.samples;
-    push(
-        &mut out,
-        format_args!(
-            "{} in {:.1} s: {} steps, {}, policy {}{}\n",
-            match &report.outcome {
-                Outcome::Completed => "completed".to_owned(),
-                Outcome::Incomplete { why } => format!("INCOMPLETE ({why})"),
-                Outcome::Failed { why } => format!("FAILED ({why})"),
-            },
-            report.job_completion_time_s,
-            report.steps,
-            report.sync,
-            report.policy,
-            if report.emulated { ", emulated speed" } else { "" },
-        ),
-    );
-    push(
-        &mut out,
-        format_args!(
-            "samples: {} expected, {} committed, {}{} lost, {} duplicated, {} quarantined ({})\n",
-            samples.expected,
-            samples.committed,
-            match samples.remaining {
-                0 => String::new(),
-                remaining => format!("{remaining} remaining, "),
-            },
-            samples.lost,
-            samples.duplicated,
-            samples.quarantined,
-            if samples.is_exact() { "exact" } else { "NOT EXACT" },
-        ),
-    );
-    for text in [&report.chosen, &report.resumed, &report.stopped_early].into_iter().flatten() {
-        push(&mut out, format_args!("{text}\n"));
-    }
-    for EvaluationEntry { epoch, samples, metrics, .. } in &report.evaluations {
-        let found: Vec<String> = metrics.iter().map(|(name, value)| format!("{name} {value:.5}")).collect();
-        let found = found.join(", ");
-        push(&mut out, format_args!("after epoch {epoch}, on {samples} samples: {found}\n"));
-    }
-    if let Some(CheckpointEntry { id, samples, folder }) = &report.checkpoint {
-        let since = match report.samples.committed.saturating_sub(*samples) {
-            0 => String::new(),
-            since => format!("; the {since} committed since are not in it"),
-        };
-        push(
-            &mut out,
-            format_args!("checkpoint {id}, of {samples} samples, in {}{since}\n", folder.display()),
-        );
-    }
-    if let Some(spread) = &report.model_spread
-        && let Some((worker, furthest)) = spread.furthest()
-    {
-        push(
-            &mut out,
-            format_args!(
-                "models {:.2e} from their mean at {:.1} s, {worker} {furthest:.2e}\n",
-                spread.rms, spread.time_s
-            ),
-        );
-    }
-    let quality = &report.final_quality;
+    rows
+}
+
+fn outcome(report: &Report) -> String {
+    let outcome = match &report.outcome {
+        Outcome::Completed => "completed".to_owned(),
+        Outcome::Incomplete { why } => format!("INCOMPLETE ({why})"),
+        Outcome::Failed { why } => format!("FAILED ({why})"),
+    };
+    let Report { job_completion_time_s: time, steps, sync, policy, .. } = report;
+    let speed = if report.emulated { ", emulated speed" } else { "" };
+    format!("{outcome} in {time:.1} s: {steps} steps, {sync}, policy {policy}{speed}")
+}
+
+fn balance(samples: &SampleBalance) -> String {
+    let remaining = match samples.remaining {
+        0 => String::new(),
+        remaining => format!("{remaining} remaining, "),
+    };
+    let SampleBalance { expected, committed, lost, duplicated, quarantined, .. } = samples;
+    let exact = if samples.is_exact() { "exact" } else { "NOT EXACT" };
+    format!(
+        "samples: {expected} expected, {committed} committed, {remaining}{lost} lost, {duplicated} duplicated, \
+         {quarantined} quarantined ({exact})"
+    )
+}
+
+fn evaluation(EvaluationEntry { epoch, samples, metrics, .. }: &EvaluationEntry) -> String {
+    let found: Vec<String> = metrics.iter().map(|(name, value)| format!("{name} {value:.5}")).collect();
+    format!("after epoch {epoch}, on {samples} samples: {}", found.join(", "))
+}
+
+fn checkpoint(report: &Report) -> Option<String> {
+    let CheckpointEntry { id, samples, folder } = report.checkpoint.as_ref()?;
+    let since = match report.samples.committed.saturating_sub(*samples) {
+        0 => String::new(),
+        since => format!("; the {since} committed since are not in it"),
+    };
+    Some(format!("checkpoint {id}, of {samples} samples, in {}{since}", folder.display()))
+}
+
+fn model_spread(report: &Report) -> Option<String> {
+    let spread = report.model_spread.as_ref()?;
+    let (worker, furthest) = spread.furthest()?;
+    let (rms, time) = (spread.rms, spread.time_s);
+    Some(format!("models {rms:.2e} from their mean at {time:.1} s, {worker} {furthest:.2e}"))
+}
+
+/// The loss and the metrics of the final model; `None` if nothing is known of them.
+fn final_quality(quality: &FinalQuality) -> Option<String> {
     // A model that was evaluated without a loss has that of its training.
     let loss = if quality.samples == 0 || quality.metrics.contains_key(Metric::LOSS) {
         "loss"
@@ -112,14 +106,11 @@ pub fn render(report: &Report) -> String {
     };
     let mut found: Vec<String> = quality.loss.iter().map(|value| format!("{loss} {value:.5}")).collect();
     found.extend(quality.others().map(|(name, value)| format!("{name} {value:.4}")));
-    if !found.is_empty() {
-        let on = match quality.samples {
-            0 => "in training".to_owned(),
-            n => format!("on {n} {} samples", quality.measured_on.name()),
-        };
-        push(&mut out, format_args!("final {} {on}\n", found.join(", ")));
-    }
-    out
+    let on = match quality.samples {
+        0 => "in training".to_owned(),
+        n => format!("on {n} {} samples", quality.measured_on.name()),
+    };
+    (!found.is_empty()).then(|| format!("final {} {on}", found.join(", ")))
 }
 
 fn push(out: &mut String, text: std::fmt::Arguments<'_>) {

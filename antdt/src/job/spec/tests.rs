@@ -443,7 +443,7 @@ fn one_worker_for_each_gpu_is_a_number_or_says_why_there_is_none() {
             (given, count) => panic!("{given:?}, {count:?}"),
         }
     }
-    let cores = u32::try_from(std::thread::available_parallelism().unwrap().get()).unwrap();
+    let cores = u32::try_from(thread::available_parallelism().unwrap().get()).unwrap();
     for (word, expected) in [("cpu", cores), ("auto", gpu::count().unwrap_or(cores))] {
         let mut spec = valid();
         spec.set("nproc-per-node", word).unwrap();

@@ -55,7 +55,7 @@ pub(crate) struct Chart<'a> {
     pub(crate) high: Option<f64>,
     /// What is drawn.
     pub(crate) curves: &'a [Curve],
-    /// The operation that failed.
+    /// When something was done.
     pub(crate) marks: &'a [Mark],
     /// When everything was committed, if that is to be shown.
     pub(crate) done_s: Option<f64>,
@@ -86,7 +86,7 @@ pub(crate) struct Timeline<'a> {
     pub(crate) end_s: f64,
     /// Colours to go round.
     pub(crate) colours: usize,
-    /// The operation that failed.
+    /// When something was done.
     pub(crate) marks: &'a [Mark],
 }
 
@@ -107,6 +107,18 @@ impl Axis {
     fn time(end_s: f64) -> Self {
         let end = if end_s.is_finite() && end_s > 0.0 { end_s } else { 1.0 };
         Self { from: 0.0, to: end, at: LEFT, length: WIDTH - LEFT - RIGHT }
+    }
+
+    /// The value axis of a chart of `points`.
+    fn value(chart: &Chart<'_>, points: &[(f64, f64)]) -> Self {
+        let low = points.iter().fold(f64::INFINITY, |low, (_, v)| low.min(*v));
+        let highest = || points.iter().fold(f64::NEG_INFINITY, |high, (_, v)| high.max(*v));
+        let high = chart.high.unwrap_or_else(highest);
+        let low = if chart.from_zero { low.min(0.0) } else { low };
+        // A flat curve still needs an axis with some height.
+        let room = if high > low { (high - low) * 0.06 } else { high.abs().max(1.0) * 0.1 };
+        let from = if chart.from_zero { low } else { low - room };
+        Self { from, to: high + room, at: HEIGHT - BOTTOM, length: -(HEIGHT - BOTTOM - TOP) }
     }
 
     /// Round values, about `count` of them, and how many decimals they need.
@@ -136,63 +148,13 @@ pub(crate) fn draw(chart: &Chart<'_>) -> String {
     if all.is_empty() {
         return "<p class=\"hint\">No data.</p>\n".to_owned();
     }
-    let end = all.iter().fold(chart.end_s, |end, (t, _)| end.max(*t));
-    let low = all.iter().fold(f64::INFINITY, |low, (_, v)| low.min(*v));
-    let high = chart.high.unwrap_or_else(|| all.iter().fold(f64::NEG_INFINITY, |high, (_, v)| high.max(*v)));
-    let low = if chart.from_zero { low.min(0.0) } else { low };
-    // A flat curve still needs an axis with some height.
-    let room = if high > low { (high - low) * 0.06 } else { high.abs().max(1.0) * 0.1 };
-    let x = Axis::time(end);
-    let y = Axis {
-        from: if chart.from_zero { low } else { low - room },
-        to: high + room,
-        at: HEIGHT - BOTTOM,
-        length: -(HEIGHT - BOTTOM - TOP),
-    };
+    let x = Axis::time(all.iter().fold(chart.end_s, |end, (t, _)| end.max(*t)));
+    let y = Axis::value(chart, &all);
     let mut svg = open(HEIGHT);
-    let (ticks, decimals) = y.ticks(6.0);
-    for tick in ticks {
-        let at = y.place(tick);
-        push(
-            &mut svg,
-            format_args!(
-                "<line class=\"grid\" x1=\"{LEFT}\" x2=\"{:.1}\" y1=\"{at:.1}\" y2=\"{at:.1}\"/>\
-                 <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{tick:.decimals$}{}</text>",
-                WIDTH - RIGHT,
-                LEFT - 6.0,
-                at + 4.0,
-                chart.unit,
-            ),
-        );
-    }
-    svg.push('\n');
+    value_ticks(&mut svg, &y, chart.unit);
     time_ticks(&mut svg, &x, HEIGHT);
     for curve in chart.curves {
-        let mut path = String::new();
-        let mut before: Option<f64> = None;
-        for (t, v) in curve.points.iter().copied().filter(|(t, _)| t.is_finite()) {
-            if !v.is_finite() {
-                before = None;
-                continue;
-            }
-            let (px, py) = (x.place(t), y.place(v).max(TOP));
-            match before {
-                None => push(&mut path, format_args!("M{px:.1} {py:.1}")),
-                Some(_) if curve.steps => push(&mut path, format_args!("H{px:.1}V{py:.1}")),
-                Some(_) => push(&mut path, format_args!("L{px:.1} {py:.1}")),
-            }
-            before = Some(t);
-        }
-        if !path.is_empty() {
-            push(
-                &mut svg,
-                format_args!(
-                    "<path class=\"curve {}\" d=\"{path}\"><title>{}</title></path>\n",
-                    curve.class,
-                    escape(&curve.title)
-                ),
-            );
-        }
+        path(&mut svg, &x, &y, curve);
     }
     marks(&mut svg, &x, HEIGHT, chart.marks);
     if let Some(done) = chart.done_s.filter(|done| done.is_finite() && *done <= x.to) {
@@ -207,6 +169,30 @@ pub(crate) fn draw(chart: &Chart<'_>) -> String {
     }
     svg.push_str("</svg>\n");
     svg
+}
+
+/// The line of a curve, from one gap to the next.
+fn path(svg: &mut String, x: &Axis, y: &Axis, curve: &Curve) {
+    let mut path = String::new();
+    let mut is_drawn = false;
+    for (t, v) in curve.points.iter().copied().filter(|(t, _)| t.is_finite()) {
+        if v.is_finite() {
+            let (px, py) = (x.place(t), y.place(v).max(TOP));
+            match is_drawn {
+                false => push(&mut path, format_args!("M{px:.1} {py:.1}")),
+                true if curve.steps => push(&mut path, format_args!("H{px:.1}V{py:.1}")),
+                true => push(&mut path, format_args!("L{px:.1} {py:.1}")),
+            }
+        }
+        is_drawn = v.is_finite();
+    }
+    if !path.is_empty() {
+        let (class, title) = (&curve.class, escape(&curve.title));
+        push(
+            svg,
+            format_args!("<path class=\"curve {class}\" d=\"{path}\"><title>{title}</title></path>\n"),
+        );
+    }
 }
 
 /// A bar from 0 for each of several, over one time axis, with ticks where something was done.
@@ -384,6 +370,24 @@ fn bars<'a>(spans: impl Iterator<Item = &'a ShardSpan>, x: &Axis) -> Vec<ShardBa
 
 fn open(height: f64) -> String {
     format!("<svg viewBox=\"0 0 {WIDTH} {height}\" role=\"img\">\n")
+}
+
+fn value_ticks(svg: &mut String, y: &Axis, unit: &str) {
+    let (ticks, decimals) = y.ticks(6.0);
+    for tick in ticks {
+        let at = y.place(tick);
+        push(
+            svg,
+            format_args!(
+                "<line class=\"grid\" x1=\"{LEFT}\" x2=\"{:.1}\" y1=\"{at:.1}\" y2=\"{at:.1}\"/>\
+                 <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{tick:.decimals$}{unit}</text>",
+                WIDTH - RIGHT,
+                LEFT - 6.0,
+                at + 4.0,
+            ),
+        );
+    }
+    svg.push('\n');
 }
 
 fn time_ticks(svg: &mut String, x: &Axis, height: f64) {
