@@ -5,7 +5,7 @@ use antdt_core::{CheckpointId, Holder, JobTime};
 use antdt_job::{Call, HeadAnswer, HeadEffect, HeadEvent, Reply};
 use antdt_shard::ledger::{Answer, Event, Record};
 
-use crate::invariant::committed_once::Committed;
+use crate::invariant::Committed;
 use crate::model::Fault;
 
 /// Something that happened in a simulated job, as observers see it.

@@ -37,6 +37,7 @@ use crate::world::dataset;
 
 pub mod batch_size_conserved;
 pub mod bounds_respected;
+mod committed;
 pub mod committed_once;
 pub mod done_is_final;
 pub mod epoch_ends;
@@ -66,6 +67,7 @@ pub mod trained;
 
 pub use self::batch_size_conserved::BatchSizeConserved;
 pub use self::bounds_respected::BoundsRespected;
+pub use self::committed::Committed;
 pub use self::committed_once::CommittedOnce;
 pub use self::done_is_final::DoneIsFinal;
 pub use self::epoch_ends::EpochEnds;

@@ -58,6 +58,7 @@ use crate::recording::{Open, open_plain};
 use crate::replay::ReplayError;
 
 mod expect;
+mod faults;
 mod job;
 mod models;
 

@@ -12,23 +12,23 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use antdt_agent::BeatReply;
 use antdt_controller::{Policy, action};
 use antdt_core::{
-    AckPoint, BatchReport, CheckpointId, Contribution, DetRng, Generation, InvalidValue, JobTime, Machine,
-    MembershipVersion, NodeId, RollbackId, ServerWeights,
+    AckPoint, BatchReport, Contribution, DetRng, Generation, Holder, InvalidValue, JobTime, Machine,
+    MembershipVersion, NodeId, ServerWeights, StepCommit,
 };
 use antdt_job::{EventKind, Head, HeadAnswer, HeadEffect, HeadEvent, Note, Reply};
-use antdt_shard::{Event as LedgerEvent, Record, Recovery, ShardLedger};
+use antdt_shard::{Event as LedgerEvent, Record, RecoverError, Recovery, ShardLedger};
 use slab::Slab;
 
 use crate::happening::{Happening, Observer};
 use crate::journal::{Journal, SimulatedJob};
-use crate::model::{Fault, Models};
+use crate::model::Models;
 use crate::queue::Queue;
 use crate::{Setup, Violation};
 
 mod config;
+mod due;
 mod life;
 mod process;
 
@@ -46,9 +46,10 @@ mod checkpoints;
 mod master;
 mod places;
 
+use checkpoints::Checkpoints;
 pub use checkpoints::Moment;
-use checkpoints::{Checkpoints, Copied};
 pub(crate) use config::{dataset, head_config};
+use due::{Answered, Due, Lost, Message, Question, Work};
 use group::SimGroup;
 use life::{LifeId, Lives};
 use master::Successor;
@@ -78,104 +79,6 @@ pub(crate) const ALL_CRASHED: &str = "all processes of the job ended at once";
 
 /// Events after which a simulation counts as one that never ends, unless the caller says otherwise.
 const EVENTS_MAX: u64 = 10_000_000_000;
-
-/// What is due.
-#[derive(Debug)]
-enum Due {
-    /// A deadline of the head.
-    Deadline,
-    /// The policy is asked.
-    Tick,
-    /// A process has read its data and registers.
-    Start(LifeId),
-    /// A life says that it is alive.
-    Beat(LifeId),
-    /// A message from a life arrives at the head; for what the training thread asks, the number of its call.
-    ToHead(LifeId, u64, Message),
-    /// A message from a life arrives at the head once more; no caller waits for the answer.
-    Copied(Message),
-    /// The answer to a heartbeat arrives.
-    Beaten(LifeId, Box<BeatReply>),
-    /// A question arrives at the shard service.
-    ToLedger(LifeId, u64, Question),
-    /// A question arrives once more at the shard service of this generation; no caller waits for the answer.
-    AskedAgain(Question, Generation),
-    /// A kept question is given up.
-    Unkept(LifeId, u64),
-    /// The training thread gets a reply to this call.
-    Reply(LifeId, u64, Answered),
-    /// What the training thread did by itself is over.
-    Over(LifeId, u64, Work),
-    /// The head's answer to a registration or a farewell arrives.
-    Told(LifeId, u64, Box<HeadAnswer>),
-    /// What was lost on its way is sent again.
-    Again(LifeId, u64, Box<Lost>),
-    /// A parked call may have to be repeated.
-    Reask(LifeId),
-    /// The result of a group's operation arrives.
-    Done(MembershipVersion, u64),
-    /// Members of a group may have waited too long.
-    Late(MembershipVersion),
-    /// The launcher reaches the host of a process that shall end, or tries to.
-    Kill(LifeId),
-    /// The process was ordered to end, or ends by itself.
-    Dies(LifeId, i32, i32),
-    /// The launcher's word.
-    ToLauncher(Box<HeadEvent>),
-    /// Something goes wrong.
-    Fault(Box<Fault>),
-    /// Another master goes on with the job.
-    TakeOver,
-    /// The ledger goes back to the newest checkpoint, or to the start of the job.
-    Restore(RollbackId),
-    /// The copy of the model for a checkpoint exists, of the worker that made this call.
-    Copy(LifeId, u64, CheckpointId),
-    /// The ledger is to be cut for a copy of the model.
-    Cut(Copied),
-    /// The copies for a checkpoint are written, of which this worker has had one made.
-    Written(LifeId, CheckpointId),
-}
-
-/// A message to the head that is on its way: its place among all of them.
-#[derive(Debug, Clone, Copy)]
-struct Message(usize);
-
-/// A question to the shard service that is on its way: its place among all of them.
-#[derive(Debug, Clone, Copy)]
-struct Question(usize);
-
-/// A reply to a training thread that is on its way: its place among all of them.
-#[derive(Debug, Clone, Copy)]
-struct Answered(usize);
-
-/// What the training thread does by itself: all that comes of it is that it is done.
-#[derive(Debug, Clone, Copy)]
-enum Work {
-    Begin,
-    Sleep,
-    Load,
-    Pull,
-    Compute,
-    /// To begin to compute beside other calls.
-    Begun,
-    /// To compute beside other calls.
-    Beside,
-    Apply,
-    Advance,
-    Revert,
-    Push,
-    /// To tell the servers what counts.
-    Count,
-    /// To find out that the group broke.
-    Break,
-}
-
-/// A message that did not arrive.
-#[derive(Debug)]
-enum Lost {
-    Head(HeadEvent),
-    Ledger(LedgerEvent, Duration),
-}
 
 /// An observer that ignores everything that happens.
 #[derive(Debug, Clone, Copy, Default)]
@@ -294,38 +197,17 @@ impl<O: Observer> World<O> {
     ) -> Result<Self, InvalidValue> {
         setup.validate()?;
         let own_policy = setup.goes_back.then(|| policy.clone_box());
-        let mut config = head_config(&setup, policy);
-        if let Some((schedule, from)) = config.checkpoints.as_mut().zip(from) {
-            schedule.first = from.next_checkpoint();
-        }
-        if let Some((schedule, from)) = config.evaluations.as_mut().zip(from) {
-            schedule.done = from.counts().acked + from.counts().quarantined;
-        }
-        let mut head = Head::new(config)?;
-        if setup.goes_back {
-            head = head.journaled();
-        }
+        let head = Self::head(&setup, policy, from)?;
         let dataset = dataset(&setup);
         let from = from.map(|from| from.continued(&dataset)).transpose()?;
-        let damaged =
-            |e: antdt_shard::RecoverError| InvalidValue::new("samples", setup.samples, e.to_string());
+        let damaged = |e: RecoverError| InvalidValue::new("samples", setup.samples, e.to_string());
         let recovery = Recovery::new(dataset).map_err(damaged)?;
-        let mut ledger = recovery.clone().finish(Generation(1)).map_err(damaged)?;
-        if let Some(from) = &from {
-            ledger.restore(&from.ledger, Generation(2)).map_err(damaged)?;
-        }
+        let (ledger, begun) = Self::ledger(recovery.clone(), from.as_ref()).map_err(damaged)?;
         let mut fault_rng = setup.seed.derive("faults").rng();
         let mut queue = Queue::new();
         let fault = models.faults.next(&mut fault_rng);
         // A restart of the service needs its log.
-        let mut log = (observer.watches() || fault.is_some()).then(Vec::new);
-        let mut begun = Vec::new();
-        while let Some(effect) = ledger.poll_effect() {
-            if let (antdt_shard::Effect::Record(record), Some(log)) = (effect, &mut log) {
-                log.push(record.clone());
-                begun.push(record);
-            }
-        }
+        let log = (observer.watches() || fault.is_some()).then(|| begun.clone());
         let successor = own_policy.map(|policy| Box::new(Successor::new(policy, &ledger, &setup)));
         let calm = fault.is_none();
         let lives = setup.workers as usize + setup.servers as usize;
@@ -374,6 +256,34 @@ impl<O: Observer> World<O> {
             world.saw(&Happening::Calm);
         }
         Ok(world)
+    }
+
+    /// The head of a job before its first event.
+    fn head(setup: &Setup, policy: Box<dyn Policy>, from: Option<&Moment>) -> Result<Head, InvalidValue> {
+        let mut config = head_config(setup, policy);
+        if let Some((schedule, from)) = config.checkpoints.as_mut().zip(from) {
+            schedule.first = from.next_checkpoint();
+        }
+        if let Some((schedule, from)) = config.evaluations.as_mut().zip(from) {
+            schedule.done = from.counts().acked + from.counts().quarantined;
+        }
+        let head = Head::new(config)?;
+        Ok(if setup.goes_back { head.journaled() } else { head })
+    }
+
+    /// The ledger of a job before its first event, and the records that it began with.
+    fn ledger(recovery: Recovery, from: Option<&Moment>) -> Result<(ShardLedger, Vec<Record>), RecoverError> {
+        let mut ledger = recovery.finish(Generation(1))?;
+        if let Some(from) = from {
+            ledger.restore(&from.ledger, Generation(2))?;
+        }
+        let mut begun = Vec::new();
+        while let Some(effect) = ledger.poll_effect() {
+            if let antdt_shard::Effect::Record(record) = effect {
+                begun.push(record);
+            }
+        }
+        Ok((ledger, begun))
     }
 
     /// Returns the same job, whose simulation ends after this many events at the latest.
@@ -476,22 +386,7 @@ impl<O: Observer> World<O> {
             return self.queue.push(until, due);
         }
         match due {
-            Due::Deadline => {
-                if self.deadline > self.now {
-                    // A newer one was set.
-                    return;
-                }
-                self.deadline = JobTime::NEVER;
-                if self.master_away(Due::Deadline) {
-                    return;
-                }
-                if self.head.deadline().is_some_and(|at| at <= self.now) {
-                    self.head.on_deadline(self.now);
-                    self.saw(&Happening::HeadDeadline);
-                    self.head_effects();
-                }
-                self.arm_deadline();
-            }
+            Due::Deadline => self.head_deadline(),
             Due::Tick => self.tick(),
             Due::Start(life) => self.start(life),
             Due::Beat(life) => self.beat(life),
@@ -521,6 +416,23 @@ impl<O: Observer> World<O> {
     }
 
     // The master.
+
+    fn head_deadline(&mut self) {
+        if self.deadline > self.now {
+            // A newer one was set.
+            return;
+        }
+        self.deadline = JobTime::NEVER;
+        if self.master_away(Due::Deadline) {
+            return;
+        }
+        if self.head.deadline().is_some_and(|at| at <= self.now) {
+            self.head.on_deadline(self.now);
+            self.saw(&Happening::HeadDeadline);
+            self.head_effects();
+        }
+        self.arm_deadline();
+    }
 
     /// Puts `due` off if the master stands still, or there is none.
     fn master_away(&mut self, due: Due) -> bool {
@@ -584,19 +496,7 @@ impl<O: Observer> World<O> {
             HeadEffect::Joined(holder, joined) => {
                 self.unpark(holder, None, || Reply::Joined(Box::new(Arc::unwrap_or_clone(joined))));
             }
-            HeadEffect::Committed(holder, commit) => {
-                let mode = self.setup.sync.capabilities();
-                // Where each commits steps or pushes of its own, those are counted.
-                if !mode.steps_in_common() {
-                    if commit.contributors.get(&holder).is_some_and(|acks| !acks.is_empty()) {
-                        self.journal.pushed();
-                    }
-                } else if mode.acks == AckPoint::Commit {
-                    self.journal.committed(commit.step, commit.samples);
-                    self.checkpoints.committed(commit.step, commit.samples);
-                }
-                self.unpark(holder, Some(commit.asked), || Reply::Committed(commit));
-            }
+            HeadEffect::Committed(holder, commit) => self.committed(holder, commit),
             HeadEffect::Rested { holder, keep: false, .. } => self.unpark(holder, None, || Reply::Rested),
             HeadEffect::Rested { holder, checkpoint, keep: true, .. } => self.keep(holder, checkpoint),
             HeadEffect::Undone(holder) => {
@@ -617,15 +517,8 @@ impl<O: Observer> World<O> {
                     successor.record = *record;
                 }
             }
-            HeadEffect::GoOn(mode) => {
-                let result = Err(format!("goes on with --sync {mode}"));
-                self.saw(&Happening::Ended(&result));
-                self.ended = Some(result);
-            }
-            HeadEffect::End(result) => {
-                self.saw(&Happening::Ended(&result));
-                self.ended = Some(result);
-            }
+            HeadEffect::GoOn(mode) => self.end(Err(format!("goes on with --sync {mode}"))),
+            HeadEffect::End(result) => self.end(result),
             HeadEffect::Note { at, note: Note::Batches(reports) } => {
                 self.journal.batches(at, &reports);
                 self.spare_reports.push_back(reports);
@@ -639,6 +532,26 @@ impl<O: Observer> World<O> {
                 self.journal.note(at, note);
             }
         }
+    }
+
+    /// A worker is told that what it contributed to is committed.
+    fn committed(&mut self, holder: Holder, commit: Box<StepCommit>) {
+        let mode = self.setup.sync.capabilities();
+        // Where each commits steps or pushes of its own, those are counted.
+        if !mode.steps_in_common() {
+            if commit.contributors.get(&holder).is_some_and(|acks| !acks.is_empty()) {
+                self.journal.pushed();
+            }
+        } else if mode.acks == AckPoint::Commit {
+            self.journal.committed(commit.step, commit.samples);
+            self.checkpoints.committed(commit.step, commit.samples);
+        }
+        self.unpark(holder, Some(commit.asked), || Reply::Committed(commit));
+    }
+
+    fn end(&mut self, result: Result<(), String>) {
+        self.saw(&Happening::Ended(&result));
+        self.ended = Some(result);
     }
 
     fn tick(&mut self) {

@@ -13,19 +13,19 @@
 //! Source: our design: the two rounds of a step in all-reduce, and the commit in one place with servers.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 
 use antdt_agent::MicroBatch;
 use antdt_core::{
-    Ack, AckOutcome, AckPoint, Barrier, Capabilities, CheckpointId, Contribution, Generation, Holder,
-    JobTime, Joined, LeaseId, MembershipVersion, ShardKey, Standing, StepCommit, StepResult,
+    Ack, AckOutcome, AckPoint, Barrier, Capabilities, CheckpointId, Contribution, Generation, Held, Holder,
+    JobTime, Joined, LeaseId, MembershipVersion, Registered, ShardKey, Standing, StepCommit, StepResult,
 };
 use antdt_job::{Call, HeadAnswer, HeadEffect, HeadEvent, Reply};
 use antdt_shard::DatasetSpec;
 use antdt_shard::ledger::{Answer, Event, Record};
 
 use super::Invariant;
-use super::leases::{Done, Ended, Leases, Move, Progress, shard};
+use super::committed::{Committed, InModel};
+use super::leases::{Ended, Leases, Move, Progress, shard};
 use super::trained::{Times, Trained};
 use crate::happening::Happening;
 use crate::setup::Setup;
@@ -35,17 +35,6 @@ const LEASES_MAX: usize = 1 << 16;
 
 /// Committed steps remembered: members of a group are at most one apart.
 const STEPS_MAX: usize = 16;
-
-/// Samples of a shard that are part of the model.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct InModel {
-    end: u64,
-    /// Worker that contributed them last, and the generation of the service that leased them to it.
-    holder: Holder,
-    generation: Generation,
-    /// They were granted again, and that was excused.
-    again: bool,
-}
 
 /// Checks that the model contains exactly the acknowledged samples; see the [module](self).
 #[derive(Debug)]
@@ -85,34 +74,6 @@ pub struct CommittedOnce {
     beyond: BTreeMap<ShardKey, InModel>,
     /// How often each sample is in the model, if it is counted.
     trained: Option<Trained>,
-}
-
-/// What the newest complete checkpoint of a job contains, as observers saw it: the invariants of a job that continues
-/// from that checkpoint begin with it ([`Happening::Resumed`]).
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Committed {
-    /// By the ledger.
-    done: Done,
-    /// What the model has beyond.
-    beyond: BTreeMap<ShardKey, InModel>,
-    times: Times,
-}
-
-impl Committed {
-    pub(super) const fn done(&self) -> &Done {
-        &self.done
-    }
-
-    /// Returns how often each sample is in the model, if that was counted.
-    pub const fn times(&self) -> &Times {
-        &self.times
-    }
-}
-
-impl fmt::Display for Committed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} acknowledged samples", self.done.acked())
-    }
 }
 
 /// The model as it was copied for a checkpoint.
@@ -301,6 +262,50 @@ impl CommittedOnce {
         }
         self.entering.insert(holder, from.and_then(|(_, newest)| newest));
         Ok(())
+    }
+
+    /// A worker registers at the shard service and presents its leases.
+    fn registered(&mut self, holder: Holder, held: &[Held], registered: &Registered) {
+        self.registered.insert(holder);
+        if let Some(trained) = &mut self.trained {
+            let void = held.iter().zip(&registered.adopted).filter(|(_, adopted)| adopted.is_none());
+            void.for_each(|(held, _)| trained.gave_back(holder, held.key));
+        }
+        // A shard that was granted to another worker meanwhile is refused to it.
+        for (key, samples) in self.in_model.iter_mut().filter(|(_, samples)| samples.holder == holder) {
+            samples.again |= self.leases.holder_of(*key).is_some_and(|other| other != holder);
+        }
+    }
+
+    /// The ledger has settled what was due of a worker.
+    fn settled(&self, holder: Holder, acks: &[Ack], outcomes: &[AckOutcome]) -> Result<(), String> {
+        let now = self.progress.generation;
+        let is_acked =
+            |ack: &Ack| self.keys.get(&ack.lease).is_some_and(|key| self.progress.offset(*key) >= ack.offset);
+        // A worker that left in order gave the lease back, and said the same before.
+        let lost = acks.iter().zip(outcomes).find(|(ack, outcome)| {
+            **outcome == AckOutcome::StaleLease && ack.lease.generation == now && !is_acked(ack)
+        });
+        match lost {
+            Some((ack, _)) => Err(format!("lease {} of {holder} ended before it was settled", ack.lease)),
+            None => Ok(()),
+        }
+    }
+
+    /// The master tells a worker its group.
+    fn joined(&mut self, holder: Holder, joined: &Joined) -> Result<(), String> {
+        self.newest = self.newest.max(joined.membership);
+        if let Some(since) = &mut self.since {
+            since.insert(holder);
+        }
+        self.standings.remove(&holder);
+        match self.decided.take() {
+            Some(step) if joined.next_step != step + 1 => {
+                let next = joined.next_step;
+                Err(format!("step {step} was settled, and the group goes on with step {next}"))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// A worker says what is due with a step. An old copy, which comes late, says nothing new.
@@ -496,106 +501,58 @@ impl Invariant for CommittedOnce {
 
     fn saw(&mut self, _at: JobTime, what: &Happening<'_>) -> Result<(), String> {
         self.granted(what)?;
-        if let Happening::Kept(checkpoint) = what {
-            self.kept(*checkpoint)?;
-        }
-        if let Happening::Resumed(committed) = what {
-            self.resumed(committed);
-        }
-        if let Happening::Record(Record::Restored(_)) = what {
-            self.set_back();
+        match what {
+            Happening::Kept(checkpoint) => self.kept(*checkpoint)?,
+            Happening::Resumed(committed) => self.resumed(committed),
+            Happening::Record(Record::Restored(_)) => self.set_back(),
+            _ => {}
         }
         self.progress.saw(what)?;
         match what {
-            Happening::Copied(holder, checkpoint) => {
-                self.copied(*holder, *checkpoint);
-                Ok(())
-            }
-            Happening::Record(record) => self.record(record),
+            Happening::Copied(holder, checkpoint) => self.copied(*holder, *checkpoint),
+            Happening::Record(record) => self.record(record)?,
             Happening::Ledger(Event::Register { holder, held }, Answer::Register(Ok(registered))) => {
-                self.registered.insert(*holder);
-                if let Some(trained) = &mut self.trained {
-                    let void = held.iter().zip(&registered.adopted).filter(|(_, adopted)| adopted.is_none());
-                    void.for_each(|(held, _)| trained.gave_back(*holder, held.key));
-                }
-                // A shard that was granted to another worker meanwhile is refused to it.
-                let samples = self.in_model.iter_mut().filter(|(_, samples)| samples.holder == *holder);
-                for (key, samples) in samples {
-                    samples.again |= self.leases.holder_of(*key).is_some_and(|other| other != *holder);
-                }
-                Ok(())
+                self.registered(*holder, held, registered);
             }
-            Happening::Ledger(Event::Settle { holder, acks }, Answer::Ack(answer)) => {
-                let now = self.progress.generation;
-                let is_acked = |ack: &Ack| {
-                    self.keys.get(&ack.lease).is_some_and(|key| self.progress.offset(*key) >= ack.offset)
-                };
-                let lost = match answer {
-                    // A worker that left in order gave the lease back, and said the same before.
-                    Ok(outcomes) => acks.iter().zip(outcomes).find(|(ack, outcome)| {
-                        **outcome == AckOutcome::StaleLease && ack.lease.generation == now && !is_acked(ack)
-                    }),
-                    Err(error) => return Err(format!("{holder} cannot be settled: {error}")),
-                };
-                match lost {
-                    Some((ack, _)) => {
-                        Err(format!("lease {} of {holder} ended before it was settled", ack.lease))
-                    }
-                    None => Ok(()),
-                }
-            }
-            Happening::Worker(holder, reply, call) => self.worker(*holder, reply, call),
-            Happening::Head(HeadEvent::Join { holder, standing }, _) => {
-                // An old copy of its question takes nothing back.
-                if self.standings.get(holder).is_none_or(|said| said.group <= standing.group) {
-                    self.standings.insert(*holder, standing.clone());
-                }
-                Ok(())
+            Happening::Ledger(Event::Settle { holder, acks }, Answer::Ack(answer)) => match answer {
+                Ok(outcomes) => self.settled(*holder, acks, outcomes)?,
+                Err(error) => return Err(format!("{holder} cannot be settled: {error}")),
+            },
+            Happening::Worker(holder, reply, call) => self.worker(*holder, reply, call)?,
+            // An old copy of its question takes nothing back.
+            Happening::Head(HeadEvent::Join { holder, standing }, _)
+                if self.standings.get(holder).is_none_or(|said| said.group <= standing.group) =>
+            {
+                self.standings.insert(*holder, standing.clone());
             }
             // What is refused was said before.
             Happening::Head(HeadEvent::Ready { holder, step, readiness }, HeadAnswer::Parked) => {
                 self.said(*holder, *step, &readiness.acks);
-                Ok(())
             }
-            Happening::Effect(HeadEffect::Settle(contribution)) => self.settle(contribution),
+            Happening::Effect(HeadEffect::Settle(contribution)) => self.settle(contribution)?,
             Happening::Effect(HeadEffect::Committed(_, commit)) if self.mode.acks == AckPoint::Commit => {
-                self.committed(commit)
+                self.committed(commit)?;
             }
             // Nothing that was told before counts, and steps are numbered anew.
             Happening::Effect(HeadEffect::RollBack(_)) => {
                 self.ready.clear();
                 self.standings.clear();
                 (self.committed, self.decided) = (None, None);
-                Ok(())
             }
-            Happening::Effect(HeadEffect::Joined(holder, joined)) => {
-                self.newest = self.newest.max(joined.membership);
-                if let Some(since) = &mut self.since {
-                    since.insert(*holder);
-                }
-                self.standings.remove(holder);
-                match self.decided.take() {
-                    Some(step) if joined.next_step != step + 1 => {
-                        let next = joined.next_step;
-                        Err(format!("step {step} was settled, and the group goes on with step {next}"))
-                    }
-                    _ => Ok(()),
-                }
-            }
+            Happening::Effect(HeadEffect::Joined(holder, joined)) => self.joined(*holder, joined)?,
             Happening::Died(holder) => {
                 self.died.insert(*holder);
                 self.models.remove(holder);
                 self.entering.remove(holder);
                 self.combined.remove(holder);
-                Ok(())
             }
             // Until the master hears of its end, what it said counts.
             Happening::Head(HeadEvent::Exited(holder, ..), _) => {
                 self.standings.remove(holder);
-                Ok(())
             }
-            _ => Ok(()),
+            _ => {}
         }
+        Ok(())
     }
 }
 

@@ -231,6 +231,31 @@ impl EpochEnds {
         self.models.clear();
     }
 
+    /// The master hears of the end of a life.
+    fn told_of_end(&mut self, holder: Holder, exit: Exit) -> Result<(), String> {
+        self.exit = Some((holder, exit));
+        self.harm(holder).told = true;
+        if self.is_matched(holder, exit) {
+            Ok(())
+        } else {
+            Err(format!("{holder} ended ({exit}), and nothing happened to it that ends it so"))
+        }
+    }
+
+    fn worker(&mut self, holder: Holder, reply: &Reply, call: &Call) -> Result<(), String> {
+        if matches!(reply, Reply::Entered) && self.mode.forms_groups() {
+            self.models.insert(holder);
+        }
+        if let Call::Stop(end) = call {
+            self.models.remove(&holder);
+            self.harm(holder).done = true;
+            if let End::Failed(why) = end {
+                return Err(format!("{holder} gives up: {why}"));
+            }
+        }
+        Ok(())
+    }
+
     /// Whether the end of a life is one that what happened to it can bring about.
     fn is_matched(&self, holder: Holder, exit: Exit) -> bool {
         let Some(harm) = self.harms.get(&holder) else { return false };
@@ -336,26 +361,9 @@ impl Invariant for EpochEnds {
                 self.harm(registration.info.holder).registered = true;
             }
             Happening::Head(HeadEvent::Exited(holder, exit, _), _) => {
-                self.exit = Some((*holder, *exit));
-                self.harm(*holder).told = true;
-                if !self.is_matched(*holder, *exit) {
-                    return Err(format!(
-                        "{holder} ended ({exit}), and nothing happened to it that ends it so"
-                    ));
-                }
+                self.told_of_end(*holder, *exit)?;
             }
-            Happening::Worker(holder, reply, call) => {
-                if matches!(reply, Reply::Entered) && self.mode.forms_groups() {
-                    self.models.insert(*holder);
-                }
-                if let Call::Stop(end) = call {
-                    self.models.remove(holder);
-                    self.harm(*holder).done = true;
-                    if let End::Failed(why) = end {
-                        return Err(format!("{holder} gives up: {why}"));
-                    }
-                }
-            }
+            Happening::Worker(holder, reply, call) => self.worker(*holder, reply, call)?,
             Happening::Record(Record::Acked { .. }) => self.acked = at,
             Happening::Calm => {
                 self.calm.get_or_insert(at);

@@ -337,7 +337,7 @@ impl Progress {
                     .ok_or_else(|| format!("checkpoint {checkpoint} is whole without a cut of the ledger"))?;
                 self.cuts = self.cuts.split_off(checkpoint);
             }
-            Happening::Resumed(committed) => self.kept = committed.done().clone(),
+            Happening::Resumed(committed) => self.kept = committed.done.clone(),
             _ => {}
         }
         Ok(())

@@ -10,7 +10,7 @@ use antdt_job::{Call, SyncMode};
 use super::*;
 use crate::invariant::{self, Checkers};
 use crate::model::compute::{Constant, LogNormal};
-use crate::model::{Collective, Compute, Faults, Network, Scheduler, Site};
+use crate::model::{Collective, Compute, Fault, Faults, Network, Scheduler, Site};
 
 /// A second for 100 samples; worker 0 is slower by a factor.
 #[derive(Debug)]
