@@ -297,23 +297,10 @@ fn connect(
         Ok((adapter, manager))
     });
     let offer = match &chosen {
-        Ok((Adapter { device, port, .. }, _)) => {
-            let shape = config.shape.unwrap_or_else(|| Shape::of_group(group.world()));
-            let (depth, completions) = (device.queue_depth_max(), device.completions_max());
-            let shape = shape.within(group.world() - 1, depth, completions);
-            AdapterOffer::Adapter { ethernet: port.ethernet, mtu: port.mtu, shape, managed }
-        }
+        Ok((adapter, _)) => offer(adapter, config, group.world()),
         Err(error) => AdapterOffer::Nothing(error.to_string()),
     };
-    let mut cards = vec![0; AdapterOffer::LEN * group.world() as usize];
-    let mine = group.me().0 as usize * AdapterOffer::LEN;
-    cards[mine..mine + AdapterOffer::LEN].copy_from_slice(&offer.encode());
-    tcp.all_gather(&call, &mut cards)?;
-    let offers = (0..).map(Rank).zip(cards.as_chunks::<{ AdapterOffer::LEN }>().0).map(|(rank, card)| {
-        let what = "its card; start all processes from one build".to_owned();
-        AdapterOffer::decode(card).ok_or_else(|| CollectiveError::Corrupt { peer: group.holder(rank), what })
-    });
-    let offers: Vec<AdapterOffer> = offers.collect::<Result<_, _>>()?;
+    let offers = swap_offers(tcp, &call, &offer)?;
     // All members see this in the same cards.
     let (shape, mtus) = match agree(&group, &offers) {
         Ok(agreed) => agreed,
@@ -336,8 +323,7 @@ fn connect(
     let service = manager.as_ref().map_or(0, |manager| manager.service);
     let endpoints = made.swap(tcp, &call, &adapter, shape, service)?;
     let mtu_with = |rank: Rank| adapter.port.mtu.of_path(mtus[rank.0 as usize]);
-    let mut connections = Vec::new();
-    if let Some(manager) = &manager {
+    let connections = if let Some(manager) = &manager {
         let ends = made.pairs.iter().zip(&endpoints).map(|(pair, remote)| Ends {
             rank: pair.rank,
             pair: &pair.pair,
@@ -345,32 +331,48 @@ fn connect(
             mtu: mtu_with(pair.rank),
         });
         let ends: Vec<Ends<'_>> = ends.collect();
-        connections = manager.connect(tcp, &call, abort, &adapter, &ends, retry)?;
-    }
-    let mut links: Vec<Option<Link>> = (0..group.world()).map(|_| None).collect();
-    for (pair, remote) in made.pairs.iter().zip(endpoints) {
-        let peer = group.holder(pair.rank);
-        if manager.is_none() {
+        manager.connect(tcp, &call, abort, &adapter, &ends, retry)?
+    } else {
+        for (pair, remote) in made.pairs.iter().zip(&endpoints) {
             let mtu = mtu_with(pair.rank);
-            let path = Path { from: adapter.address, to: remote, mtu, packet: pair.packet };
+            let path = Path { from: adapter.address, to: *remote, mtu, packet: pair.packet };
             let connected = pair.pair.connect(&path.way(), retry);
-            connected.map_err(|error| failed(&format!("connecting with {peer}"), &error))?;
+            let with = || format!("connecting with {}", group.holder(pair.rank));
+            connected.map_err(|error| failed(&with(), &error))?;
         }
-        let link = Link::new(
-            (pair.rank, peer),
-            pair.pair.clone(),
-            made.memory(pair.index, shape),
-            shape,
-            adapter.inline_bytes,
-            remote,
-        );
-        links[pair.rank.0 as usize] = Some(link);
-    }
+        Vec::new()
+    };
+    let links = made.links(&group, &adapter, shape, endpoints);
     // No member begins before all are connected, or know that one is not.
     call.tag.round = 2;
     tcp.all_gather(&call, &mut vec![0; group.world() as usize])?;
     tracing::debug!(device = adapter.device.name(), ?shape, managed, "connected over RDMA");
     Ok(Some(Plane::new(links, regions, made.completions, connections, abort.clone())))
+}
+
+fn offer(Adapter { device, port, .. }: &Adapter, config: &RdmaConfig, world: u32) -> AdapterOffer {
+    let shape = config.shape.unwrap_or_else(|| Shape::of_group(world));
+    let shape = shape.within(world - 1, device.queue_depth_max(), device.completions_max());
+    let managed = config.setup == RdmaSetup::Manager;
+    AdapterOffer::Adapter { ethernet: port.ethernet, mtu: port.mtu, shape, managed }
+}
+
+// Tells the others what this member offers, and hears the same of all, by rank.
+fn swap_offers(
+    tcp: &mut TcpTransport,
+    call: &Exchange,
+    offer: &AdapterOffer,
+) -> Result<Vec<AdapterOffer>, CollectiveError> {
+    let group = tcp.group().clone();
+    let mut cards = vec![0; AdapterOffer::LEN * group.world() as usize];
+    let mine = group.me().0 as usize * AdapterOffer::LEN;
+    cards[mine..mine + AdapterOffer::LEN].copy_from_slice(&offer.encode());
+    tcp.all_gather(call, &mut cards)?;
+    let offers = (0..).map(Rank).zip(cards.as_chunks::<{ AdapterOffer::LEN }>().0).map(|(rank, card)| {
+        let what = "its card; start all processes from one build".to_owned();
+        AdapterOffer::decode(card).ok_or_else(|| CollectiveError::Corrupt { peer: group.holder(rank), what })
+    });
+    offers.collect()
 }
 
 // What all use, and each member's longest packet; or why there is no RDMA in this group.
@@ -464,6 +466,24 @@ impl Made {
             staging: part(&self.staging, slots),
             messages: part(&self.messages, shape.receives() as usize * Control::LEN),
         }
+    }
+
+    // The links with the others, by rank, whose queue pairs end at these `endpoints`.
+    fn links(
+        &self,
+        group: &Group,
+        adapter: &Adapter,
+        shape: Shape,
+        endpoints: Vec<Endpoint>,
+    ) -> Vec<Option<Link>> {
+        let mut links: Vec<Option<Link>> = (0..group.world()).map(|_| None).collect();
+        for (pair, remote) in self.pairs.iter().zip(endpoints) {
+            let peer = (pair.rank, group.holder(pair.rank));
+            let memory = self.memory(pair.index, shape);
+            let link = Link::new(peer, pair.pair.clone(), memory, shape, adapter.inline_bytes, remote);
+            links[pair.rank.0 as usize] = Some(link);
+        }
+        links
     }
 
     // Tells each peer how it reaches its queue pair, and hears the same, in the order of `pairs`.
