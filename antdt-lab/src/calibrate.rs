@@ -255,6 +255,52 @@ fn commit() -> String {
     }
 }
 
+/// Runs a job for real and simulated, and adds a row. `probe` is the time of a step besides the gradient, and is found out if it is
+/// not known yet.
+fn compare(
+    settings: &Settings,
+    case: &Case,
+    steps: u32,
+    probe: &mut Option<Duration>,
+    rows: &mut Rows,
+) -> Result<Row> {
+    let mode = case.sync.capabilities();
+    print!("{:<24}", case.name());
+    // Progress only.
+    let _ = std::io::stdout().flush();
+    let folder = settings.report_dir.join(case.name().replace(' ', "-"));
+    std::fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    let file = folder.join("trace.jsonl");
+    // What an earlier run left is not this one's.
+    let _ = std::fs::remove_file(&file);
+    run_antdt(&settings.antdt, &case.arguments(steps, &file), &folder, LIMIT)?;
+    let facts = Recording::read(&file)?.facts()?;
+    let real = facts.completed.context("the recorded job was not completed")?.as_secs_f64();
+    let is_probe = probe.is_none();
+    let per_step = *probe.get_or_insert_with(|| beside(&facts.batches, mode));
+    let outcome = case.simulate(steps, &facts, per_step)?;
+    let simulated = outcome.completed.as_secs_f64();
+    let done = recorded_actions(&facts, mode);
+    let predicted: Vec<(String, u64)> =
+        outcome.actions.iter().map(|action| (action.kind.to_owned(), action.step)).collect();
+    let differ = actions_off(&done, &predicted, slack(mode, case.workers));
+    let counted = if is_probe { " (probe: not counted)" } else { "" };
+    let row = Row { job: case.name(), real_s: real, simulated_s: simulated, is_probe, actions_off: differ };
+    let error = error_percent(&row);
+    println!("{real:>7.2} s, simulated {simulated:>7.2} s, {error:>6.2} %{counted}");
+    let say = |actions: &[(String, u64)]| {
+        let said: Vec<String> = actions.iter().map(|(kind, step)| format!("{kind}@{step}")).collect();
+        said.join(" ")
+    };
+    rows.push(Entry::shown(format!("{}: error", case.name()), error, "%").beside(format!(
+        "{real:.2} s{counted}; besides the gradient {:.1} ms a step; {differ} actions differ: {} | {}",
+        per_step.as_secs_f64() * 1e3,
+        say(&done),
+        say(&predicted),
+    )));
+    Ok(row)
+}
+
 /// Runs the benchmark `calibrate`: every job for real and simulated. Adds a row for each.
 ///
 /// # Errors
@@ -269,61 +315,17 @@ pub fn run(settings: &Settings, rows: &mut Rows) -> Result<()> {
     let most = sizes.iter().copied().max().unwrap_or(1);
     let first = case(&SyncMode::default(), "none", 1.0, most).arguments(steps, &warm.join("trace.jsonl"));
     run_antdt(&settings.antdt, &first, &warm, LIMIT)?;
-    let (mut all, mut overheads) = (Vec::new(), BTreeMap::new());
+    let mut all = Vec::new();
     for sync in modes_with_an_oracle() {
-        let (mode, named) = (sync.capabilities(), sync.to_string());
+        // At their own pace workers are done soon, and the start of a job, which is not what is asked, weighs more.
+        let steps = if sync.capabilities().waits_for_all() { steps } else { 2 * steps };
         for workers in sizes {
+            // The first job of a kind, even and without a policy, is the probe.
+            let mut probe = None;
             for (policy, slow) in ["none", "nd"].into_iter().flat_map(|p| slows.iter().map(move |s| (p, *s)))
             {
                 let case = case(&sync, policy, slow, *workers);
-                // At their own pace workers are done soon, and the start of a job, which is not what is asked, weighs more.
-                let steps = if mode.waits_for_all() { steps } else { 2 * steps };
-                print!("{:<24}", case.name());
-                // Progress only.
-                let _ = std::io::stdout().flush();
-                let folder = settings.report_dir.join(case.name().replace(' ', "-"));
-                std::fs::create_dir_all(&folder)
-                    .with_context(|| format!("cannot create {}", folder.display()))?;
-                let file = folder.join("trace.jsonl");
-                // What an earlier run left is not this one's.
-                let _ = std::fs::remove_file(&file);
-                run_antdt(&settings.antdt, &case.arguments(steps, &file), &folder, LIMIT)?;
-                let facts = Recording::read(&file)?.facts()?;
-                let real = facts.completed.context("the recorded job was not completed")?.as_secs_f64();
-                // The first job of a kind, even and without a policy, is the probe.
-                let is_probe = !overheads.contains_key(&(named.clone(), *workers));
-                let per_step = *overheads
-                    .entry((named.clone(), *workers))
-                    .or_insert_with(|| beside(&facts.batches, mode));
-                let outcome = case.simulate(steps, &facts, per_step)?;
-                let simulated = outcome.completed.as_secs_f64();
-                let done = recorded_actions(&facts, mode);
-                let predicted: Vec<(String, u64)> =
-                    outcome.actions.iter().map(|action| (action.kind.to_owned(), action.step)).collect();
-                let differ = actions_off(&done, &predicted, slack(mode, *workers));
-                let counted = if is_probe { " (probe: not counted)" } else { "" };
-                let row = Row {
-                    job: case.name(),
-                    real_s: real,
-                    simulated_s: simulated,
-                    is_probe,
-                    actions_off: differ,
-                };
-                let error = error_percent(&row);
-                println!("{real:>7.2} s, simulated {simulated:>7.2} s, {error:>6.2} %{counted}");
-                let say = |actions: &[(String, u64)]| {
-                    let said: Vec<String> =
-                        actions.iter().map(|(kind, step)| format!("{kind}@{step}")).collect();
-                    said.join(" ")
-                };
-                rows.push(Entry::shown(format!("{}: error", case.name()), error, "%").beside(format!(
-                    "{real:.2} s{counted}; besides the gradient {:.1} ms a step; {} actions differ: {} | {}",
-                    per_step.as_secs_f64() * 1e3,
-                    differ,
-                    say(&done),
-                    say(&predicted),
-                )));
-                all.push(row);
+                all.push(compare(settings, &case, steps, &mut probe, rows)?);
             }
         }
     }

@@ -11,19 +11,12 @@
 
 use std::time::Duration;
 
-use antdt_collective::schedule::{Choice, CostModel};
-use antdt_controller::Policy;
-use antdt_controller::policy;
 use antdt_core::{JobTime, Seed};
-use antdt_sim::model::compute::{ByRole, Constant, LogNormal, Slow, Straggler};
-use antdt_sim::model::faults::Listed;
-use antdt_sim::model::network::{AlphaBeta, SlowLink};
-use antdt_sim::model::{Host, Hosts, Models, scheduler};
-use antdt_sim::{Setup, SimulatedJob, World};
-use anyhow::{Result, anyhow};
+use antdt_sim::model::compute::Straggler;
+use anyhow::Result;
 
 use crate::entry::State;
-use crate::meter::{Others, interval, median};
+use crate::meter::{interval, median};
 use crate::{Entry, Rows, Settings};
 
 mod cells;
@@ -32,17 +25,23 @@ mod detection;
 mod devices;
 mod foresight;
 mod headline;
+mod job;
 mod links;
 mod overhead;
+mod real;
 mod replays;
 mod restart;
 mod spread;
 mod trace;
 
 use cells::Cells;
-use foresight::{Foresight, Way};
+use foresight::Way;
+use job::{Job, named, shifted};
 use spread::spread;
 use trace::Trace;
+
+/// Share of the cores that others may take before a missed target counts as not measured; as in `job`.
+const OTHERS_MAX: f64 = 0.5;
 
 /// Workers of a simulated job.
 const WORKERS: u32 = 8;
@@ -203,9 +202,9 @@ pub fn run(settings: &Settings, rows: &mut Rows) -> Result<()> {
     cells.measure("devices", devices::run)?;
     cells.measure("overhead", |rows| overhead::run(settings, scale.overhead_steps, rows))?;
     cells.measure("cure", |rows| restart::cure(settings, rows))?;
-    cells.measure("real", |rows| real_steady(settings, &scale, rows))?;
+    cells.measure("real", |rows| real::steady(settings, &scale, rows))?;
     if scale.devices_steps > 0 {
-        cells.measure("real devices", |rows| real_devices(settings, scale.devices_steps, rows))?;
+        cells.measure("real devices", |rows| real::devices(settings, scale.devices_steps, rows))?;
     }
     contention::run(settings, &scale, &mut cells)?;
     if scale.headline_steps > 0 {
@@ -213,7 +212,7 @@ pub fn run(settings: &Settings, rows: &mut Rows) -> Result<()> {
     }
     for trace in trace::ALL.iter().filter(|trace| scale.real_kinds_steps > 0 && trace.can_be_emulated()) {
         cells.measure(&format!("real {}", trace.name), |rows| {
-            real_kind(settings, trace, scale.real_kinds_steps, rows)
+            real::kind(settings, trace, scale.real_kinds_steps, rows)
         })?;
     }
     Ok(())
@@ -388,133 +387,6 @@ fn truth(stragglers: &[Straggler], workers: u32, steps: u32) -> detection::Truth
     truth
 }
 
-fn shifted(stragglers: &[Straggler]) -> Vec<Straggler> {
-    let shift = |at: JobTime| if at == JobTime::NEVER { at } else { at + START };
-    stragglers.iter().map(|it| Straggler { from: shift(it.from), to: shift(it.to), ..*it }).collect()
-}
-
-fn unshifted(stragglers: &[Straggler]) -> Vec<Straggler> {
-    let shift = |at: JobTime| if at == JobTime::NEVER { at } else { at - START };
-    stragglers.iter().map(|it| Straggler { from: shift(it.from), to: shift(it.to), ..*it }).collect()
-}
-
-fn named(name: &str) -> Result<Box<dyn Policy>> {
-    policy::build(name, &std::collections::BTreeMap::new()).map_err(|error| anyhow!("{error}"))
-}
-
-/// A simulated job.
-struct Job {
-    workers: u32,
-    sync: &'static str,
-    servers: u32,
-    /// Time that a server is busy with a pull or a push.
-    serve: Duration,
-    speed: f64,
-    steps: u32,
-    noise: f64,
-    stragglers: Vec<Straggler>,
-    /// How many times slower the card of the first worker's host is in the middle third of so many seconds.
-    slow_link: (f64, f64),
-    seed: Seed,
-}
-
-impl Job {
-    /// The job of a seed that meets this trace and would take `length` seconds without any straggler.
-    fn of(trace: &Trace, steps: u32, length: f64, seed: Seed) -> Self {
-        Self {
-            workers: WORKERS,
-            sync: trace.sync,
-            servers: trace.servers,
-            serve: SERVE,
-            speed: SPEED,
-            steps,
-            noise: trace.noise,
-            stragglers: shifted(&trace.stragglers(seed, length)),
-            slow_link: (trace.slow_link, length),
-            seed,
-        }
-    }
-
-    /// Time below which no job can be, in seconds.
-    fn least_s(&self) -> f64 {
-        let samples = f64::from(BATCH) * f64::from(self.workers) * f64::from(self.steps);
-        trace::least_s(&unshifted(&self.stragglers), self.workers, self.noise, samples)
-    }
-
-    /// A contender's time, or that of one of the oracle's ways.
-    fn took_by(&self, runner: Runner) -> Result<f64> {
-        match runner {
-            Runner::Contender(it) => self.took_in(it.sync, named(it.policy)?),
-            Runner::Oracle(way) => self.took(Box::new(self.foresight(way))),
-        }
-    }
-
-    /// An oracle that knows the slowdowns of this job.
-    fn foresight(&self, way: Way) -> Foresight {
-        Foresight::new(&self.stragglers, way, JobTime::ZERO + START)
-    }
-
-    /// Seconds from the start of its workers to the commit of its last sample.
-    fn took(&self, policy: Box<dyn Policy>) -> Result<f64> {
-        self.took_in(self.sync, policy)
-    }
-
-    fn took_in(&self, sync: &str, policy: Box<dyn Policy>) -> Result<f64> {
-        let job = self.run(sync, policy)?;
-        Ok(job.completed.since(JobTime::ZERO + START).as_secs_f64())
-    }
-
-    /// What a policy did beside the first plan.
-    fn actions(&self, policy: &str) -> Result<u32> {
-        let job = self.run(self.sync, named(policy)?)?;
-        let acted = job.actions.iter().filter(|action| !action.reason.contains("share the global batch"));
-        Ok(u32::try_from(acted.count()).unwrap_or(u32::MAX))
-    }
-
-    fn run(&self, sync: &str, policy: Box<dyn Policy>) -> Result<SimulatedJob> {
-        let hosts = Hosts::default();
-        let workers = LogNormal::new(Constant::speed(self.speed)?, self.noise)?;
-        let compute = ByRole { workers, servers: Constant { fixed: self.serve, per_sample: Duration::ZERO } };
-        let network = AlphaBeta::new(hosts, CostModel::LOOPBACK, CostModel::LOOPBACK, Choice::Auto)?;
-        let (slow, length) = self.slow_link;
-        let third = |thirds: f64| JobTime::ZERO + START + Duration::from_secs_f64(length * thirds / 3.0);
-        let network = SlowLink::new(network, hosts, Host::Workers(0), slow, (third(1.0), third(2.0)))?;
-        let models = Models {
-            compute: Box::new(Slow::new(compute, hosts, self.stragglers.iter().copied())?),
-            network: Box::new(network),
-            scheduler: Box::new(scheduler::Constant(START)),
-            faults: Box::new(Listed::new([])),
-        };
-        let sync: antdt_job::SyncMode = sync.parse().map_err(|error| anyhow!("{error}"))?;
-        let setup = Setup {
-            servers: if sync.capabilities().needs_servers() { self.servers.max(2) } else { 0 },
-            sync,
-            workers: self.workers,
-            global_batch_size: BATCH * self.workers,
-            samples: u64::from(BATCH * self.workers) * u64::from(self.steps),
-            seed: self.seed,
-            ..Setup::default()
-        };
-        let setup = match slow > 1.0 {
-            true => Setup { gradient_bytes: GRADIENT_OF_LINKS, reports_links: true, ..setup },
-            false => setup,
-        };
-        let name = policy.name().to_owned();
-        let (job, _) =
-            World::new(setup, policy, models)?.run(JobTime::NEVER).map_err(|(violation, _)| violation)?;
-        match &job.result {
-            Ok(()) => Ok(job),
-            Err(why) => Err(anyhow!("the simulated job under {name} failed: {why}")),
-        }
-    }
-
-    /// The best that is found with perfect foresight; doing nothing is one of the ways.
-    fn oracle(&self, none: f64) -> Result<f64> {
-        let ways = spread(&Way::all(&self.stragglers), |way| self.took_by(Runner::Oracle(*way)))?;
-        Ok(best(none, &ways))
-    }
-}
-
 /// The oracle's time: doing nothing is one of its ways.
 fn best(none: f64, ways: &[f64]) -> f64 {
     ways.iter().copied().fold(none, f64::min)
@@ -615,147 +487,6 @@ fn errors(times: &Times, sync: &'static str) -> usize {
     let wrong = contenders
         .filter(|(time, it)| beats_all(**time) || (it.is_bounded(sync) && beats_the_oracle(**time)));
     wrong.count() + [times.none, times.oracle].into_iter().filter(|time| beats_all(*time)).count()
-}
-
-/// Workers of a job of real processes, samples of each per second, which of them is slow, and how many times.
-const REAL_WORKERS: u32 = 4;
-const REAL_SPEED: f64 = 500.0;
-const REAL_STRAGGLER: u32 = 1;
-const REAL_SLOW: f64 = 4.0;
-
-/// Share of the cores that others may take before a missed target counts as not measured; as in `job`.
-const OTHERS_MAX: f64 = 0.5;
-
-/// Real processes with a straggler from the start.
-fn real_steady(settings: &Settings, scale: &Scale, rows: &mut Rows) -> Result<()> {
-    let who = antdt_sim::model::compute::Who::Node(antdt_core::NodeId::worker(REAL_STRAGGLER));
-    let (from, to) = (JobTime::ZERO, JobTime::NEVER);
-    let straggler = Straggler { who, slow: REAL_SLOW, from, to, cured_by_restart: false };
-    let job = Job {
-        workers: REAL_WORKERS,
-        sync: "allreduce",
-        servers: 0,
-        serve: SERVE,
-        speed: REAL_SPEED,
-        steps: scale.real_steps,
-        noise: REAL_NOISE,
-        stragglers: vec![straggler],
-        slow_link: (1.0, 0.0),
-        seed: Seed(1),
-    };
-    real(settings, "steady", &job, scale.real_policies, rows)
-}
-
-/// Real processes that meet the stragglers of a kind, as far as they can be emulated: one of each worker.
-fn real_kind(settings: &Settings, trace: &Trace, steps: u32, rows: &mut Rows) -> Result<()> {
-    let length = f64::from(steps * BATCH) / SPEED;
-    let mut job = Job { noise: REAL_NOISE, ..Job::of(trace, steps, length, Seed(1)) };
-    let mut seen = std::collections::BTreeSet::new();
-    job.stragglers.retain(|it| seen.insert(it.who));
-    real(settings, trace.name, &job, &["nd", "predictive"], rows)
-}
-
-/// Noise of batches whose time is emulated.
-const REAL_NOISE: f64 = 0.02;
-
-/// The flags of `antdt run` that emulate a straggler of a simulated job.
-fn emulated(straggler: &Straggler) -> String {
-    let antdt_sim::model::compute::Who::Node(node) = straggler.who else { return String::new() };
-    let since = |at: JobTime| at.since_start().saturating_sub(START).as_millis();
-    let to =
-        if straggler.to == JobTime::NEVER { String::new() } else { format!(",to={}ms", since(straggler.to)) };
-    let cured = if straggler.cured_by_restart { ",restart=cures" } else { "" };
-    let from = since(straggler.from);
-    format!(" --straggler worker={},slow={},from={from}ms{to}{cured}", node.index, straggler.slow)
-}
-
-/// Real processes under doing nothing and under these policies. What the oracle saves is that of the same job in the simulator.
-fn real(
-    settings: &Settings,
-    kind: &str,
-    job: &Job,
-    policies: &[&'static str],
-    rows: &mut Rows,
-) -> Result<()> {
-    let Job { workers, speed, steps, .. } = *job;
-    let simulated = job.took(named("none")?)?;
-    let oracle = job.oracle(simulated)?;
-    let (saves, ceiling) = (simulated - oracle, simulated / oracle);
-    let limit = Duration::from_secs_f64(60.0 + 4.0 * simulated);
-    let stragglers: String = job.stragglers.iter().map(emulated).collect();
-    let others = Others::watch();
-    let took = |policy: &str| -> Result<f64> {
-        let text = format!(
-            "--nproc-per-node {workers} --sync allreduce --policy {policy} --workload deepfm --epochs 1 --seed 1 \
-             --data synthetic:{} --global-batch-size {} --emulate-speed {speed}{stragglers} --quiet",
-            u64::from(steps) * u64::from(BATCH * workers),
-            BATCH * workers,
-        );
-        let words: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
-        let folder = settings.report_dir.join(format!("real-{kind}-{policy}").replace(' ', "-"));
-        Ok(crate::run::run(&settings.antdt, &words, &folder, limit)?.job_completion_time_s)
-    };
-    let none = took("none")?;
-    let times = policies.iter().map(|policy| Ok((*policy, took(policy)?))).collect::<Result<Vec<_>>>()?;
-    let others = others.share();
-    for (policy, time) in times {
-        let is_judged = JUDGED.contains(&policy);
-        let peer = format!(
-            "none {none:.1} s, {policy} {time:.1} s; the oracle saves {saves:.1} s{}",
-            if is_judged { "" } else { "; a baseline" }
-        );
-        let name = format!("real processes, {kind}, {steps} steps, {policy}");
-        let row = if ceiling >= CEILING {
-            let row = Entry::shown(format!("{name}: saved share"), (none - time) / saves, "");
-            if is_judged { row.at_least(SAVED).unless_overloaded(others, OTHERS_MAX) } else { row }
-        } else {
-            // A percent takes more than one pair of jobs to tell.
-            Entry::shown(format!("{name}: time over doing nothing"), 100.0 * (time / none - 1.0), "%")
-        };
-        rows.push(row.beside(peer));
-    }
-    Ok(())
-}
-
-/// Devices of the job of real processes: two that compute four times as fast as the two others. No more than an even share fits any
-/// of them at once, so that the fast ones can take more in micro-batches only.
-const REAL_DEVICES: &str = "--device class=fast,worker=0-1,speed=2000,fixed=10ms,batch-max=64 \
-                            --device class=slow,worker=2-3,speed=500,fixed=10ms,batch-max=64";
-
-/// Least gain with them: 138 ms a step of even batches, 69 ms of the best, less the profile.
-const REAL_DEVICES_GAIN: f64 = 1.2;
-
-/// Real processes on a mix of emulated devices, each sample counted.
-fn real_devices(settings: &Settings, steps: u32, rows: &mut Rows) -> Result<()> {
-    let global = BATCH * REAL_WORKERS;
-    let samples = u64::from(steps) * u64::from(global);
-    let others = Others::watch();
-    let took = |policy: &str| -> Result<f64> {
-        let text = format!(
-            "--nproc-per-node {REAL_WORKERS} --sync allreduce --policy {policy} --workload deepfm --epochs 1 --seed 1 \
-             --data synthetic:{samples} --global-batch-size {global} {REAL_DEVICES} --quiet"
-        );
-        let words: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
-        let folder = settings.report_dir.join(format!("real-devices-{policy}"));
-        let limit = Duration::from_secs(60) + Duration::from_millis(800) * steps;
-        let report = crate::run::run(&settings.antdt, &words, &folder, limit)?;
-        anyhow::ensure!(
-            report.samples.committed == samples && report.samples.lost == 0,
-            "{policy} trained {} of {samples} samples",
-            report.samples.committed
-        );
-        Ok(report.job_completion_time_s)
-    };
-    let (none, lb, dd) = (took("none")?, took("lb-bsp")?, took("dd")?);
-    let row = Entry::shown(
-        format!("real processes, 2 fast and 2 slow devices, {steps} steps: time of none over dd"),
-        none / dd,
-        "x",
-    );
-    rows.push(row.at_least(REAL_DEVICES_GAIN).unless_overloaded(others.share(), OTHERS_MAX).beside(format!(
-        "none {none:.1} s, lb-bsp {lb:.1} s, dd {dd:.1} s, its profile included; {samples} samples counted in each"
-    )));
-    Ok(())
 }
 
 #[cfg(test)]

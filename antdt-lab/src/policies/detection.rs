@@ -124,6 +124,55 @@ fn quiet(_: &mut DetRng) -> Truth {
     vec![vec![1.0; STEPS as usize]; WORKERS as usize]
 }
 
+/// A slowdown that is to be found.
+struct Episode {
+    worker: usize,
+    /// Its steps, the last one exclusive.
+    from: usize,
+    to: usize,
+    /// Step of the first verdict against it.
+    found: Option<usize>,
+}
+
+/// The slowdowns that last long enough to be found, with a short window of so many batches.
+fn labels(truth: &Truth, window: usize) -> Vec<Episode> {
+    let mut episodes = Vec::new();
+    for (worker, slowness) in truth.iter().enumerate() {
+        let mut from = None;
+        for step in 0..=slowness.len() {
+            let is_slow = slowness.get(step).is_some_and(|it| *it >= SLOW);
+            match (is_slow, from) {
+                (true, None) => from = Some(step),
+                (false, Some(began)) => {
+                    // The last one may go on where the trace ends, and counts if it was long enough until then.
+                    if step - began >= window * LASTS as usize {
+                        episodes.push(Episode { worker, from: began, to: step, found: None });
+                    }
+                    from = None;
+                }
+                (true, Some(_)) | (false, None) => {}
+            }
+        }
+    }
+    episodes
+}
+
+fn report(holder: Holder, step: u64, compute: Duration, barrier_wait: Duration) -> BatchReport {
+    BatchReport {
+        holder,
+        sequence: step + 1,
+        iteration: Iteration(step),
+        plan: PlanVersion(1),
+        phase: Phase::Train,
+        samples: SAMPLES,
+        micro_batches: 1,
+        data_wait: Duration::ZERO,
+        compute,
+        communicate: Duration::ZERO,
+        barrier_wait,
+    }
+}
+
 /// Puts a trace to a detector.
 pub(super) fn detect(truth: &Truth, noise: f64, rng: &mut DetRng) -> Result<Found> {
     let config = MonitorConfig::default();
@@ -145,24 +194,7 @@ pub(super) fn detect(truth: &Truth, noise: f64, rng: &mut DetRng) -> Result<Foun
         );
     }
     // The labels are fixed first.
-    let mut episodes: Vec<(usize, usize, usize, Option<usize>)> = Vec::new();
-    for (worker, slowness) in truth.iter().enumerate() {
-        let mut from = None;
-        for step in 0..=slowness.len() {
-            let is_slow = slowness.get(step).is_some_and(|it| *it >= SLOW);
-            match (is_slow, from) {
-                (true, None) => from = Some(step),
-                (false, Some(began)) => {
-                    // The last one may go on where the trace ends, and counts if it was long enough until then.
-                    if step - began >= window * LASTS as usize {
-                        episodes.push((worker, began, step, None));
-                    }
-                    from = None;
-                }
-                (true, Some(_)) | (false, None) => {}
-            }
-        }
-    }
+    let mut episodes = labels(truth, window);
     let (mut now, mut wrong) = (JobTime::ZERO, 0);
     let steps = truth.iter().map(Vec::len).min().unwrap_or(0);
     for step in 0..steps {
@@ -173,22 +205,7 @@ pub(super) fn detect(truth: &Truth, noise: f64, rng: &mut DetRng) -> Result<Foun
         let wall = times.iter().max().copied().unwrap_or_default();
         now = now + wall;
         for (holder, compute) in holders.iter().zip(&times) {
-            detector.report(
-                now,
-                &BatchReport {
-                    holder: *holder,
-                    sequence: step as u64 + 1,
-                    iteration: Iteration(step as u64),
-                    plan: PlanVersion(1),
-                    phase: Phase::Train,
-                    samples: SAMPLES,
-                    micro_batches: 1,
-                    data_wait: Duration::ZERO,
-                    compute: *compute,
-                    communicate: Duration::ZERO,
-                    barrier_wait: wall - *compute,
-                },
-            );
+            detector.report(now, &report(*holder, step as u64, *compute, wall - *compute));
         }
         while let Some(effect) = detector.poll_effect() {
             let MonitorEffect::PaceChanged { holder, from, to, .. } = effect else { continue };
@@ -196,11 +213,10 @@ pub(super) fn detect(truth: &Truth, noise: f64, rng: &mut DetRng) -> Result<Foun
                 continue;
             }
             let worker = holder.node.index as usize;
-            let is_meant = |episode: &&mut (usize, usize, usize, Option<usize>)| {
-                episode.0 == worker && episode.1 <= step && step < episode.2 + window
-            };
-            if let Some((_, _, _, found)) = episodes.iter_mut().find(is_meant) {
-                found.get_or_insert(step);
+            let is_meant =
+                |it: &&mut Episode| it.worker == worker && it.from <= step && step < it.to + window;
+            if let Some(episode) = episodes.iter_mut().find(is_meant) {
+                episode.found.get_or_insert(step);
             } else {
                 let before = &truth[worker][(step + 1).saturating_sub(2 * window)..=step];
                 wrong += u32::from(before.iter().all(|slowness| *slowness <= LIKE));
@@ -208,7 +224,7 @@ pub(super) fn detect(truth: &Truth, noise: f64, rng: &mut DetRng) -> Result<Foun
         }
     }
     let found: Vec<(usize, usize)> =
-        episodes.iter().filter_map(|(_, from, _, found)| found.map(|found| (*from, found))).collect();
+        episodes.iter().filter_map(|episode| Some((episode.from, episode.found?))).collect();
     #[allow(clippy::cast_precision_loss, reason = "a number of steps")]
     let delays = found.iter().map(|(from, found)| (found - from + 1) as f64 / window as f64).collect();
     let count = |of: usize| u32::try_from(of).unwrap_or(u32::MAX);

@@ -14,8 +14,10 @@ use antdt_core::{JobTime, NodeId, Seed};
 use antdt_sim::model::compute::{Straggler, Who};
 use anyhow::Result;
 
+use super::job::{Job, named};
+use super::real::NOISE;
 use super::spread::spread;
-use super::{Job, OTHERS_MAX, REAL_NOISE, SERVE, SPEED, named};
+use super::{OTHERS_MAX, SERVE, SPEED};
 use crate::meter::{Others, interval, median};
 use crate::{Entry, Rows, Settings};
 
@@ -47,7 +49,7 @@ fn job(sync: &'static str, slow: f64, steps: u32, seed: u64) -> Job {
         serve: SERVE * 2 / SERVERS,
         speed: SPEED,
         steps,
-        noise: REAL_NOISE,
+        noise: NOISE,
         stragglers: vec![Straggler { who, slow, from, to, cured_by_restart: false }],
         slow_link: (1.0, 0.0),
         seed: Seed(seed),

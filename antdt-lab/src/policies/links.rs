@@ -14,8 +14,9 @@ use antdt_monitor::{LinkChange, LinkWatch};
 use anyhow::Result;
 
 use super::detection::{Found, told};
+use super::job::{Job, named};
 use super::spread::spread;
-use super::{Job, SPEED, START, WORKERS, named, trace};
+use super::{SPEED, START, WORKERS, trace};
 use crate::{Entry, Rows};
 
 /// Slowness of a link that is to be found: the threshold of the verdict, with a margin for what is added to each report.

@@ -21,8 +21,9 @@ use antdt_sim::{Setup, SimulatedJob, World};
 use anyhow::{Result, anyhow, ensure};
 
 use super::cells::Cells;
+use super::job::named;
 use super::spread::spread;
-use super::{BATCH, JUDGED, OTHERS_MAX, SPEED, WORKERS, named};
+use super::{BATCH, JUDGED, OTHERS_MAX, SPEED, WORKERS};
 use crate::entry::State;
 use crate::meter::Others;
 use crate::{Entry, Rows, Settings};

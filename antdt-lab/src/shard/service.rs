@@ -55,6 +55,18 @@ impl<S: antdt_core::port::ShardSource + 'static> Team<S> {
     }
 }
 
+/// The teams that are compared: with the journal off, on, durable before each answer, and with requests of `BATCH` shards; of an echo;
+/// and within this process.
+struct Teams {
+    off: Team<ShardClient>,
+    on: Team<ShardClient>,
+    each: Team<ShardClient>,
+    on_batched: Team<ShardClient>,
+    echo: Team<ShardClient>,
+    echo_batched: Team<ShardClient>,
+    local: Team<LocalSource>,
+}
+
 /// All of it, in rounds that take turns.
 pub(super) fn service(scale: &Scale, folder: &Path, rows: &mut Rows) -> Result<()> {
     let host = Host::new()?;
@@ -77,17 +89,31 @@ pub(super) fn service(scale: &Scale, folder: &Path, rows: &mut Rows) -> Result<(
             Ok(ShardClient::connect(address, NAME, ClientOptions::default())?)
         })
     };
-    let (mut off, mut on, mut each) = (team(&off, 1)?, team(&on, 1)?, team(&each, 1)?);
-    let mut on_batched = team(&on_batched, BATCH)?;
-    let (mut echo, mut echo_batched) = (team(&echo, 1)?, team(&echo, BATCH)?);
-    let mut local = Team::new(&runtime, 1, || Ok(LocalSource::new(local.clone())))?;
+    let mut teams = Teams {
+        off: team(&off, 1)?,
+        on: team(&on, 1)?,
+        each: team(&each, 1)?,
+        on_batched: team(&on_batched, BATCH)?,
+        echo: team(&echo, 1)?,
+        echo_batched: team(&echo, BATCH)?,
+        local: Team::new(&runtime, 1, || Ok(LocalSource::new(local.clone())))?,
+    };
     for _ in 0..scale.rounds {
-        for team in [&mut echo, &mut off, &mut on, &mut each, &mut on_batched, &mut echo_batched] {
+        let Teams { off, on, each, on_batched, echo, echo_batched, local } = &mut teams;
+        for team in [echo, off, on, each, on_batched, echo_batched] {
             team.play(&runtime, scale.round)?;
         }
         local.play(&runtime, scale.round)?;
     }
+    show(&teams, scale, rows);
+    drop(teams);
+    host.end();
+    Ok(())
+}
 
+/// Adds the rows of the rounds that were played.
+fn show(teams: &Teams, scale: &Scale, rows: &mut Rows) {
+    let Teams { off, on, each, on_batched, echo, echo_batched, local } = teams;
     let calls = "gRPC, 16 clients, journal on: acks and fetches";
     let bound = format!("{:.0} % of the echo; {DLROVER} 1,860/s", 100.0 * on.rate() / echo.rate());
     rows.push(Entry::shown(calls, on.rate(), "calls/s").at_least(scale.floor(20_000.0)).beside(bound));
@@ -132,7 +158,4 @@ pub(super) fn service(scale: &Scale, folder: &Path, rows: &mut Rows) -> Result<(
     )));
     let cores = on.median(|round| round.took.cpu.as_secs_f64() / round.took.wall.as_secs_f64());
     rows.push(Entry::shown("cores that the machine gave to these rounds", cores, "cores"));
-    drop((off, on, each, on_batched, echo, echo_batched, local));
-    host.end();
-    Ok(())
 }

@@ -45,25 +45,8 @@ pub(super) fn rows(cells: &[&Measured]) -> Vec<Entry> {
     let Some(first) = cells.first() else { return Vec::new() };
     let rows = match &first.cell.what {
         What::Kills(..) => [by_mode(cells, of_kills), pauses(cells)].concat(),
-        What::Stop => vec![
-            Entry::shown("kill -STOP of a worker: until it is ended, 95 %", p95(figures(cells, 0)), "s")
-                .at_most(SILENCE_P95)
-                .beside(format!("{} stops; torchft's heartbeats alone take 5.03 s", cells.len())),
-        ],
-        What::Hang => {
-            let of = format!("{} hangs, the slowest", cells.len());
-            vec![
-                Entry::shown(
-                    "hang of a training thread: until it is reported",
-                    longest(figures(cells, 0)),
-                    "s",
-                )
-                .at_most(HANG)
-                .beside(of.clone()),
-                Entry::shown("hang of a training thread: until it is ended", longest(figures(cells, 1)), "s")
-                    .beside(of),
-            ]
-        }
+        What::Stop => of_stops(cells),
+        What::Hang => of_hangs(cells),
         What::Server(_) => {
             let steps = by_mode(cells, |what| until_the_next_step(what, "a server"));
             [steps, vec![kept("kill -9 of a server: workers that keep their process", cells)]].concat()
@@ -89,58 +72,29 @@ pub(super) fn rows(cells: &[&Measured]) -> Vec<Entry> {
             let name = "kill -9 of everything, --resume: until the first step";
             vec![Entry::shown(name, longest(figures(cells, 0)), "s").beside(beside(cells))]
         }
-        What::Scale(_) => {
-            let name = &first.beside;
-            let kept = f64::from(u8::from(first.replaced == 0));
-            vec![
-                Entry::shown(format!("{name}: workers that stay keep their processes"), kept, "")
-                    .at_least(1.0),
-                Entry::shown(format!("{name}: longest pause of worker-0"), longest(figures(cells, 0)), "s")
-                    .at_most(PAUSE_P95),
-            ]
-        }
+        What::Scale(_) => of_scaling(first, cells),
         What::Points(_) => {
             let name = "crash at any event, simulated, other workers resume: not exact";
-            vec![Entry::shown(name, inexact(cells).count() as f64, "jobs").at_most(0.0).beside(beside(cells))]
+            vec![jobs_not_exact(name, cells).beside(beside(cells))]
         }
         What::Crash(_) => {
             let name = "kill -9 of everything, 2 to 5 workers resume: not exact";
-            vec![
-                Entry::shown(name, inexact(cells).count() as f64, "jobs")
-                    .at_most(0.0)
-                    .beside(format!("of {}, at random moments, all modes", cells.len())),
-            ]
+            let of = format!("of {}, at random moments, all modes", cells.len());
+            vec![jobs_not_exact(name, cells).beside(of)]
         }
-        What::Soak(..) => {
-            let named = |it: &&'_ Measured| match &it.cell.what {
-                What::Soak(mode, _) => mode.clone(),
-                _ => String::new(),
-            };
-            let names: Vec<String> = cells.iter().map(named).collect();
-            let all =
-                names.iter().zip(cells).filter_map(|(name, it)| Some((name.as_str(), it.chaos.as_ref()?)));
-            soak::rows(&all.collect::<Vec<_>>())
+        What::Soak(..) => of_soaks(cells),
+        What::Goodput(_) => {
+            let name = "chaos, a fault a minute: samples a second, of those without";
+            let share = 100.0 * median(figures(cells, 0));
+            vec![Entry::shown(name, share, "%").at_least(GOODPUT).beside(beside(cells))]
         }
-        What::Goodput(_) => vec![
-            Entry::shown(
-                "chaos, a fault a minute: samples a second, of those without",
-                100.0 * median(figures(cells, 0)),
-                "%",
-            )
-            .at_least(GOODPUT)
-            .beside(beside(cells)),
-        ],
         What::Round(_) => cells.iter().flat_map(|it| of_round(it)).collect(),
         What::Keep(bytes) => of_kept(cells, *bytes),
-        What::Join(bytes) => vec![
-            Entry::shown(
-                format!("{} MiB to a worker that joins, of the link's bandwidth", bytes >> 20),
-                median(figures(cells, 0)),
-                "",
-            )
-            .at_least(CARRIED)
-            .beside(beside(cells)),
-        ],
+        What::Join(bytes) => {
+            let name = format!("{} MiB to a worker that joins, of the link's bandwidth", bytes >> 20);
+            let share = median(figures(cells, 0));
+            vec![Entry::shown(name, share, "").at_least(CARRIED).beside(beside(cells))]
+        }
     };
     rows.into_iter().map(|row| row.unless_overloaded(others(cells), OTHERS_MAX)).collect()
 }
@@ -150,9 +104,11 @@ pub(super) fn exactness(cells: &[&Measured]) -> Entry {
     let first = inexact(cells).next();
     let first = first.cloned().unwrap_or_else(|| "counted by the model and by the ledger".to_owned());
     let jobs: u32 = cells.iter().map(|it| it.jobs).sum();
-    Entry::shown(format!("jobs that are not exact, of {jobs}"), inexact(cells).count() as f64, "jobs")
-        .at_most(0.0)
-        .beside(first)
+    jobs_not_exact(format!("jobs that are not exact, of {jobs}"), cells).beside(first)
+}
+
+fn jobs_not_exact(name: impl Into<String>, cells: &[&Measured]) -> Entry {
+    Entry::shown(name, inexact(cells).count() as f64, "jobs").at_most(0.0)
 }
 
 fn inexact<'a>(cells: &'a [&Measured]) -> impl Iterator<Item = &'a String> {
@@ -239,6 +195,42 @@ fn pauses(cells: &[&Measured]) -> Vec<Entry> {
             .beside(of.clone()),
         Entry::shown("kill -9 of a worker: pause, 95 %", p95(all()), "s").at_most(PAUSE_P95).beside(of),
     ]
+}
+
+fn of_stops(cells: &[&Measured]) -> Vec<Entry> {
+    let name = "kill -STOP of a worker: until it is ended, 95 %";
+    vec![
+        Entry::shown(name, p95(figures(cells, 0)), "s")
+            .at_most(SILENCE_P95)
+            .beside(format!("{} stops; torchft's heartbeats alone take 5.03 s", cells.len())),
+    ]
+}
+
+fn of_hangs(cells: &[&Measured]) -> Vec<Entry> {
+    let of = format!("{} hangs, the slowest", cells.len());
+    let until = |what: &str, figure| {
+        let name = format!("hang of a training thread: until it is {what}");
+        Entry::shown(name, longest(figures(cells, figure)), "s").beside(of.clone())
+    };
+    vec![until("reported", 0).at_most(HANG), until("ended", 1)]
+}
+
+fn of_scaling(first: &Measured, cells: &[&Measured]) -> Vec<Entry> {
+    let name = &first.beside;
+    let kept = f64::from(u8::from(first.replaced == 0));
+    vec![
+        Entry::shown(format!("{name}: workers that stay keep their processes"), kept, "").at_least(1.0),
+        Entry::shown(format!("{name}: longest pause of worker-0"), longest(figures(cells, 0)), "s")
+            .at_most(PAUSE_P95),
+    ]
+}
+
+fn of_soaks(cells: &[&Measured]) -> Vec<Entry> {
+    let soaks = cells.iter().filter_map(|it| match &it.cell.what {
+        What::Soak(mode, _) => Some((mode.as_str(), it.chaos.as_ref()?)),
+        _ => None,
+    });
+    soak::rows(&soaks.collect::<Vec<_>>())
 }
 
 /// The share of survivors whose process is the same afterwards, which must be all of them.
