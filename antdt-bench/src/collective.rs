@@ -99,24 +99,7 @@ pub fn run(settings: &Settings, rows: &mut Rows) -> Result<()> {
             running: BTreeMap::new(),
             ended: BTreeMap::new(),
         };
-        for bytes in SIZES {
-            let paths: Vec<Path> = Path::ALL
-                .into_iter()
-                .filter(|path| path.takes(bytes))
-                .filter(|path| wanted(&title(*path, world, bytes)))
-                .collect();
-            if paths.is_empty() {
-                continue;
-            }
-            progress(&format!("{world} ranks, {}", case::size(bytes)));
-            let Measured { series, lost, others } =
-                crews.measure(&paths, bytes, Plan::of(bytes, settings.quick))?;
-            for path in paths {
-                let entries = case::entries(path, world, bytes, &series, scale.slack);
-                rows.extend(entries.into_iter().map(|entry| entry.unless_overloaded(others, OTHERS_MAX)));
-                rows.extend(case::stalled(path, world, bytes, &lost));
-            }
-        }
+        crews.all_reduces(scale.slack, rows)?;
         rows.extend(crews.idle());
     }
     if wanted(overlap::OVERLAP) {
@@ -289,6 +272,30 @@ struct Measured {
 }
 
 impl Crews<'_> {
+    /// Measures the buffers of all sizes that were asked for.
+    fn all_reduces(&mut self, slack: f64, rows: &mut Rows) -> Result<()> {
+        let (settings, world) = (self.settings, self.world);
+        for bytes in SIZES {
+            let paths: Vec<Path> = Path::ALL
+                .into_iter()
+                .filter(|path| path.takes(bytes))
+                .filter(|path| settings.asks_for(&title(*path, world, bytes)))
+                .collect();
+            if paths.is_empty() {
+                continue;
+            }
+            progress(&format!("{world} ranks, {}", case::size(bytes)));
+            let Measured { series, lost, others } =
+                self.measure(&paths, bytes, Plan::of(bytes, settings.quick))?;
+            for path in paths {
+                let entries = case::entries(path, world, bytes, &series, slack);
+                rows.extend(entries.into_iter().map(|entry| entry.unless_overloaded(others, OTHERS_MAX)));
+                rows.extend(case::stalled(path, world, bytes, &lost));
+            }
+        }
+        Ok(())
+    }
+
     /// Whether a column can be measured here.
     fn has(&self, column: Column) -> bool {
         let (needs, terms) = match column {

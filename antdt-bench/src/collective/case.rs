@@ -146,102 +146,134 @@ impl Plan {
 
 /// What came out for one path and one size, as lines of the table. Ratios are forgiven `slack`.
 pub(super) fn entries(path: Path, world: u32, bytes: usize, series: &[Series], slack: f64) -> Vec<Entry> {
-    let of = |column: Column| series.iter().find(|series| series.column == column);
-    let Some(ours) = of(Column::Ours(path)) else { return Vec::new() };
+    let ours = series.iter().find(|series| series.column == Column::Ours(path));
+    let Some(ours) = ours else { return Vec::new() };
     let title = format!("{}, {}", path.title(world), size(bytes));
-    let (unit, units) = if bytes <= SHORT { ("us", 1e6) } else { ("ms", 1e3) };
-    let name = format!("{title} ({} rounds)", ours.seconds.len());
-    let [low, high] = ours.quartiles().map(|seconds| digits(seconds * units));
-    let mut entries = vec![
-        Entry::shown(name, ours.median() * units, unit)
-            .beside(format!("half of them {low} to {high} {unit}")),
-    ];
-    let beside = |other: &Series| format!("{} {} {unit}", other.column, digits(other.median() * units));
-    let mut compare = |column: Column, least: f64| {
-        if let Some(peer) = of(column) {
-            let (ratio, within) = peer.over(ours);
-            entries.push(
-                Entry::shown(format!("{title}: {column} / ours"), ratio, "x")
-                    .interval_at_least(within, least / slack)
-                    .beside(beside(peer)),
-            );
-        }
-    };
-    match (path.medium, path.buffer) {
-        // The targets are for buffers from anywhere, as the peers' are.
-        (Medium::Tcp, Buffer::Own) => {}
-        (Medium::Tcp, Buffer::Heap) if bytes <= SHORT => compare(OPENMPI_TCP, 1.0),
-        (Medium::Tcp, Buffer::Heap) => {
-            for terms in [Terms::Installed, Terms::Ours] {
-                compare(Column::Gloo(terms), 1.2);
-                compare(Column::Openmpi(Medium::Tcp, terms), 1.2);
-            }
-            compare(Column::Duplex, 0.85);
-        }
-        (Medium::Shm, _) if bytes <= SHORT => {
-            compare(OPENMPI_SHM, 0.5);
-            compare(GLOO, 10.0);
-        }
-        (Medium::Shm, _) if bytes < 16 * MIB => compare(OPENMPI_SHM, 1.2),
-        (Medium::Shm, Buffer::Own) => {
-            compare(OPENMPI_SHM, 3.0);
-            compare(GLOO, 5.0);
-            compare(Column::Floor, 1.0 / 1.5);
-        }
-        (Medium::Shm, Buffer::Heap) => compare(OPENMPI_SHM, 1.5),
+    let results = Results { path, bytes, title, series, ours };
+    let mut entries = vec![results.time()];
+    for (column, least) in targets(path, bytes) {
+        entries.extend(results.against(column, least / slack));
     }
-    // Of a caller's own buffer, the copies come on top.
-    let passes =
-        of(Column::Floor).zip(of(Column::Copies)).map(|(floor, copies)| floor.median() + copies.median());
-    if let Some(least) = passes.filter(|_| path.buffer == Buffer::Heap && path.medium == Medium::Shm) {
-        let most = of(OPENMPI_SHM).map(|peer| peer.median() / least);
-        let most =
-            most.map_or(String::new(), |most| format!(", {} times faster than Open MPI", digits(most)));
-        let name = format!("{title}: {} and {} / ours", Column::Floor, Column::Copies);
-        entries.push(
-            Entry::shown(name, least / ours.median(), "x")
-                .beside(format!("{} {unit}{most}", digits(least * units))),
-        );
-    }
-    if let Some(bare) = of(path.bare()).filter(|_| path.medium == Medium::Tcp) {
-        let most =
-            of(Column::Openmpi(path.medium, Terms::Installed)).map(|peer| peer.median() / bare.median());
-        let most =
-            most.map_or(String::new(), |most| format!(", {} times faster than Open MPI", digits(most)));
-        let ratio = bare.median() / ours.median();
-        entries.push(
-            Entry::shown(format!("{title}: {} / ours", bare.column), ratio, "x")
-                .beside(format!("{} {unit}{most}", digits(bare.median() * units))),
-        );
-    }
+    entries.extend(results.passes());
+    entries.extend(results.bare());
     if bytes == CPU_AT {
-        let gib = bytes as f64 / f64::from(1 << 30);
-        let cpu = ours.cpu_median() / gib;
-        entries.push(Entry::shown(format!("{title}: time on the cores a GiB"), cpu, "s"));
-        if let Some(least) = of(Column::Frugal).filter(|_| path.medium == Medium::Tcp) {
-            let share = of(GLOO).map(|gloo| least.cpu_median() / gloo.cpu_median());
-            let share = share.map_or(String::new(), |share| format!(", {} of gloo's", digits(share)));
-            let per_gib = digits(least.cpu_median() / gib);
-            entries.push(
-                Entry::shown(
-                    format!("{title}: {} / ours", least.column),
-                    least.cpu_median() / ours.cpu_median(),
-                    "x",
-                )
-                .beside(format!("{per_gib} s a GiB{share}")),
-            );
-        }
-        if let Some(gloo) = of(GLOO) {
-            let theirs = gloo.cpu_median() / gib;
-            let (ratio, within) = ours.cpu_over(gloo);
-            entries.push(
-                Entry::shown(format!("{title}: time on the cores, ours / {}", Peer::Gloo), ratio, "x")
-                    .interval_at_most(within, 0.6 * slack)
-                    .beside(format!("gloo {} s a GiB", digits(theirs))),
-            );
-        }
+        entries.extend(results.cores(slack));
     }
     entries
+}
+
+/// How many times as long as ours the columns are to take.
+fn targets(path: Path, bytes: usize) -> Vec<(Column, f64)> {
+    match (path.medium, path.buffer) {
+        // The targets are for buffers from anywhere, as the peers' are.
+        (Medium::Tcp, Buffer::Own) => Vec::new(),
+        (Medium::Tcp, Buffer::Heap) if bytes <= SHORT => vec![(OPENMPI_TCP, 1.0)],
+        (Medium::Tcp, Buffer::Heap) => vec![
+            (GLOO, 1.2),
+            (OPENMPI_TCP, 1.2),
+            (Column::Gloo(Terms::Ours), 1.2),
+            (Column::Openmpi(Medium::Tcp, Terms::Ours), 1.2),
+            (Column::Duplex, 0.85),
+        ],
+        (Medium::Shm, _) if bytes <= SHORT => vec![(OPENMPI_SHM, 0.5), (GLOO, 10.0)],
+        (Medium::Shm, _) if bytes < 16 * MIB => vec![(OPENMPI_SHM, 1.2)],
+        (Medium::Shm, Buffer::Own) => vec![(OPENMPI_SHM, 3.0), (GLOO, 5.0), (Column::Floor, 1.0 / 1.5)],
+        (Medium::Shm, Buffer::Heap) => vec![(OPENMPI_SHM, 1.5)],
+    }
+}
+
+/// What was measured for one path and one size.
+struct Results<'a> {
+    path: Path,
+    bytes: usize,
+    title: String,
+    series: &'a [Series],
+    ours: &'a Series,
+}
+
+impl Results<'_> {
+    fn of(&self, column: Column) -> Option<&Series> {
+        self.series.iter().find(|series| series.column == column)
+    }
+
+    /// A time in the unit of its size.
+    fn text(&self, seconds: f64) -> String {
+        let (unit, units) = self.unit();
+        format!("{} {unit}", digits(seconds * units))
+    }
+
+    const fn unit(&self) -> (&'static str, f64) {
+        if self.bytes <= SHORT { ("us", 1e6) } else { ("ms", 1e3) }
+    }
+
+    fn time(&self) -> Entry {
+        let (unit, units) = self.unit();
+        let name = format!("{} ({} rounds)", self.title, self.ours.seconds.len());
+        let [low, high] = self.ours.quartiles().map(|seconds| digits(seconds * units));
+        Entry::shown(name, self.ours.median() * units, unit)
+            .beside(format!("half of them {low} to {high} {unit}"))
+    }
+
+    /// The time of a column over ours.
+    fn against(&self, column: Column, least: f64) -> Option<Entry> {
+        let peer = self.of(column)?;
+        let (ratio, within) = peer.over(self.ours);
+        let row = Entry::shown(format!("{}: {column} / ours", self.title), ratio, "x");
+        let beside = format!("{} {}", peer.column, self.text(peer.median()));
+        Some(row.interval_at_least(within, least).beside(beside))
+    }
+
+    /// A bound of the machine over ours, and what Open MPI takes over it.
+    fn bound(&self, what: impl fmt::Display, least: f64) -> Entry {
+        let peer = self.of(Column::Openmpi(self.path.medium, Terms::Installed));
+        let most = peer.map_or(String::new(), |peer| {
+            format!(", {} times faster than Open MPI", digits(peer.median() / least))
+        });
+        Entry::shown(format!("{}: {what} / ours", self.title), least / self.ours.median(), "x")
+            .beside(format!("{}{most}", self.text(least)))
+    }
+
+    /// What memory allows where, unlike with a caller's own buffer, the copies come on top.
+    fn passes(&self) -> Option<Entry> {
+        let is_copied = self.path.buffer == Buffer::Heap && self.path.medium == Medium::Shm;
+        let floor = self.of(Column::Floor).filter(|_| is_copied)?;
+        let least = floor.median() + self.of(Column::Copies)?.median();
+        Some(self.bound(format_args!("{} and {}", Column::Floor, Column::Copies), least))
+    }
+
+    /// What sockets allow.
+    fn bare(&self) -> Option<Entry> {
+        let bare = self.of(self.path.bare()).filter(|_| self.path.medium == Medium::Tcp)?;
+        Some(self.bound(bare.column, bare.median()))
+    }
+
+    /// Time on the cores.
+    fn cores(&self, slack: f64) -> Vec<Entry> {
+        let (title, ours) = (&self.title, self.ours);
+        let per_gib = |series: &Series| series.cpu_median() / (self.bytes as f64 / f64::from(1 << 30));
+        let name = format!("{title}: time on the cores a GiB");
+        let mut entries = vec![Entry::shown(name, per_gib(ours), "s")];
+        let gloo = self.of(GLOO);
+        if let Some(least) = self.of(Column::Frugal).filter(|_| self.path.medium == Medium::Tcp) {
+            let share = gloo.map(|gloo| least.cpu_median() / gloo.cpu_median());
+            let share = share.map_or(String::new(), |share| format!(", {} of gloo's", digits(share)));
+            let name = format!("{title}: {} / ours", least.column);
+            entries.push(
+                Entry::shown(name, least.cpu_median() / ours.cpu_median(), "x")
+                    .beside(format!("{} s a GiB{share}", digits(per_gib(least)))),
+            );
+        }
+        if let Some(gloo) = gloo {
+            let (ratio, within) = ours.cpu_over(gloo);
+            let name = format!("{title}: time on the cores, ours / {}", Peer::Gloo);
+            entries.push(
+                Entry::shown(name, ratio, "x")
+                    .interval_at_most(within, 0.6 * slack)
+                    .beside(format!("gloo {} s a GiB", digits(per_gib(gloo)))),
+            );
+        }
+        entries
+    }
 }
 
 /// Rows of the peers of one path and one size that stalled or died, each with what is known of it.
