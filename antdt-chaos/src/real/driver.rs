@@ -1,6 +1,7 @@
 //! Carries out a schedule of faults on a real job, and waits until the job ends.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -9,6 +10,7 @@ use antdt_rt::CancellationToken;
 use nix::sys::signal::Signal;
 
 use super::cgroup::Group;
+use super::disk::Disks;
 use super::hang::Hang;
 use super::job::{Node, RealJob, describe, is_alive, ports, send};
 use super::packet::Effect;
@@ -46,6 +48,9 @@ const EXCUSED: Duration = Duration::from_secs(30);
 
 /// How long one question to the master may take.
 const ASK: Duration = Duration::from_secs(2);
+
+/// Why a fault does not happen whose tool this machine lacks.
+const MISSING: &str = "the means for it are missing";
 
 /// A fault that lasts.
 #[derive(Debug)]
@@ -278,19 +283,11 @@ impl<'a> Driver<'a> {
     /// Makes a fault happen. Returns the node that it hits and how, or the reason why it cannot happen now.
     fn inject(&mut self, fault: ChaosFault, now: Duration) -> Result<String, String> {
         let ChaosFault { number, kind, strength, .. } = fault;
-        let missing = || "the means for it are missing".to_owned();
         let text = match kind {
             ChaosKind::WorkerKill => self.signal("worker-", fault, Signal::SIGKILL)?,
             ChaosKind::ServerKill => self.signal("server-", fault, Signal::SIGKILL)?,
             ChaosKind::Preempt => self.signal("worker-", fault, Signal::SIGTERM)?,
-            ChaosKind::AllWorkersKill => {
-                let workers = self.job.nodes("worker-");
-                let killed = workers.iter().filter(|node| send(node.pid, Signal::SIGKILL).is_ok()).count();
-                if killed == 0 {
-                    return Err("no worker lives".to_owned());
-                }
-                format!("{killed} workers")
-            }
+            ChaosKind::AllWorkersKill => self.kill_all_workers()?,
             ChaosKind::Stop => {
                 let node = self.victim("worker-", fault)?;
                 send(node.pid, Signal::SIGSTOP)?;
@@ -306,7 +303,7 @@ impl<'a> Driver<'a> {
             ChaosKind::SlowCpu => {
                 let node = self.victim("worker-", fault)?;
                 let share = 0.02 + 0.28 * (1.0 - strength);
-                let place = self.tools.cpu.as_ref().ok_or_else(missing)?;
+                let place = self.tools.cpu.as_ref().ok_or(MISSING)?;
                 let group = place.slow(node.pid, share).map_err(|error| error.to_string())?;
                 self.active.insert(number, Active::Slowed(group));
                 format!("{}, {:.0} % of a core", node.name, share * 100.0)
@@ -335,28 +332,9 @@ impl<'a> Driver<'a> {
             }
             ChaosKind::DuplicateRpc => self.calls(number, Trouble::Twice(0.2 + 0.8 * strength))?,
             ChaosKind::ReorderRpc => self.calls(number, Trouble::Late(0.1 + 0.5 * strength))?,
-            ChaosKind::DiskFull => {
-                let disks = self.tools.disks.as_ref().ok_or_else(missing)?;
-                disks.fill().map_err(|error| error.to_string())?;
-                self.active.insert(number, Active::Disk);
-                "the run directory".to_owned()
-            }
-            ChaosKind::DiskReadOnly => {
-                let disks = self.tools.disks.as_ref().ok_or_else(missing)?;
-                disks.protect().map_err(|error| error.to_string())?;
-                self.active.insert(number, Active::Disk);
-                "the checkpoints".to_owned()
-            }
-            ChaosKind::ClockJump => {
-                // From a second to an hour, forwards or backwards.
-                let size = 3_600_f64.powf((strength * 2.0 - 1.0).abs());
-                #[allow(clippy::cast_possible_truncation, reason = "an hour at most")]
-                let seconds = (size * (strength - 0.5).signum()) as i64;
-                let clock = self.tools.clock.as_ref().ok_or_else(missing)?;
-                clock.set(seconds).map_err(|error| error.to_string())?;
-                self.active.insert(number, Active::Clock);
-                format!("{seconds:+} s")
-            }
+            ChaosKind::DiskFull => self.disk(number, "the run directory", Disks::fill)?,
+            ChaosKind::DiskReadOnly => self.disk(number, "the checkpoints", Disks::protect)?,
+            ChaosKind::ClockJump => self.jump_clock(number, strength)?,
             ChaosKind::MasterKill => {
                 let pid = self.job.master().filter(|pid| is_alive(*pid)).ok_or("no master lives")?;
                 self.job.kill_master().map_err(|error| error.to_string())?;
@@ -382,9 +360,40 @@ impl<'a> Driver<'a> {
         Ok(node.name)
     }
 
+    fn kill_all_workers(&self) -> Result<String, String> {
+        let workers = self.job.nodes("worker-");
+        match workers.iter().filter(|node| send(node.pid, Signal::SIGKILL).is_ok()).count() {
+            0 => Err("no worker lives".to_owned()),
+            killed => Ok(format!("{killed} workers")),
+        }
+    }
+
+    fn disk(
+        &mut self,
+        fault: u32,
+        what: &str,
+        harm: impl FnOnce(&Disks) -> io::Result<()>,
+    ) -> Result<String, String> {
+        let disks = self.tools.disks.as_ref().ok_or(MISSING)?;
+        harm(disks).map_err(|error| error.to_string())?;
+        self.active.insert(fault, Active::Disk);
+        Ok(what.to_owned())
+    }
+
+    /// Sets the clock forwards or backwards, by a second to an hour.
+    fn jump_clock(&mut self, fault: u32, strength: f64) -> Result<String, String> {
+        let size = 3_600_f64.powf((strength * 2.0 - 1.0).abs());
+        #[allow(clippy::cast_possible_truncation, reason = "an hour at most")]
+        let seconds = (size * (strength - 0.5).signum()) as i64;
+        let clock = self.tools.clock.as_ref().ok_or(MISSING)?;
+        clock.set(seconds).map_err(|error| error.to_string())?;
+        self.active.insert(fault, Active::Clock);
+        Ok(format!("{seconds:+} s"))
+    }
+
     fn link(&mut self, fault: ChaosFault, effect: Effect, text: &str) -> Result<String, String> {
         let node = self.victim("worker-", fault)?;
-        let links = self.tools.links.as_ref().ok_or("the means for it are missing")?;
+        let links = self.tools.links.as_ref().ok_or(MISSING)?;
         links.begin(fault.number, effect);
         links.ports(fault.number, &ports(node.pid));
         self.active.insert(fault.number, Active::Link(node.pid));
@@ -392,7 +401,7 @@ impl<'a> Driver<'a> {
     }
 
     fn calls(&mut self, fault: u32, trouble: Trouble) -> Result<String, String> {
-        let calls = self.tools.calls.as_ref().ok_or("the means for it are missing")?;
+        let calls = self.tools.calls.as_ref().ok_or(MISSING)?;
         calls.set(Some(trouble));
         self.active.insert(fault, Active::Calls(calls.troubled()));
         let (Trouble::Twice(share) | Trouble::Late(share)) = trouble;
