@@ -17,20 +17,23 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::mem::{Discriminant, discriminant};
-use std::sync::Arc;
 use std::time::Duration;
 
 use antdt_core::{
-    ActionId, ActionOutcome, Capabilities, ClusterView, Forecast, Holder, JobTime, Machine,
-    MembershipVersion, NodeAction, NodeActionKind, NodeId, NodeMap, NodeView, Plan, PlanVersion, Reason,
-    StepView,
+    ActionId, ActionOutcome, ClusterView, Forecast, JobTime, Machine, MembershipVersion, NodeAction,
+    NodeActionKind, NodeId, NodeMap, NodeView, Plan, PlanVersion, Reason, StepView,
 };
 
 use crate::action::{self, Action, ActionValues, AdjustBs};
 use crate::apportion::{ApportionError, apportion_evenly};
-use crate::budget::{BudgetConfig, RestartBudget};
+use crate::budget::RestartBudget;
+use crate::decided::{Decided, DecisionRecord};
 use crate::policy::{Decision, Policy, ProposedAction, Seat, Split, split_by};
 use crate::validate::validate;
+
+mod config;
+
+pub use config::DispatcherConfig;
 
 /// Kinds of "nothing" that are recorded between two actions: bounds the log of a job in which nothing happens.
 const RECORDED_MAX: usize = 16;
@@ -42,105 +45,6 @@ const SAID_AGAIN: Duration = Duration::from_secs(30);
 /// Steps under a plan after which its forecast is compared with them. 10: the median of so many is known to a third of the
 /// noise of one.
 const MEASURED_STEPS: u32 = 10;
-
-/// Settings of a [`Dispatcher`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct DispatcherConfig {
-    /// Requirements of the sync mode on plans.
-    pub mode: Capabilities,
-    /// Samples per synchronous step; in asynchronous training, samples of one batch of all workers together.
-    pub global_batch_size: u32,
-    /// Number of workers that the job was started with. In asynchronous training a worker's batch is its
-    /// share among these, however many are alive: the loss of a peer does not change the size of a worker's
-    /// batches.
-    pub workers: u32,
-    /// Version of the first plan. A restarted master continues above the last version it published.
-    pub first_version: PlanVersion,
-    /// Time after which a plan that the policy asked for is withdrawn if not all workers have applied it; at
-    /// least ten steps.
-    pub plan_expiry: Duration,
-    /// Limits on restarts of stragglers.
-    pub budget: BudgetConfig,
-    /// Whether decisions of the policy are only logged. After a change of the membership, the global batch is
-    /// then shared out evenly, as without a policy.
-    pub dry_run: bool,
-}
-
-impl DispatcherConfig {
-    /// Returns the default settings for a job.
-    pub fn new(mode: Capabilities, global_batch_size: u32, workers: u32) -> Self {
-        Self {
-            mode,
-            global_batch_size,
-            workers,
-            first_version: PlanVersion(1),
-            plan_expiry: Duration::from_secs(30),
-            budget: BudgetConfig::default(),
-            dry_run: false,
-        }
-    }
-}
-
-/// Outcome of a policy's decision, as the log of decisions records it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Decided {
-    /// The policy took no action.
-    Nothing,
-    /// Nothing was done, because the policy's decision would break the job.
-    Refused,
-    /// A plan of this version was published; the text is the name of the first [action] of the registry that
-    /// the plan carries out.
-    Plan(PlanVersion, &'static str),
-    /// An action on this incarnation was ordered; the text is the action's name.
-    Node(ActionId, Holder, &'static str),
-    /// In a dry run: a plan would have been published; the text is the dry-run name of the first action that
-    /// it would carry out.
-    WouldPlan(&'static str),
-    /// In a dry run: an action on this incarnation would have been ordered; the text is the action's dry-run name.
-    WouldNode(Holder, &'static str),
-}
-
-/// One entry of the log of decisions: what was decided, when, by which policy, and why.
-#[derive(Debug, Clone, PartialEq)]
-pub struct DecisionRecord {
-    /// Time at which the policy decided.
-    pub at: JobTime,
-    /// Name of the policy.
-    pub policy: Arc<str>,
-    /// Outcome of the decision.
-    pub decided: Decided,
-    /// Reasons for the decision.
-    pub reasons: Vec<Reason>,
-}
-
-impl DecisionRecord {
-    /// Returns the name under which reports show the decision: that of its action.
-    pub fn kind(&self) -> &'static str {
-        match self.decided {
-            Decided::Nothing => "NONE",
-            Decided::Refused => "REFUSED",
-            Decided::Plan(_, action)
-            | Decided::WouldPlan(action)
-            | Decided::Node(_, _, action)
-            | Decided::WouldNode(_, action) => action,
-        }
-    }
-
-    /// Returns the incarnation that an action on a node concerns; `None` for every other decision.
-    pub const fn target(&self) -> Option<Holder> {
-        match self.decided {
-            Decided::Nothing | Decided::Refused | Decided::Plan(..) | Decided::WouldPlan(_) => None,
-            Decided::Node(_, holder, _) | Decided::WouldNode(holder, _) => Some(holder),
-        }
-    }
-
-    /// Returns the reasons in one line.
-    pub fn reason(&self) -> String {
-        let texts: Vec<String> = self.reasons.iter().map(ToString::to_string).collect();
-        texts.join("; ")
-    }
-}
 
 /// Effect that the driver of the [`Dispatcher`] must carry out.
 #[derive(Debug, Clone, PartialEq)]

@@ -7,6 +7,7 @@ pub mod policy;
 pub mod predict;
 pub mod speed;
 
+mod decided;
 pub mod dispatch;
 pub mod validate;
 
@@ -26,7 +27,8 @@ pub use apportion::{ApportionError, Apportionment, Share, apportion, apportion_e
 pub use budget::{BudgetConfig, BudgetRefusal, RestartBudget};
 pub use clocks::{AskError, Clocks};
 pub use coordinator::{ReadyError, StepCoordinator};
-pub use dispatch::{Decided, DecisionRecord, DispatchEffect, DispatchEvent, Dispatcher, DispatcherConfig};
+pub use decided::{Decided, DecisionRecord};
+pub use dispatch::{DispatchEffect, DispatchEvent, Dispatcher, DispatcherConfig};
 pub use gate::{Brings, NotAMember, Passage, StepGate};
 pub use membership::{Arrival, Formation, Membership};
 pub use policy::{Decision, Policy, ProposedAction, Seat, Split};

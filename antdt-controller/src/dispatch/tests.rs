@@ -1,9 +1,13 @@
+use std::sync::Arc;
+
 use antdt_core::{
-    DetRng, DeviceClass, Incarnation, NodeActionKind, NodeStatus, PaceEstimate, Seed, StepView,
+    Capabilities, DetRng, DeviceClass, Holder, Incarnation, NodeActionKind, NodeStatus, PaceEstimate, Seed,
+    StepView,
 };
 use proptest::prelude::*;
 
 use super::*;
+use crate::budget::BudgetConfig;
 use crate::policy::{NonDedicated, Unmanaged};
 use crate::testing::{quiet_view, random_view};
 

@@ -122,6 +122,48 @@ impl BackupWorkers {
         self.paused = Some(now + pause);
         Err(Some(tried.before))
     }
+
+    /// The number of backups with which most samples are trained in a second, if it is worth a change.
+    fn propose(&mut self, view: &ClusterView, live: &[&NodeView], times: Vec<Duration>) -> Decision {
+        let before = view.mode.backups();
+        let batch = |(node, time): (&&NodeView, Duration)| {
+            let spread = node.estimate.map_or(0.0, |it| it.spread);
+            // A worker that has just come has an empty batch, and is done at once.
+            (time.max(Duration::from_nanos(1)) * node.batch_size.max(1), spread, node.batch_size)
+        };
+        let batches: Vec<(Duration, f64, u32)> = live.iter().zip(times).map(batch).collect();
+        let percent = usize::try_from(self.config.backups_max_percent).unwrap_or(100);
+        let most = (live.len() * percent).div_ceil(100).min(BACKUPS_MAX).min(live.len() - 1);
+        let looked_at = most.max((before as usize).min(live.len() - 1));
+        let steps = expected_steps_with_backups(&batches, looked_at);
+        let overhead = self.overhead;
+        let rate = |backups: usize| {
+            let (time, samples) = steps[backups];
+            samples / (time + overhead).as_secs_f64().max(f64::MIN_POSITIVE)
+        };
+        // Of equal ones the fewest.
+        let best =
+            (0..=most).fold(0, |best, backups| if rate(backups) > rate(best) { backups } else { best });
+        let in_force = rate((before as usize).min(looked_at));
+        let cut = if rate(best) > 0.0 { 1.0 - in_force / rate(best) } else { 0.0 };
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 0 and 100")]
+        let gain_percent = (cut.clamp(0.0, 1.0) * 100.0) as u32;
+        let backups = u32::try_from(best).unwrap_or(u32::MAX);
+        if backups == before || gain_percent == 0 {
+            return Decision::nothing(Reason::Balanced);
+        }
+        if gain_percent < self.config.gain_min_percent {
+            return Decision::nothing(Reason::GainTooSmall { percent: gain_percent });
+        }
+        self.tried = Some(Tried {
+            before,
+            rate: view.progress.samples_per_second,
+            since: None,
+            lasts: (steps[best].0 + overhead) * MEASURED_STEPS,
+        });
+        let reason = Reason::Backups { backups, before, gain_percent };
+        Decision { backups: Some(backups), reasons: vec![reason], ..Decision::default() }
+    }
 }
 
 impl Policy for BackupWorkers {
@@ -177,43 +219,7 @@ impl Policy for BackupWorkers {
         let Some(times) = believed(&estimates, ERROR_RATE).filter(|_| known == live.len()) else {
             return Decision::nothing(Reason::NotEnoughData { known, needed: live.len() });
         };
-        let batch = |(node, time): (&&NodeView, Duration)| {
-            let spread = node.estimate.map_or(0.0, |it| it.spread);
-            // A worker that has just come has an empty batch, and is done at once.
-            (time.max(Duration::from_nanos(1)) * node.batch_size.max(1), spread, node.batch_size)
-        };
-        let batches: Vec<(Duration, f64, u32)> = live.iter().zip(times).map(batch).collect();
-        let percent = usize::try_from(self.config.backups_max_percent).unwrap_or(100);
-        let most = (live.len() * percent).div_ceil(100).min(BACKUPS_MAX).min(live.len() - 1);
-        let looked_at = most.max((before as usize).min(live.len() - 1));
-        let steps = expected_steps_with_backups(&batches, looked_at);
-        let overhead = self.overhead;
-        let rate = |backups: usize| {
-            let (time, samples) = steps[backups];
-            samples / (time + overhead).as_secs_f64().max(f64::MIN_POSITIVE)
-        };
-        // Of equal ones the fewest.
-        let best =
-            (0..=most).fold(0, |best, backups| if rate(backups) > rate(best) { backups } else { best });
-        let in_force = rate((before as usize).min(looked_at));
-        let cut = if rate(best) > 0.0 { 1.0 - in_force / rate(best) } else { 0.0 };
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 0 and 100")]
-        let gain_percent = (cut.clamp(0.0, 1.0) * 100.0) as u32;
-        let backups = u32::try_from(best).unwrap_or(u32::MAX);
-        if backups == before || gain_percent == 0 {
-            return Decision::nothing(Reason::Balanced);
-        }
-        if gain_percent < self.config.gain_min_percent {
-            return Decision::nothing(Reason::GainTooSmall { percent: gain_percent });
-        }
-        self.tried = Some(Tried {
-            before,
-            rate: view.progress.samples_per_second,
-            since: None,
-            lasts: (steps[best].0 + overhead) * MEASURED_STEPS,
-        });
-        let reason = Reason::Backups { backups, before, gain_percent };
-        Decision { backups: Some(backups), reasons: vec![reason], ..Decision::default() }
+        self.propose(view, &live, times)
     }
 
     fn on_outcome(&mut self, now: JobTime, outcome: &ActionOutcome) {

@@ -350,6 +350,44 @@ impl Dedicated {
             }
         }
     }
+
+    /// Takes the split that the profiles call best, or the fastest that was measured, if it is worth a change from steps of `now` seconds.
+    fn improve(&mut self, view: &ClusterView, live: &[&NodeView], now: f64, best: Apportionment) -> Decision {
+        let sum: u64 = live.iter().map(|node| u64::from(node.batch_size)).sum();
+        let gain_of = |then: f64| percent(1.0 - (then / now.max(f64::MIN_POSITIVE)).min(1.0));
+        let least = self.config.gain_min_percent;
+        let mut then = best.step_time.as_secs_f64();
+        let mut split = Split { batch_sizes: best.batch_sizes, accumulation: best.accumulation };
+        let is_best = is_in_force(&split, live);
+        // The first sizes of a worker that joined may be anything: they are replaced at once.
+        let is_whole = sum == u64::from(view.global_batch_size);
+        if is_whole && (is_best || gain_of(then) < least || self.solved >= SOLVED_MAX) {
+            // What was measured counts for more than what a line says.
+            match &self.best {
+                Some((seconds, fastest))
+                    if gain_of(*seconds) >= least && fits(fastest, live, view.global_batch_size) =>
+                {
+                    (split, then) = (fastest.clone(), *seconds);
+                }
+                _ if is_best => return Decision::nothing(Reason::Balanced),
+                _ => return Decision::nothing(Reason::GainTooSmall { percent: gain_of(then).min(least) }),
+            }
+        } else {
+            self.solved = self.solved.saturating_add(1);
+        }
+        let gain = gain_of(then);
+        let overhead = view.step.map_or(Duration::ZERO, |step| step.overhead);
+        let duration = |seconds: f64| Duration::try_from_secs_f64(seconds).unwrap_or(TIME_MAX) + overhead;
+        let forecast = Forecast { without: duration(now), with: duration(then) };
+        let text = format!("{}; the step time is expected to fall by {gain} %", said(&split, live));
+        decided(split, Some(forecast), text)
+    }
+}
+
+fn decided(split: Split, forecast: Option<Forecast>, text: String) -> Decision {
+    let Split { batch_sizes, accumulation } = split;
+    let reasons = vec![Reason::Other(text)];
+    Decision { batch_sizes: Some(batch_sizes), accumulation, forecast, reasons, ..Decision::default() }
 }
 
 impl Policy for Dedicated {
@@ -391,56 +429,16 @@ impl Policy for Dedicated {
             Err(error) => return Decision::nothing(Reason::Other(error.to_string())),
             Ok(Some(split)) if !is_in_force(&split, &live) => {
                 let text = format!("measuring {}", said(&split, &live));
-                let reasons = vec![Reason::Other(text)];
-                let Split { batch_sizes, accumulation } = split;
-                return Decision {
-                    batch_sizes: Some(batch_sizes),
-                    accumulation,
-                    reasons,
-                    ..Decision::default()
-                };
+                return decided(split, None, text);
             }
             Ok(_) => {}
         }
         let Some(costs) = self.costs(&seats) else {
             return Decision::nothing(Reason::NotEnoughData { known: 0, needed: live.len() });
         };
-        let best = match self.solve(total, &seats, &costs) {
-            Ok(best) => best,
-            Err(error) => return Decision::nothing(Reason::Other(error.to_string())),
-        };
-        let sum: u64 = live.iter().map(|node| u64::from(node.batch_size)).sum();
-        let gain_of = |then: f64| percent(1.0 - (then / now.max(f64::MIN_POSITIVE)).min(1.0));
-        let least = self.config.gain_min_percent;
-        let mut then = best.step_time.as_secs_f64();
-        let mut split = Split { batch_sizes: best.batch_sizes, accumulation: best.accumulation };
-        let is_best = is_in_force(&split, &live);
-        // The first sizes of a worker that joined may be anything: they are replaced at once.
-        let is_whole = sum == u64::from(total);
-        if is_whole && (is_best || gain_of(then) < least || self.solved >= SOLVED_MAX) {
-            // What was measured counts for more than what a line says.
-            match &self.best {
-                Some((seconds, fastest)) if gain_of(*seconds) >= least && fits(fastest, &live, total) => {
-                    (split, then) = (fastest.clone(), *seconds);
-                }
-                _ if is_best => return Decision::nothing(Reason::Balanced),
-                _ => return Decision::nothing(Reason::GainTooSmall { percent: gain_of(then).min(least) }),
-            }
-        } else {
-            self.solved = self.solved.saturating_add(1);
-        }
-        let gain = gain_of(then);
-        let overhead = view.step.map_or(Duration::ZERO, |step| step.overhead);
-        let duration = |seconds: f64| Duration::try_from_secs_f64(seconds).unwrap_or(TIME_MAX) + overhead;
-        let forecast = Forecast { without: duration(now), with: duration(then) };
-        let text = format!("{}; the step time is expected to fall by {gain} %", said(&split, &live));
-        let Split { batch_sizes, accumulation } = split;
-        Decision {
-            batch_sizes: Some(batch_sizes),
-            accumulation,
-            forecast: Some(forecast),
-            reasons: vec![Reason::Other(text)],
-            ..Decision::default()
+        match self.solve(total, &seats, &costs) {
+            Ok(best) => self.improve(view, &live, now, best),
+            Err(error) => Decision::nothing(Reason::Other(error.to_string())),
         }
     }
 

@@ -18,6 +18,7 @@ use crate::apportion::{ApportionError, Share, apportion, apportion_evenly};
 use crate::budget::RestartBudget;
 
 pub mod backup_workers;
+mod class_speeds;
 pub mod composed;
 pub mod dedicated;
 pub mod exclude_host;
@@ -26,6 +27,7 @@ pub mod lb_bsp;
 pub mod lr;
 pub mod non_dedicated;
 pub mod none;
+mod outage;
 pub mod predictive;
 pub mod registry;
 mod server_load;

@@ -52,10 +52,12 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use antdt_core::{
-    ActionOutcome, Barrier, ClusterView, DeviceClass, Forecast, Holder, Incarnation, JobTime, NodeActionKind,
-    NodeId, NodeStatus, NodeView, Pace, PaceEstimate, Reason, ServerWeights, StragglerKind,
+    ActionOutcome, Barrier, ClusterView, Forecast, Holder, Incarnation, JobTime, NodeActionKind, NodeId,
+    NodeView, Pace, PaceEstimate, Reason, ServerWeights, StragglerKind,
 };
 
+use super::class_speeds::{ClassSpeeds, speed};
+use super::outage::Outage;
 use super::server_load::ServerLoad;
 use super::{Decision, Policy, ProposedAction, Seat, Split, percent, split_by};
 use crate::action;
@@ -213,7 +215,7 @@ impl NonDedicated {
         if persistent.is_empty() {
             return Vec::new();
         }
-        let speeds = Speeds::of(live);
+        let speeds = ClassSpeeds::of(live);
         let mut free = budget.room(now, live.len());
         let mut actions = Vec::new();
         for node in persistent {
@@ -378,7 +380,7 @@ impl NonDedicated {
     }
 
     /// How long the job must go on for a restart of `node` to pay; `None` if it is no slower than its peers.
-    fn break_even(&self, view: &ClusterView, speeds: &Speeds<'_>, node: &NodeView) -> Option<Duration> {
+    fn break_even(&self, view: &ClusterView, speeds: &ClassSpeeds<'_>, node: &NodeView) -> Option<Duration> {
         let slow = speed(node)?;
         // Its peers' median is what it can be expected to reach.
         let normal = speeds.median_beside(node, slow)?;
@@ -496,83 +498,9 @@ fn gain(now: Duration, then: Duration) -> u32 {
     u32::try_from((gained * 100).checked_div(now).unwrap_or(0)).unwrap_or(100)
 }
 
-/// Samples per second of each node whose time per sample is known: ordered once, however many nodes are asked about.
-struct Speeds<'a> {
-    /// Speeds of the nodes of each class, ascending.
-    of_class: BTreeMap<&'a DeviceClass, Vec<f64>>,
-    total: f64,
-}
-
-impl<'a> Speeds<'a> {
-    fn of(live: &[&'a NodeView]) -> Self {
-        let mut of_class: BTreeMap<&DeviceClass, Vec<f64>> = BTreeMap::new();
-        for node in live {
-            of_class.entry(&node.device).or_default().extend(speed(node));
-        }
-        of_class.values_mut().for_each(|speeds| speeds.sort_unstable_by(f64::total_cmp));
-        Self { total: live.iter().filter_map(|node| speed(node)).sum(), of_class }
-    }
-
-    /// The upper median of the nodes of the same class without one whose speed is `own`; `None` if there is no other.
-    fn median_beside(&self, node: &NodeView, own: f64) -> Option<f64> {
-        let speeds = self.of_class.get(&node.device)?;
-        let others = speeds.len().checked_sub(1).filter(|others| *others > 0)?;
-        let at = speeds.partition_point(|speed| speed.total_cmp(&own).is_lt());
-        let middle = others / 2;
-        speeds.get(if middle < at { middle } else { middle + 1 }).copied()
-    }
-}
-
-fn speed(node: &NodeView) -> Option<f64> {
-    let time = node.estimate?.sample_time;
-    (!time.is_zero()).then(|| 1.0 / time.as_secs_f64())
-}
-
 /// Time per sample or byte of a node over that of its peers.
 fn slowness_of(node: &NodeView) -> f64 {
     node.slowness_ratio.unwrap_or(1.0)
-}
-
-/// What it costs a job that all its servers hand their parameters over.
-struct Outage {
-    /// How long all workers stand still, in seconds.
-    stops: f64,
-    /// Part of a step in which they wait for servers, at most.
-    waits: f64,
-}
-
-impl Outage {
-    /// The outage for the sake of this server.
-    ///
-    /// # Errors
-    /// Why none is thought of.
-    fn of(view: &ClusterView, server: &NodeView, pause: Duration) -> Result<Self, Reason> {
-        let id = server.id;
-        let is = if server.pace.is_straggler() { "is slow" } else { "is slow no more" };
-        let not = |why: &str| Err(Reason::Other(format!("{id} {is}; {why}")));
-        if !view.hands_over {
-            return not("the job takes no checkpoints, through which it could hand its parameters over");
-        }
-        let passes = server.pace.is_straggler() && server.pace != Pace::Straggler(StragglerKind::Persistent);
-        if server.status != NodeStatus::Running || passes {
-            return not("nothing is done while that may pass");
-        }
-        let Some(step) = view.step.filter(|step| !step.time.is_zero()) else {
-            return not("how long workers wait for it is not known in this sync mode");
-        };
-        let Some(checkpoint) = view.checkpoint_time else {
-            return not("how long the job would stand still is not known before its first checkpoint");
-        };
-        let waits = step.overhead.as_secs_f64() / step.time.as_secs_f64();
-        // Reading a checkpoint is taken to need as long as writing it.
-        let stops = view.scheduler.start_delay + pause + checkpoint * 2;
-        Ok(Self { stops: stops.as_secs_f64(), waits })
-    }
-
-    /// How long the job must go on for the outage to pay, if it saves this part of the time that workers wait for servers.
-    fn break_even(&self, saves: f64) -> Duration {
-        Duration::try_from_secs_f64(self.stops / (self.waits * saves)).unwrap_or(Duration::MAX)
-    }
 }
 
 impl Policy for NonDedicated {

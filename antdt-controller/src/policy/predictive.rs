@@ -262,15 +262,8 @@ impl Predictive {
             .batch_sizes;
         let sizes_now: BTreeMap<NodeId, u32> = live.iter().map(|node| (node.id, node.batch_size)).collect();
         let overhead = view.step.map_or(Duration::ZERO, |step| step.overhead);
-        let step = |sizes: &BTreeMap<NodeId, u32>| {
-            let batch = |(node, share): (&&NodeView, &Share)| {
-                let size = sizes.get(&node.id).copied().unwrap_or_default();
-                (share.time(size), node.estimate.map_or(0.0, |estimate| estimate.spread))
-            };
-            let batches: Vec<(Duration, f64)> = live.iter().zip(&shares).map(batch).collect();
-            expected_step(&batches) + overhead
-        };
-        let forecast = Forecast { without: step(&sizes_now), with: step(&best) };
+        let steps = Steps { live, times, shares: &shares, overhead };
+        let forecast = Forecast { without: steps.expected(&sizes_now), with: steps.expected(&best) };
         let gain = forecast.promised() * self.trust;
         let adds_up =
             sizes_now.values().map(|size| u64::from(*size)).sum::<u64>() == u64::from(view.global_batch_size);
@@ -279,23 +272,9 @@ impl Predictive {
             return Err(if percent == 0 { Reason::Balanced } else { Reason::GainTooSmall { percent } });
         }
 
-        let slowest_of = |sizes: &BTreeMap<NodeId, u32>| {
-            let time = |at: &usize| shares[*at].time(sizes.get(&live[*at].id).copied().unwrap_or_default());
-            (0..live.len()).max_by_key(time).unwrap_or_default()
-        };
-        let (driver, next) = (slowest_of(&sizes_now), slowest_of(&best));
+        let (driver, next) = (steps.slowest(&sizes_now), steps.slowest(&best));
         let error = |at: usize| live[at].estimate.map_or(0.0, |it| error_of(&it));
-        // Both steps if no worker were slow any more.
-        let mut sorted = times.to_vec();
-        sorted.sort_unstable();
-        let median = sorted[sorted.len().saturating_sub(1) / 2];
-        let healthy = |sizes: &BTreeMap<NodeId, u32>| {
-            let time = |(node, time): (&&NodeView, &Duration)| {
-                let time = if self.slow.contains_key(&node.id) { median } else { *time };
-                time.as_secs_f64() * f64::from(sizes.get(&node.id).copied().unwrap_or_default())
-            };
-            live.iter().zip(times).map(time).fold(0.0, f64::max) + overhead.as_secs_f64()
-        };
+        let healthy = |sizes| steps.healthy(sizes, |node| self.slow.contains_key(&node));
         let lag = self.delay + forecast.without * SETTLED_STEPS;
         let plan = PlanOutlook {
             without: 1.0,
@@ -316,17 +295,61 @@ impl Predictive {
             );
             return Err(Reason::Other(what));
         }
-        let slowest = live[driver].id;
-        let slowness = times[driver].as_secs_f64() / median.as_secs_f64().max(f64::MIN_POSITIVE);
+        let (slowest, gain_percent) = (live[driver].id, percent(gain));
+        let slowness = times[driver].as_secs_f64() / steps.median().as_secs_f64().max(f64::MIN_POSITIVE);
         let reason = if slowness <= 1.05 {
-            Reason::AlikeAgain { gain_percent: percent(gain) }
+            Reason::AlikeAgain { gain_percent }
         } else {
-            Reason::Rebalance { slowest, slowness_percent: percent(slowness), gain_percent: percent(gain) }
+            Reason::Rebalance { slowest, slowness_percent: percent(slowness), gain_percent }
         };
         let expected = format!("{:.1} s of the rest of the job", saved.seconds);
         let reasons = vec![reason, Reason::Other(format!("which saves about {expected}"))];
         Ok(Decision { batch_sizes: Some(best), forecast: Some(forecast), reasons, ..Decision::default() })
     }
+}
+
+/// The steps of these workers, of which a sample takes each so long, under any batch sizes.
+struct Steps<'a> {
+    live: &'a [&'a NodeView],
+    times: &'a [Duration],
+    shares: &'a [Share],
+    overhead: Duration,
+}
+
+impl Steps<'_> {
+    fn expected(&self, sizes: &BTreeMap<NodeId, u32>) -> Duration {
+        let batch = |(node, share): (&&NodeView, &Share)| {
+            (share.time(size(sizes, node)), node.estimate.map_or(0.0, |estimate| estimate.spread))
+        };
+        let batches: Vec<(Duration, f64)> = self.live.iter().zip(self.shares).map(batch).collect();
+        expected_step(&batches) + self.overhead
+    }
+
+    /// The index of the worker that computes longest.
+    fn slowest(&self, sizes: &BTreeMap<NodeId, u32>) -> usize {
+        let time = |at: &usize| self.shares[*at].time(size(sizes, self.live[*at]));
+        (0..self.live.len()).max_by_key(time).unwrap_or_default()
+    }
+
+    /// Seconds of a step if no worker were slow any more.
+    fn healthy(&self, sizes: &BTreeMap<NodeId, u32>, is_slow: impl Fn(NodeId) -> bool) -> f64 {
+        let median = self.median();
+        let time = |(node, time): (&&NodeView, &Duration)| {
+            let time = if is_slow(node.id) { median } else { *time };
+            time.as_secs_f64() * f64::from(size(sizes, node))
+        };
+        self.live.iter().zip(self.times).map(time).fold(0.0, f64::max) + self.overhead.as_secs_f64()
+    }
+
+    fn median(&self) -> Duration {
+        let mut sorted = self.times.to_vec();
+        sorted.sort_unstable();
+        sorted[sorted.len().saturating_sub(1) / 2]
+    }
+}
+
+fn size(sizes: &BTreeMap<NodeId, u32>, node: &NodeView) -> u32 {
+    sizes.get(&node.id).copied().unwrap_or_default()
 }
 
 impl Policy for Predictive {
