@@ -28,7 +28,8 @@
 //! Source: our design. The mark of durability is there because a checksum alone cannot tell the two apart.
 
 use crate::error::{DecodeError, RecoverError};
-use crate::ledger::codec::{Reader, fingerprint};
+use crate::ledger::codec::fingerprint;
+use crate::ledger::reader::Reader;
 use crate::ledger::{Record, Recovery};
 use crate::spec::DatasetSpec;
 

@@ -21,7 +21,8 @@
 
 use super::{u32_at, u64_at};
 use crate::error::{DecodeError, RecoverError};
-use crate::ledger::codec::{Reader, fingerprint};
+use crate::ledger::codec::fingerprint;
+use crate::ledger::reader::Reader;
 use crate::ledger::{Record, Recovery};
 use crate::spec::DatasetSpec;
 

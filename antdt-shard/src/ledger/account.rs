@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use antdt_core::{Counts, Epoch};
 
-use crate::spec::{DatasetSpec, Epochs};
+use super::book::Book;
+use crate::spec::{Cut, DatasetSpec, Epochs};
 
 /// Where samples go.
 #[derive(Debug, Clone, Copy)]
@@ -45,6 +46,65 @@ impl Account {
             limit: spec.epoch_limit(),
             epochs: BTreeMap::new(),
         }
+    }
+
+    /// The account of a book, by counting. `most` is how many epochs may be neither done nor untouched: a book
+    /// with more is refused before memory is spent on them.
+    pub(super) fn count(book: &Book, most: usize) -> Result<Self, &'static str> {
+        let spec = &book.spec;
+        let total = spec.num_samples;
+        let mut shares: Vec<_> = book.shares.iter().filter(|share| share.start < share.end).collect();
+        shares.sort_by_key(|share| share.opened);
+        let opened = shares.last().map_or(0, |share| share.opened);
+        let behind = shares.first().map_or(0, |share| share.opened);
+        if (opened - behind) as usize > most {
+            return Err("an epoch that somebody has yet to open has no account");
+        }
+
+        let mut runs = Runs { spec, shorter: BTreeMap::new() };
+        let mut waiting: BTreeMap<Epoch, u128> = BTreeMap::new();
+        for epoch in behind..opened {
+            for share in shares.iter().take_while(|share| share.opened <= epoch) {
+                *waiting.entry(Epoch(epoch)).or_default() +=
+                    runs.samples(Epoch(epoch), share.start, share.end);
+            }
+        }
+        for pass in shares.iter().flat_map(|share| &share.open) {
+            let todo = waiting.entry(pass.epoch()).or_default();
+            for (start, end) in pass.untouched.runs() {
+                *todo += runs.samples(pass.epoch(), start, end);
+            }
+            for (position, begun) in &pass.begun {
+                *todo += runs.samples(pass.epoch(), *position, position + 1) - u128::from(begun.offset);
+            }
+        }
+        let mut quarantined: BTreeMap<Epoch, u64> = BTreeMap::new();
+        for (place, given_up) in &book.quarantined {
+            *quarantined.entry(place.epoch).or_default() += given_up.len - given_up.offset;
+            waiting.entry(place.epoch).or_default();
+        }
+
+        let mut account = Self::new(spec);
+        account.opened = opened;
+        let mut job = Counts { total: total * u64::from(opened), ..Counts::default() };
+        for (epoch, todo) in waiting {
+            // No position counts twice, so no epoch has more than all samples.
+            let todo = u64::try_from(todo).map_err(|_| "more samples wait than there are")?;
+            let quarantined = quarantined.get(&epoch).copied().unwrap_or(0);
+            let left = todo.checked_add(quarantined).filter(|left| *left <= total);
+            let acked = total - left.ok_or("more samples are left than there are")?;
+            account.epochs.insert(epoch, Counts { total, acked, todo, doing: 0, quarantined });
+            job.todo += todo;
+            job.quarantined += quarantined;
+        }
+        job.acked = job.total - job.todo - job.quarantined;
+        if let Epochs::Finite(epochs) = spec.epochs {
+            let unopened = total * u64::from(epochs - opened);
+            job.total += unopened;
+            job.todo += unopened;
+        }
+        account.job = job;
+        Ok(account)
     }
 
     /// The same account where there are another number of epochs, of which none that has begun is left out.
@@ -105,6 +165,39 @@ impl Account {
         }
         if matches!(to, Move::Ack | Move::Replay) && counts.acked == counts.total {
             self.epochs.remove(&epoch);
+        }
+    }
+}
+
+/// Counts the samples of runs of shards.
+struct Runs<'a> {
+    spec: &'a DatasetSpec,
+    /// Where the shorter last shard of an epoch stands: asked for each of very many runs.
+    shorter: BTreeMap<Epoch, Option<u64>>,
+}
+
+impl Runs<'_> {
+    fn samples(&mut self, epoch: Epoch, start: u64, end: u64) -> u128 {
+        let spec = self.spec;
+        if end - start == spec.shard_count() {
+            return u128::from(spec.num_samples);
+        }
+        match &spec.cut {
+            Cut::At(_) => {
+                let order = spec.shard_order(epoch);
+                (start..end).map(|at| u128::from(spec.shard(order.at(at)).len())).sum()
+            }
+            Cut::Every(len) => {
+                let full = u128::from(end - start) * u128::from(*len);
+                let missing = (len - spec.num_samples % len) % len;
+                let find = || spec.shard_order(epoch).position_of(spec.shard_count() - 1);
+                let at = *self.shorter.entry(epoch).or_insert_with(find);
+                if at.is_some_and(|at| (start..end).contains(&at)) {
+                    full - u128::from(missing)
+                } else {
+                    full
+                }
+            }
         }
     }
 }

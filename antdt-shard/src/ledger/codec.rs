@@ -27,6 +27,7 @@ use super::account::Account;
 use super::book::{Book, GivenUp, Place};
 use super::pass::{Begun, Pass};
 use super::ranges::RangeSet;
+use super::reader::Reader;
 use super::record::Record;
 use super::snapshot::LedgerSnapshot;
 use crate::error::DecodeError;
@@ -359,7 +360,7 @@ fn read_book(reader: &mut Reader<'_>, spec: &DatasetSpec) -> Result<Book, Decode
         epochs.insert(epoch, counts);
     }
     let job = reader.counts()?;
-    book.account = recount(&book, declared).map_err(|what| reader.inconsistent(what))?;
+    book.account = Account::count(&book, declared).map_err(|what| reader.inconsistent(what))?;
     if book.account.epochs != epochs || book.account.job != job {
         return Err(reader.inconsistent("the sample accounts do not add up"));
     }
@@ -443,182 +444,6 @@ fn read_quarantined(reader: &mut Reader<'_>, book: &mut Book) -> Result<(), Deco
     let given_up = GivenUp { key: ShardKey { epoch: place.epoch, index }, offset, len };
     book.quarantined.insert(place, given_up);
     Ok(())
-}
-
-/// The sample accounts of a book, by counting. `most` is how many epochs may be neither done nor untouched: a book
-/// with more is refused before memory is spent on them.
-fn recount(book: &Book, most: usize) -> Result<Account, &'static str> {
-    let spec = &book.spec;
-    let total = spec.num_samples;
-    let mut shares: Vec<_> = book.shares.iter().filter(|share| share.start < share.end).collect();
-    shares.sort_by_key(|share| share.opened);
-    let opened = shares.last().map_or(0, |share| share.opened);
-    let behind = shares.first().map_or(0, |share| share.opened);
-    if (opened - behind) as usize > most {
-        return Err("an epoch that somebody has yet to open has no account");
-    }
-
-    // Where the shorter last shard of an epoch stands: asked for each of very many runs.
-    let mut shorter = BTreeMap::new();
-    let mut samples = |epoch: Epoch, start: u64, end: u64| {
-        if end - start == spec.shard_count() {
-            return u128::from(total);
-        }
-        match &spec.cut {
-            Cut::At(_) => {
-                let order = spec.shard_order(epoch);
-                (start..end).map(|at| u128::from(spec.shard(order.at(at)).len())).sum()
-            }
-            Cut::Every(len) => {
-                let full = u128::from(end - start) * u128::from(*len);
-                let missing = (len - total % len) % len;
-                let find = || spec.shard_order(epoch).position_of(spec.shard_count() - 1);
-                let at = *shorter.entry(epoch).or_insert_with(find);
-                if at.is_some_and(|at| (start..end).contains(&at)) {
-                    full - u128::from(missing)
-                } else {
-                    full
-                }
-            }
-        }
-    };
-
-    let mut waiting: BTreeMap<Epoch, u128> = BTreeMap::new();
-    for epoch in behind..opened {
-        for share in shares.iter().take_while(|share| share.opened <= epoch) {
-            *waiting.entry(Epoch(epoch)).or_default() += samples(Epoch(epoch), share.start, share.end);
-        }
-    }
-    for pass in shares.iter().flat_map(|share| &share.open) {
-        let todo = waiting.entry(pass.epoch()).or_default();
-        for (start, end) in pass.untouched.runs() {
-            *todo += samples(pass.epoch(), start, end);
-        }
-        for (position, begun) in &pass.begun {
-            *todo += samples(pass.epoch(), *position, position + 1) - u128::from(begun.offset);
-        }
-    }
-    let mut quarantined: BTreeMap<Epoch, u64> = BTreeMap::new();
-    for (place, given_up) in &book.quarantined {
-        *quarantined.entry(place.epoch).or_default() += given_up.len - given_up.offset;
-        waiting.entry(place.epoch).or_default();
-    }
-
-    let mut account = Account::new(spec);
-    account.opened = opened;
-    let mut job = Counts { total: total * u64::from(opened), ..Counts::default() };
-    for (epoch, todo) in waiting {
-        // No position counts twice, so no epoch has more than all samples.
-        let todo = u64::try_from(todo).map_err(|_| "more samples wait than there are")?;
-        let quarantined = quarantined.get(&epoch).copied().unwrap_or(0);
-        let left = todo.checked_add(quarantined).filter(|left| *left <= total);
-        let acked = total - left.ok_or("more samples are left than there are")?;
-        account.epochs.insert(epoch, Counts { total, acked, todo, doing: 0, quarantined });
-        job.todo += todo;
-        job.quarantined += quarantined;
-    }
-    job.acked = job.total - job.todo - job.quarantined;
-    if let Epochs::Finite(epochs) = spec.epochs {
-        let unopened = total * u64::from(epochs - opened);
-        job.total += unopened;
-        job.todo += unopened;
-    }
-    account.job = job;
-    Ok(account)
-}
-
-/// Bytes that are read from front to back. Nothing is taken on trust, least of all a length.
-#[derive(Debug)]
-pub(crate) struct Reader<'a> {
-    bytes: &'a [u8],
-    at: usize,
-}
-
-impl<'a> Reader<'a> {
-    pub(crate) const fn new(bytes: &'a [u8]) -> Self {
-        Self { bytes, at: 0 }
-    }
-
-    pub(crate) fn rest(&self) -> &'a [u8] {
-        &self.bytes[self.at..]
-    }
-
-    pub(crate) fn finish(&self) -> Result<(), DecodeError> {
-        match self.rest().len() {
-            0 => Ok(()),
-            extra => Err(DecodeError::Trailing { extra }),
-        }
-    }
-
-    fn truncated(&self, needed: u64) -> DecodeError {
-        DecodeError::Truncated { at: self.at, needed, left: self.rest().len() }
-    }
-
-    fn inconsistent(&self, what: &'static str) -> DecodeError {
-        DecodeError::Inconsistent { what, at: self.at }
-    }
-
-    fn take(&mut self, len: usize) -> Result<&'a [u8], DecodeError> {
-        let taken = self.rest().get(..len).ok_or_else(|| self.truncated(len as u64))?;
-        self.at += len;
-        Ok(taken)
-    }
-
-    fn take_u64(&mut self, len: u64) -> Result<&'a [u8], DecodeError> {
-        let len = usize::try_from(len).map_err(|_| self.truncated(len))?;
-        self.take(len)
-    }
-
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], DecodeError> {
-        Ok(self.take(N)?.try_into().expect("as many bytes were taken"))
-    }
-
-    fn u8(&mut self) -> Result<u8, DecodeError> {
-        Ok(u8::from_le_bytes(self.array()?))
-    }
-
-    fn u16(&mut self) -> Result<u16, DecodeError> {
-        Ok(u16::from_le_bytes(self.array()?))
-    }
-
-    fn u32(&mut self) -> Result<u32, DecodeError> {
-        Ok(u32::from_le_bytes(self.array()?))
-    }
-
-    fn u64(&mut self) -> Result<u64, DecodeError> {
-        Ok(u64::from_le_bytes(self.array()?))
-    }
-
-    /// A number of entries of at least `entry` bytes each: never more than can follow.
-    fn count(&mut self, entry: usize) -> Result<usize, DecodeError> {
-        let count = self.u64()?;
-        let most = self.rest().len() / entry;
-        let needed = count.saturating_mul(entry as u64);
-        usize::try_from(count).ok().filter(|count| *count <= most).ok_or_else(|| self.truncated(needed))
-    }
-
-    fn node(&mut self) -> Result<NodeId, DecodeError> {
-        let at = self.at;
-        let role = match self.u8()? {
-            0 => Role::Worker,
-            1 => Role::Server,
-            value => return Err(DecodeError::Unknown { what: "role", value, at }),
-        };
-        Ok(NodeId { role, index: self.u32()? })
-    }
-
-    fn generation(&mut self) -> Result<Option<Generation>, DecodeError> {
-        match (self.u8()?, Generation(self.u64()?)) {
-            (0, Generation(0)) => Ok(None),
-            (1, generation) => Ok(Some(generation)),
-            _ => Err(self.inconsistent("a generation is neither there nor absent")),
-        }
-    }
-
-    fn counts(&mut self) -> Result<Counts, DecodeError> {
-        let [total, acked, todo, quarantined] = [self.u64()?, self.u64()?, self.u64()?, self.u64()?];
-        Ok(Counts { total, acked, todo, doing: 0, quarantined })
-    }
 }
 
 #[cfg(test)]

@@ -32,24 +32,29 @@ mod machine;
 mod missing;
 mod pass;
 mod ranges;
+pub(crate) mod reader;
 mod record;
+mod report;
 mod snapshot;
+mod standing;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use antdt_core::{
     Ack, AckOutcome, Counts, Epoch, Exchanged, FetchOutcome, Generation, Grant, Held, Holder, Incarnation,
-    JobTime, LeaseId, NodeId, NodeMap, Registered, RequestId, Role, SampleRange, ShardKey,
+    JobTime, LeaseId, Registered, RequestId, Role, ShardKey,
 };
 
 use self::book::{After, Book, Taken};
 pub use self::cut::{CutBinding, LedgerCut};
-use self::leases::{Lease, Leases};
+use self::leases::Lease;
 pub use self::machine::{Answer, Event, LedgerStatus};
 pub use self::missing::{Missing, MissingWhy};
 pub use self::record::{Record, Recovery};
+pub use self::report::{Outstanding, Quarantined};
 pub use self::snapshot::LedgerSnapshot;
+use self::standing::{Answered, GenerationState, Member};
 use crate::error::{AckError, ExchangeError, FetchError, RecoverError, RegisterError};
 use crate::spec::{Assignment, DatasetSpec};
 
@@ -57,117 +62,13 @@ use crate::spec::{Assignment, DatasetSpec};
 /// delays the end of an epoch when a message is lost; a smaller one makes idle workers poll.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// A live lease in a report: its holder, its shard and the progress.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
-pub struct Outstanding {
-    /// Id of the lease.
-    pub lease: LeaseId,
-    /// Worker and incarnation that holds the lease.
-    pub holder: Holder,
-    /// Shard that is leased.
-    pub key: ShardKey,
-    /// Number of samples of the shard that are done.
-    pub offset: u64,
-    /// Number of samples in the shard.
-    pub len: u64,
-}
-
-/// A shard that was given up after too many data faults.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
-pub struct Quarantined {
-    /// Shard that was given up.
-    pub key: ShardKey,
-    /// Samples of the shard in the data set. The first `offset` of them, in the permuted order, were trained.
-    pub samples: SampleRange,
-    /// Offset up to which samples were trained before the shard was given up.
-    pub offset: u64,
-}
-
-/// The answer to a request, as long as the holder may repeat it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Answered {
-    request: RequestId,
-    first: Grant,
-    more: Vec<Grant>,
-}
-
-/// A worker, as long as this generation lasts.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Member {
-    live: Incarnation,
-    leases: Leases,
-    last: Option<Answered>,
-    /// Leases that the live incarnation finished lately, with their lengths: the repetition of an ack whose answer
-    /// was lost is recognised. As many as the last call spoke of are enough, because a holder acknowledges one call at
-    /// a time; some more serve holders that do otherwise.
-    completed: VecDeque<(u64, u64)>,
-}
-
-impl Member {
-    /// Finished leases remembered whatever the last call was: few, for there may be thousands of members.
-    const COMPLETED_MIN: usize = 16;
-
-    /// Most finished leases remembered. A lease cap above it is legal; the repetition of an ack that finished more
-    /// shards than this in one call is then answered as stale, which costs a count of the agent, not a sample.
-    const COMPLETED_MAX: usize = 1024;
-
-    /// How many are remembered after a call that speaks of so many leases.
-    fn remembered(max_leases: u32, acks: usize) -> usize {
-        acks.clamp(Self::COMPLETED_MIN, Self::COMPLETED_MAX).min(max_leases as usize)
-    }
-
-    fn new(live: Incarnation) -> Self {
-        Self { live, leases: Leases::default(), last: None, completed: VecDeque::new() }
-    }
-
-    fn held(&self) -> u32 {
-        u32::try_from(self.leases.len()).expect("no more than max_leases_per_holder, a u32")
-    }
-}
-
-/// What a new generation starts without: leases, registrations, request answers.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct GenerationState {
-    generation: Generation,
-    sequence: u64,
-    members: NodeMap<Member>,
-    /// Workers that were told to wait and have been granted nothing since.
-    idle: BTreeSet<NodeId>,
-    /// Nothing is granted before this.
-    frozen_until: Option<JobTime>,
-}
-
-impl GenerationState {
-    const fn new(generation: Generation) -> Self {
-        Self { generation, sequence: 0, members: NodeMap::new(), idle: BTreeSet::new(), frozen_until: None }
-    }
-
-    /// All leases, in the order of their holders.
-    fn leases(&self) -> impl Iterator<Item = (Holder, &Lease)> {
-        self.members.iter().flat_map(|(node, member)| {
-            let holder = Holder::new(node, member.live);
-            member.leases.iter().map(move |lease| (holder, lease))
-        })
-    }
-
-    /// All leases, oldest first; O(leases · log leases).
-    fn leases_by_age(&self) -> Vec<(Holder, &Lease)> {
-        let mut leases: Vec<_> = self.leases().collect();
-        leases.sort_unstable_by_key(|(_, lease)| lease.sequence);
-        leases
-    }
-}
-
 /// The state of all shards of one data set: which samples are done, and which worker holds which shard.
 ///
 /// It takes O(outstanding leases + holes + nodes) memory, for any number of shards and epochs. Workers are
-/// numbered from 0; a worker with a large number takes as much memory as a [`NodeMap`] says.
+/// numbered from 0; a worker with a large number takes as much memory as a [`NodeMap`](antdt_core::NodeMap) says.
 ///
 /// Every change queues the [`Record`]s that make it durable. Drain them with
-/// [`poll_effect`](antdt_core::Machine::poll_effect) after every call, and release the answer when they are
-/// stored.
+/// [`poll_effect`](antdt_core::Machine::poll_effect) after every call, and release the answer when they are stored.
 ///
 /// ```
 /// use antdt_core::{Ack, FetchOutcome, Generation, Holder, Incarnation, NodeId, RequestId};
@@ -611,26 +512,6 @@ impl ShardLedger {
     /// Returns the current generation of the service.
     pub const fn generation(&self) -> Generation {
         self.standing.generation
-    }
-
-    /// Returns the live leases, oldest first; O(leases · log leases).
-    pub fn outstanding(&self) -> impl Iterator<Item = Outstanding> {
-        self.standing.leases_by_age().into_iter().map(|(holder, lease)| Outstanding {
-            lease: LeaseId { generation: self.standing.generation, sequence: lease.sequence },
-            holder,
-            key: lease.taken.key,
-            offset: lease.taken.begun.offset,
-            len: lease.taken.len,
-        })
-    }
-
-    /// Returns the quarantined shards.
-    pub fn quarantined(&self) -> impl Iterator<Item = Quarantined> {
-        self.book.quarantined().map(|given_up| Quarantined {
-            key: given_up.key,
-            samples: self.book.spec.shard(given_up.key.index),
-            offset: given_up.offset,
-        })
     }
 
     /// The newest ended life of the holder's node, if the holder is of that life or an earlier one.
