@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use antdt_core::{
-    CheckpointId, Connections, Holder, Joined, MembershipVersion, Metrics, NodeInfo, NodeLoad, Plan,
-    PushMark, Readiness, Retry, RollbackId, Seed, Stall, Standing, StepCommit, Work,
+    CheckpointId, Connections, Holder, Joined, Metrics, NodeInfo, Plan, PushMark, Readiness, Retry, Seed,
+    Standing, StepCommit,
 };
 use antdt_proto::convert::{WireError, group::push_marks, metric};
 use antdt_proto::v1;
@@ -20,14 +20,13 @@ use tokio::sync::Notify;
 use tonic::Code;
 use tonic::transport::Endpoint;
 
-use super::load::LoadMeter;
-use crate::session::{AgentSession, Beat, BeatReply, Notice, SessionState};
+use super::error::AgentError;
+use super::heartbeat::{LAST_REPORTS, Shared, Unusual, heartbeats, last_reports, over, send};
+use super::pulse::Pulse;
+use crate::session::{AgentSession, BeatReply, Notice, SessionState};
 
 /// What a process ends with that SIGTERM ended: 128 and the number of the signal, as a shell reports it.
 const SIGTERM_CODE: i32 = 128 + 15;
-
-/// How long a process that ends with its job sends what its training thread still reports. A master that ends its nodes gives them 2 s.
-const LAST_REPORTS: Duration = Duration::from_secs(1);
 
 /// Settings of an [`Agent`]: the address of the master, and what the agent tells the master about its node.
 #[derive(Debug, Clone)]
@@ -49,48 +48,6 @@ pub struct AgentConfig {
     /// Time without an answer of the master after which this process gives up. A reply to a heartbeat may
     /// replace it.
     pub master_timeout: Duration,
-}
-
-/// Reason why a call to the master failed for good.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum AgentError {
-    /// The master did not answer for longer than [`AgentConfig::master_timeout`].
-    #[error("the master at {master} cannot be reached: {why}")]
-    MasterLost {
-        /// Address of the master.
-        master: String,
-        /// Error of the last call, in words.
-        why: String,
-    },
-    /// The master has declared this incarnation of the node dead; a newer one may run already.
-    #[error("{holder} was declared lost and must exit")]
-    Fenced {
-        /// Incarnation that was declared dead.
-        holder: Holder,
-    },
-    /// This process does not have the token of the job.
-    #[error("the master at {master} does not know this process: {why}; start it through the job's launcher")]
-    Unauthorized {
-        /// Address of the master.
-        master: String,
-        /// The master's explanation.
-        why: String,
-    },
-    /// The master refused the request.
-    #[error("the master refused `{call}`: {why}")]
-    Refused {
-        /// Name of the call to the master.
-        call: &'static str,
-        /// The master's explanation.
-        why: String,
-    },
-    /// The agent could not start in this process.
-    #[error("the agent cannot start: {why}")]
-    Start {
-        /// Reason why the agent could not start, in words.
-        why: String,
-    },
 }
 
 /// What a worker tells the master about the copies of the model that it, or the servers, took for a
@@ -142,65 +99,6 @@ fn written_request(
             v1::WrittenRequest { holder, checkpoint, part: name, bytes, crc32c, failed: String::new() }
         }
         Err(failed) => v1::WrittenRequest { holder, checkpoint, failed, ..Default::default() },
-    }
-}
-
-struct Shared {
-    session: Mutex<AgentSession>,
-    holder: Holder,
-    clock: JobClock,
-    /// The next heartbeat is due at once.
-    nudge: Notify,
-    /// Held while a heartbeat is under way, whose reports are in the session no more.
-    beating: tokio::sync::Mutex<()>,
-}
-
-impl Shared {
-    fn session(&self) -> MutexGuard<'_, AgentSession> {
-        // The session is valid after every method; a panic elsewhere cannot leave it half changed.
-        self.session.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
-    }
-}
-
-/// Handle by which the training thread reports its activity to the agent. Cheap to clone.
-#[derive(Clone)]
-pub struct Pulse(Arc<Shared>);
-
-impl fmt::Debug for Pulse {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Pulse").field(&self.0.holder).finish()
-    }
-}
-
-impl Pulse {
-    /// Reports that the training thread begins this work. The thread counts as working until the guard is
-    /// dropped.
-    pub fn begin(&self, work: Work) -> AtWork<'_> {
-        let at_work = AtWork { pulse: self, work };
-        at_work.gets_on();
-        at_work
-    }
-}
-
-/// Guard that reports the training thread as working, and not as waiting for another process, until it is
-/// dropped.
-#[derive(Debug)]
-pub struct AtWork<'a> {
-    pulse: &'a Pulse,
-    work: Work,
-}
-
-impl AtWork<'_> {
-    /// Reports that the thread has made progress with its work, so that it does not count as hung.
-    pub fn gets_on(&self) {
-        let shared = &self.pulse.0;
-        shared.session().activity.works(shared.clock.now(), self.work);
-    }
-}
-
-impl Drop for AtWork<'_> {
-    fn drop(&mut self) {
-        self.pulse.0.session().activity.waits();
     }
 }
 
@@ -674,135 +572,5 @@ const fn retry_of(code: Code) -> Retry {
         | Code::Unimplemented
         | Code::DataLoss
         | Code::Unauthenticated => Retry::Never,
-    }
-}
-
-/// What a heartbeat says now and then.
-#[derive(Debug, Clone, Copy, Default)]
-struct Unusual {
-    stall: Option<Stall>,
-    preempted: bool,
-    load: Option<NodeLoad>,
-}
-
-async fn send(
-    mut client: ControlClient<JobChannel>,
-    holder: Holder,
-    beat: &Beat,
-    unusual: Unusual,
-    limit: Duration,
-) -> Result<BeatReply, tonic::Status> {
-    let request = v1::HeartbeatRequest {
-        holder: Some(holder.into()),
-        reports: beat.reports.iter().map(|r| v1::BatchReport::from_core(&r.report, r.loss_sum)).collect(),
-        plan_ready: beat.plan_ready.0,
-        plan_applied: beat.plan_applied.0.0,
-        plan_applied_at: beat.plan_applied.1,
-        stall: unusual.stall.map(Into::into),
-        preempted: unusual.preempted,
-        model_distance: beat.model_distance.map(Into::into),
-        load: unusual.load.map(Into::into),
-        links: beat.links.iter().copied().map(Into::into).collect(),
-    };
-    let reply = tokio::time::timeout(limit, client.heartbeat(request))
-        .await
-        .map_err(|_| tonic::Status::deadline_exceeded("heartbeat"))??
-        .into_inner();
-    let lost = push_marks(reply.lost)?;
-    Ok(BeatReply {
-        plan: reply.plan.map(Plan::from),
-        drain: reply.drain,
-        reform: reply.reform,
-        fenced: reply.fenced,
-        lost,
-        finished: reply.finished,
-        broken_group: (reply.broken_group != 0).then_some(MembershipVersion(reply.broken_group)),
-        checkpoint: (reply.checkpoint != 0).then_some(CheckpointId(reply.checkpoint)),
-        rollback: RollbackId(reply.rollback),
-        peer_wait: said(reply.peer_wait_ns),
-        master_wait: said(reply.master_wait_ns),
-    })
-}
-
-/// A time on the wire, where 0 says nothing.
-fn said(nanoseconds: u64) -> Option<Duration> {
-    (nanoseconds != 0).then(|| Duration::from_nanos(nanoseconds))
-}
-
-/// Waits until the process has nothing to do any more.
-async fn over(shared: &Shared) {
-    while matches!(shared.session().state(), SessionState::Running | SessionState::Draining) {
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-}
-
-/// Sends what was reported since the last heartbeat, and what is reported meanwhile, until there is nothing. The training thread
-/// commits batches for as long as its process lives, and the master counts a batch as a step by its report.
-async fn last_reports(client: ControlClient<JobChannel>, shared: &Shared) {
-    while shared.session().state() == SessionState::Finished {
-        let _beating = shared.beating.lock().await;
-        let beat = shared.session().beat();
-        if beat.reports.is_empty() {
-            return;
-        }
-        if send(client.clone(), shared.holder, &beat, Unusual::default(), LAST_REPORTS).await.is_err() {
-            return;
-        }
-    }
-}
-
-async fn heartbeats(
-    client: ControlClient<JobChannel>,
-    shared: Arc<Shared>,
-    every: Duration,
-    limit: Duration,
-    stop: CancellationToken,
-    on_notice: impl Fn(Notice),
-) {
-    let mut due = tokio::time::Instant::now();
-    let mut meter = LoadMeter::default();
-    loop {
-        tokio::select! {
-            () = stop.cancelled() => return,
-            () = tokio::time::sleep_until(due) => {}
-            () = shared.nudge.notified() => {}
-        }
-        // From the moment when it was sent, so that a late one is not made up for.
-        due = tokio::time::Instant::now() + every;
-        let _beating = shared.beating.lock().await;
-        let load = meter.look(shared.clock.now());
-        let (beat, unusual) = {
-            let mut session = shared.session();
-            let stall = session.activity.stall(shared.clock.now());
-            (session.beat(), Unusual { stall, preempted: session.preempted, load })
-        };
-        let outcome = send(client.clone(), shared.holder, &beat, unusual, limit).await;
-        let now = shared.clock.now();
-        let mut broken = None;
-        let state = {
-            let mut session = shared.session();
-            match outcome {
-                Ok(reply) => {
-                    broken = reply.broken_group;
-                    session.beat_answered(now, reply);
-                }
-                Err(status) => {
-                    tracing::debug!(holder = %shared.holder, %status, "heartbeat failed");
-                    session.beat_failed(now, beat);
-                }
-            }
-            session.state()
-        };
-        if let Some(group) = broken {
-            on_notice(Notice::GroupBroken(group));
-        }
-        match state {
-            SessionState::Running | SessionState::Draining | SessionState::Finished => {}
-            SessionState::Fenced | SessionState::MasterLost => {
-                stop.cancel();
-                on_notice(Notice::Stopped(state));
-                return;
-            }
-        }
     }
 }

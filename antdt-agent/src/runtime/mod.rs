@@ -7,11 +7,21 @@
 
 #[cfg(feature = "grpc")]
 pub mod agent;
+#[cfg(feature = "grpc")]
+pub mod error;
 #[cfg(feature = "nvml")]
 mod gpu;
+#[cfg(feature = "grpc")]
+mod heartbeat;
 pub mod load;
+#[cfg(feature = "grpc")]
+pub mod pulse;
 
 pub use load::LoadMeter;
 
 #[cfg(feature = "grpc")]
-pub use agent::{Agent, AgentConfig, AgentError, AtWork, Copies, Farewell, Pulse, WrittenPart};
+pub use agent::{Agent, AgentConfig, Copies, Farewell, WrittenPart};
+#[cfg(feature = "grpc")]
+pub use error::AgentError;
+#[cfg(feature = "grpc")]
+pub use pulse::{AtWork, Pulse};
