@@ -57,6 +57,7 @@
 
 pub mod message;
 
+pub mod config;
 pub mod generator;
 pub mod member;
 
@@ -73,9 +74,10 @@ mod roster;
 
 pub mod static_schedule;
 
+pub use config::GeneratorConfig;
 pub use draft::{Candidate, Draft};
 pub use filter::ProgressFilter;
-pub use generator::{GeneratorConfig, GroupGenerator};
+pub use generator::GroupGenerator;
 pub use lock::LockVector;
 pub use member::GroupMember;
 pub use message::{

@@ -1,6 +1,9 @@
-use antdt_core::Incarnation;
+use std::time::Duration;
+
+use antdt_core::{Incarnation, Seed};
 
 use super::*;
+use crate::filter::ProgressFilter;
 use crate::policy::{Bipartite, Division, FirstToArrive, InterIntra, Random};
 
 mod room;

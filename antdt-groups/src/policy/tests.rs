@@ -3,7 +3,8 @@ use std::collections::BTreeSet;
 use antdt_core::{Holder, Incarnation, JobTime, Machine, NodeId, Seed};
 
 use super::*;
-use crate::generator::{GeneratorConfig, GroupGenerator};
+use crate::config::GeneratorConfig;
+use crate::generator::GroupGenerator;
 use crate::message::{GeneratorEffect, GroupKey, ReduceOutcome};
 
 fn holder(index: u32) -> Holder {
