@@ -18,33 +18,32 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use antdt_core::{
-    BatchReport, BatchView, DeviceClass, Holder, Incarnation, InvalidValue, JobTime, LinkReport, Machine,
-    NodeId, NodeInfo, NodeLoad, NodeMap, Pace, PaceEstimate, Phase, PlanVersion, Role, Stall, StepView,
-    StragglerKind,
+    BatchReport, BatchView, Holder, Incarnation, InvalidValue, JobTime, LinkReport, Machine, NodeId,
+    NodeInfo, NodeLoad, NodeMap, Pace, PaceEstimate, Phase, Role, Stall, StepView, StragglerKind,
 };
 
 use crate::baseline::Baseline;
-use crate::chance::ratio_by_chance;
 use crate::config::MonitorConfig;
 use crate::deadlines::Deadlines;
 use crate::hang::Suspicion;
 use crate::links::{LinkChange, LinkVerdict, LinkWatch};
 use crate::liveness::{Liveness, LivenessTracker};
-use crate::rule::Evidence;
-use crate::segment::{Noise, Segment};
-use crate::slow_classes::SlowClasses;
+use crate::segment::Segment;
 use crate::stats::lower_median;
-use crate::steps::{BatchLog, StepArrival, StepLog};
+use crate::steps::{BatchLog, StepArrival};
 use crate::window::{LongWindow, SampleTime, ShortWindow};
+
+mod role;
+mod watched;
+
+use role::RoleState;
+use watched::Watched;
 
 /// A part of a batch longer than this is a broken clock, not a batch.
 const PART_MAX: Duration = Duration::from_secs(24 * 3600);
 
 /// Batches of each worker after which the silence limit follows the longest of them, until there is a median.
 const EARLY_BATCHES: u64 = 3;
-
-/// Nodes of one role and class that must be known for a reference, the judged node included.
-const PEERS_MIN: usize = 2;
 
 /// An input of a [`StragglerDetector`].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -134,98 +133,6 @@ pub struct Observation {
     pub last_report_age: Option<Duration>,
     /// Whether the node's heartbeats arrive.
     pub liveness: Liveness,
-}
-
-#[derive(Debug)]
-struct Watched {
-    incarnation: Incarnation,
-    /// Index of its device class among those of its role.
-    class: usize,
-    short: ShortWindow,
-    long: LongWindow,
-    segment: Segment,
-    batches: BatchLog,
-    last_sequence: Option<u64>,
-    last_report: Option<JobTime>,
-    pace_since: Option<JobTime>,
-    /// Against its peers: never `Straggler(Deterministic)`.
-    pace_peers: Pace,
-    /// Pace that was given.
-    pace: Pace,
-    slowness_ratio: Option<f64>,
-    suspicion: Suspicion,
-    /// Boxed, so that what every report needs is close together.
-    load: Option<Box<NodeLoad>>,
-    host: Box<str>,
-}
-
-/// Nodes of one device class.
-#[derive(Debug)]
-struct Class {
-    name: DeviceClass,
-    live: usize,
-    noise: Noise,
-    baseline: Baseline,
-}
-
-#[derive(Debug)]
-struct RoleState {
-    live: u64,
-    /// One without live nodes makes room for the next new one.
-    device_classes: Vec<Class>,
-    reports_since_beat: u64,
-    plan: PlanVersion,
-    step_median: Option<Duration>,
-    /// Usual duration of the slowest node's steps; of the longest one while there is no usual one.
-    step_longest: Option<Duration>,
-    /// Training batches so far, and the longest of them; kept until there is a median.
-    early: (u64, Duration),
-    steps: StepLog,
-    slow_classes: SlowClasses,
-    /// By how much all nodes are slower than they were.
-    slowdown: Option<f64>,
-}
-
-impl RoleState {
-    fn new(config: &MonitorConfig) -> Self {
-        Self {
-            live: 0,
-            device_classes: Vec::new(),
-            reports_since_beat: 0,
-            plan: PlanVersion(0),
-            step_median: None,
-            step_longest: None,
-            early: (0, Duration::ZERO),
-            steps: StepLog::default(),
-            slow_classes: SlowClasses::new(config.window.long_beats()),
-            slowdown: None,
-        }
-    }
-
-    /// A node of this class came; returns the index of its class.
-    fn enter(&mut self, name: &DeviceClass) -> usize {
-        self.live += 1;
-        let classes = &mut self.device_classes;
-        let known = classes.iter().position(|class| class.live > 0 && class.name == *name);
-        let index = known.or_else(|| classes.iter().position(|class| class.live == 0));
-        let index = index.unwrap_or_else(|| {
-            let (noise, baseline) = (Noise::default(), Baseline::default());
-            classes.push(Class { name: name.clone(), live: 0, noise, baseline });
-            classes.len() - 1
-        });
-        if known.is_none() {
-            classes[index].name.clone_from(name);
-            classes[index].noise = Noise::default();
-            classes[index].baseline = Baseline::default();
-        }
-        classes[index].live += 1;
-        index
-    }
-
-    fn leave(&mut self, class: usize) {
-        self.live -= 1;
-        self.device_classes[class].live -= 1;
-    }
 }
 
 /// Judges the pace of every node from its batch reports, and detects silent nodes. It takes no action itself.
@@ -516,7 +423,6 @@ impl StragglerDetector {
     }
 
     /// Judges every node of a role.
-    #[allow(clippy::cast_precision_loss, reason = "a ratio")]
     fn beat(&mut self, role: Role) {
         let state = self.roles.get_mut(&role).expect("a role is entered before its first node");
         let mut steps: Vec<Duration> = Vec::new();
@@ -542,15 +448,7 @@ impl StragglerDetector {
             }
         }
         if role == Role::Worker {
-            // Of one class alone another cause is likelier, and the verdicts below name it.
-            let known = state
-                .device_classes
-                .iter()
-                .zip(&medians)
-                .filter(|(class, it)| class.live > 0 && it.is_some());
-            let slowdowns: Vec<Option<f64>> = known.map(|(class, _)| class.baseline.slowdown()).collect();
-            let all = slowdowns.iter().copied().collect::<Option<Vec<f64>>>().unwrap_or_default();
-            let slowdown = all.into_iter().reduce(f64::min);
+            let slowdown = state.slowdown_of_all(&medians);
             if slowdown.is_some() != state.slowdown.is_some() {
                 self.effects.push_back(MonitorEffect::GlobalSlowdown(slowdown));
             }
@@ -559,42 +457,10 @@ impl StragglerDetector {
         let by_name = state.device_classes.iter().zip(&medians);
         let by_name = by_name.filter_map(|(class, median)| Some((class.name.clone(), (*median)?))).collect();
         state.slow_classes.push(&by_name, |ratio| self.config.rule.is_slow(ratio));
-        let slow_class: Vec<bool> =
-            state.device_classes.iter().map(|class| state.slow_classes.is_slow_class(&class.name)).collect();
+        let references = state.references(&peers, &medians);
 
         for (id, watched) in self.nodes.of_role_mut(role) {
-            let class = watched.class;
-            let enough = peers[class] >= PEERS_MIN && peers[class] * 2 >= state.device_classes[class].live;
-            let reference = medians[class].filter(|median| enough && median.0 > 0);
-            let time = watched.short.sample_time(step);
-            if let (Some(time), Some(reference)) = (time, reference) {
-                let ratio = time.0 as f64 / reference.0 as f64;
-                watched.long.push(time, ratio, self.config.rule.is_slow(ratio));
-                watched.slowness_ratio = Some(ratio);
-                let noise = state.device_classes[class].noise;
-                let spread = watched.segment.spread(&noise).max(noise.deviation());
-                let evidence = Evidence {
-                    ratio_short: ratio,
-                    ratio_by_chance: ratio_by_chance(
-                        spread,
-                        noise.batches(),
-                        watched.short.span(step),
-                        peers[class],
-                    ),
-                    ratio_long: watched.long.slowness_ratio().unwrap_or(ratio),
-                    slow_fraction_long: watched.long.slow_fraction(),
-                };
-                watched.pace_peers = self.config.rule.judge(&evidence, watched.pace_peers);
-            } else {
-                watched.slowness_ratio = None;
-                watched.pace_peers = Pace::Unknown;
-            }
-            let pace = match watched.pace_peers {
-                Pace::Normal | Pace::Unknown if time.is_some() && slow_class[class] => {
-                    Pace::Straggler(StragglerKind::Deterministic)
-                }
-                pace => pace,
-            };
+            let pace = watched.judge(step, &references[watched.class], &self.config.rule);
             if pace != watched.pace {
                 self.effects.push_back(MonitorEffect::PaceChanged {
                     holder: Holder::new(id, watched.incarnation),

@@ -1,12 +1,12 @@
 use std::io::Read;
 use std::path::PathBuf;
 
-use antdt_core::{Iteration, PlanVersion, Seed};
+use antdt_core::{DeviceClass, Iteration, PlanVersion, Seed};
 use proptest::prelude::*;
 
 use super::*;
 use crate::LivenessConfig;
-use crate::rule::{PaceRule, Rule};
+use crate::rule::{Evidence, PaceRule, Rule};
 use crate::testing::SyntheticJob;
 
 const TRANSIENT: Pace = Pace::Straggler(StragglerKind::Transient);
