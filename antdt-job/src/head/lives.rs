@@ -164,21 +164,7 @@ impl Head {
         self.core.membership.leave(holder);
         self.core.joined.remove(holder);
         if !end_of_data {
-            self.core.set_status(holder.node, NodeStatus::Lost);
-            self.core.remember_pace(now, holder.node);
-            self.core.detector.node_left(now, holder);
-            self.core.membership_changed = true;
-            // It gave its leases back; from now on nothing of it counts.
-            self.core.lost.push(holder);
-            self.core.release_leases(holder);
-            self.core.event(now, Some(holder.node), EventKind::Left, format!("{holder} drained"));
-            self.restart_event(now, holder.node, RestartEvent::Drained(holder));
-            let retired = self.retired(now, holder);
-            self.mode.left(now, &mut self.core, holder, Departure::Drained);
-            self.gone_from_checkpoint(now, holder);
-            if !retired {
-                self.restarts.left(now, holder);
-            }
+            self.drained(now, holder);
             return left();
         }
         self.core.set_status(holder.node, NodeStatus::Finished);
@@ -218,6 +204,25 @@ impl Head {
         self.gone_from_checkpoint(now, holder);
         self.end_if_done(now);
         HeadAnswer::Left { evaluate, checkpoint, pushes, goes_on }
+    }
+
+    /// A worker leaves before the end of the data, and its leases went back.
+    fn drained(&mut self, now: JobTime, holder: Holder) {
+        self.core.set_status(holder.node, NodeStatus::Lost);
+        self.core.remember_pace(now, holder.node);
+        self.core.detector.node_left(now, holder);
+        self.core.membership_changed = true;
+        // From now on nothing of it counts.
+        self.core.lost.push(holder);
+        self.core.release_leases(holder);
+        self.core.event(now, Some(holder.node), EventKind::Left, format!("{holder} drained"));
+        self.restart_event(now, holder.node, RestartEvent::Drained(holder));
+        let retired = self.retired(now, holder);
+        self.mode.left(now, &mut self.core, holder, Departure::Drained);
+        self.gone_from_checkpoint(now, holder);
+        if !retired {
+            self.restarts.left(now, holder);
+        }
     }
 
     /// A worker leaves at an end of the data that is undone, and its process is about to exit: another life follows.

@@ -146,6 +146,44 @@ impl Worker {
         }
     }
 
+    /// The worker is in a group, or done with a checkpoint: it takes a step, unless it computes a gradient already.
+    fn begin_or_go_on(&mut self, core: &mut WorkerCore, turn: &mut Turn<'_>, again: bool) -> Call {
+        match self.beside {
+            Beside::Nothing => self.begin(core, turn),
+            Beside::Running | Beside::Done => self.averaged(core, turn, again),
+        }
+    }
+
+    /// The average is made, and the master is told so.
+    fn combined(&mut self, core: &mut WorkerCore, turn: &mut Turn<'_>, all: bool) -> Call {
+        if self.beside != Beside::Running {
+            core.enter(turn, Part::BarrierWait);
+        }
+        let (acks, samples) = (core.acks_of(&self.batches), self.batches.len());
+        let readiness = self.readiness(core, acks, samples);
+        self.ask(core, At::Reporting { all }, Call::Ready { step: self.asked + 1, readiness })
+    }
+
+    /// The average counts: all members have it, and the master has acknowledged its samples.
+    fn applied(&mut self, core: &mut WorkerCore, turn: &mut Turn<'_>, all: bool, end: bool) -> Call {
+        core.settled_batch(&std::mem::take(&mut self.batches));
+        self.is_mean = all;
+        if end {
+            self.give_batch_up(core);
+            core.report_computed(turn);
+            return core.over(End::EndOfData { trained: true });
+        }
+        if self.beside == Beside::Nothing {
+            return self.next(core, turn);
+        }
+        if all && let Some(checkpoint) = turn.session.take_checkpoint() {
+            core.restart_meter(turn);
+            return self.ask(core, At::Resting, Call::Rest(checkpoint));
+        }
+        // After one with all there is nothing new to average, alone least of all.
+        self.averaged(core, turn, !all)
+    }
+
     /// The master names the group.
     fn told(&mut self, core: &mut WorkerCore, turn: &mut Turn<'_>, go: &StepCommit) -> Call {
         if go.end {
@@ -263,17 +301,11 @@ impl WorkerHalf for Worker {
             (At::Entering, Reply::Entered) => {
                 self.trained = true;
                 core.note_plans(turn);
-                match self.beside {
-                    Beside::Nothing => self.begin(core, turn),
-                    Beside::Running | Beside::Done => self.averaged(core, turn, true),
-                }
+                self.begin_or_go_on(core, turn, true)
             }
             (At::Resting, Reply::Rested) => {
                 core.rested(turn);
-                match self.beside {
-                    Beside::Nothing => self.begin(core, turn),
-                    Beside::Running | Beside::Done => self.averaged(core, turn, false),
-                }
+                self.begin_or_go_on(core, turn, false)
             }
             (At::Step, Reply::Computed { samples, loss_sum }) => {
                 core.set_computed(*samples, *loss_sum);
@@ -310,36 +342,11 @@ impl WorkerHalf for Worker {
                 core.take_batch(core.patience())
             }
             (At::Asking, Reply::Committed(go)) => self.told(core, turn, go),
-            (At::Averaging { all }, Reply::Combined(_)) => {
-                if self.beside != Beside::Running {
-                    core.enter(turn, Part::BarrierWait);
-                }
-                let (acks, samples) = (core.acks_of(&self.batches), self.batches.len());
-                let readiness = self.readiness(core, acks, samples);
-                self.ask(core, At::Reporting { all }, Call::Ready { step: self.asked + 1, readiness })
-            }
+            (At::Averaging { all }, Reply::Combined(_)) => self.combined(core, turn, all),
             (At::Reporting { all }, Reply::Committed(commit)) => {
                 self.ask(core, At::Applying { all, end: commit.end }, Call::Apply)
             }
-            // The average counts: all members have it, and the master has acknowledged its samples.
-            (At::Applying { all, end }, Reply::Applied) => {
-                core.settled_batch(&std::mem::take(&mut self.batches));
-                self.is_mean = all;
-                if end {
-                    self.give_batch_up(core);
-                    core.report_computed(turn);
-                    return core.over(End::EndOfData { trained: true });
-                }
-                if self.beside == Beside::Nothing {
-                    return self.next(core, turn);
-                }
-                if all && let Some(checkpoint) = turn.session.take_checkpoint() {
-                    core.restart_meter(turn);
-                    return self.ask(core, At::Resting, Call::Rest(checkpoint));
-                }
-                // After one with all there is nothing new to average, alone least of all.
-                self.averaged(core, turn, !all)
-            }
+            (At::Applying { all, end }, Reply::Applied) => self.applied(core, turn, all, end),
             // The average is void; the steps stay in the worker's own model for the next one.
             (
                 at @ (At::Entering | At::Asking | At::Averaging { .. } | At::Reporting { .. }),
