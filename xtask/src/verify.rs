@@ -45,26 +45,9 @@ pub(crate) fn verify(root: &Path, flags: &[&str]) -> Result<()> {
     step("tidy", "cargo xtask tidy", || tidy::run(root))?;
     let clippy = [&["clippy", "--workspace", "--all-targets"], of_checks, &["--", "-D", "warnings"]].concat();
     cargo(root, "clippy", &clippy, &[])?;
-    let without_runtime = |names: &[&str]| {
-        let packages = names.iter().flat_map(|name| ["-p", *name]);
-        let pure = ["clippy", "--no-default-features"].into_iter().chain(packages);
-        let pure: Vec<&str> = pure.chain(["--", "-D", "warnings"]).collect();
-        let what = if let [name] = names { format!("pure {name}") } else { "pure crates".to_owned() };
-        cargo(root, &what, &pure, &[])
-    };
     // Together, so that what they share is checked once; `--deep` checks each alone.
-    without_runtime(&PURE)?;
-    // Built in a step of its own, so that the next one shows what the tests themselves take.
-    let nextest =
-        Command::new("cargo").args(["nextest", "--version"]).output().is_ok_and(|o| o.status.success());
-    let runner: &[&str] = if nextest { &["nextest", "run"] } else { &["test", "--lib", "--bins", "--tests"] };
-    // A test that was skipped says so in what it prints.
-    let jobs = jobs(root)?;
-    let of_nextest = ["--success-output", "final", "--tool-config-file", &jobs];
-    let shown: &[&str] = if nextest { &of_nextest } else { &["--", "--show-output"] };
-    cargo(root, "build tests", &[runner, &["--workspace", "--no-run"], features].concat(), &[])?;
-    let tests = [runner, &["--workspace"], features, shown].concat();
-    let mut skipped = run_tests(root, "tests", &tests, deep)?;
+    without_runtime(root, &PURE)?;
+    let mut skipped = tests(root, features, deep)?;
     for (name, why) in &chosen.left_out {
         step_says(name, "cargo xtask verify", || Ok(Done::Skipped(format!("SKIPPED: {why}"))))?;
         skipped.push(skipped::Skipped::step(name, why));
@@ -98,21 +81,49 @@ pub(crate) fn verify(root: &Path, flags: &[&str]) -> Result<()> {
         })?;
     }
     if deep {
-        for name in &PURE {
-            without_runtime(&[*name])?;
-        }
-        for (name, stores) in features::STORES {
-            let alone = ["check", "-p", name, "--features", stores];
-            cargo(root, &format!("{name} stores"), &alone, &[])?;
-        }
-        step_says("sanitizer", "cargo xtask sanitize", || sanitize::quietly(root))?;
-        step_says("mutants", "cargo xtask mutants", || mutants::quietly(root))?;
+        deeply(root)?;
     }
     if strict {
         skipped::refuse(&skipped)?;
     }
     println!("verified in {:.0} s", began.elapsed().as_secs_f64());
     Ok(())
+}
+
+/// Lints crates without their runtime halves.
+fn without_runtime(root: &Path, names: &[&str]) -> Result<()> {
+    let packages = names.iter().flat_map(|name| ["-p", *name]);
+    let pure = ["clippy", "--no-default-features"].into_iter().chain(packages);
+    let pure: Vec<&str> = pure.chain(["--", "-D", "warnings"]).collect();
+    let what = if let [name] = names { format!("pure {name}") } else { "pure crates".to_owned() };
+    cargo(root, &what, &pure, &[])
+}
+
+/// Builds the tests in a step of its own, so that the next one shows what the tests themselves take, and runs them. Returns those that
+/// were skipped.
+fn tests(root: &Path, features: &[&str], deep: bool) -> Result<Vec<skipped::Skipped>> {
+    let nextest =
+        Command::new("cargo").args(["nextest", "--version"]).output().is_ok_and(|o| o.status.success());
+    let runner: &[&str] = if nextest { &["nextest", "run"] } else { &["test", "--lib", "--bins", "--tests"] };
+    // A test that was skipped says so in what it prints.
+    let jobs = jobs(root)?;
+    let of_nextest = ["--success-output", "final", "--tool-config-file", &jobs];
+    let shown: &[&str] = if nextest { &of_nextest } else { &["--", "--show-output"] };
+    cargo(root, "build tests", &[runner, &["--workspace", "--no-run"], features].concat(), &[])?;
+    run_tests(root, "tests", &[runner, &["--workspace"], features, shown].concat(), deep)
+}
+
+/// The checks that take long.
+fn deeply(root: &Path) -> Result<()> {
+    for name in &PURE {
+        without_runtime(root, &[*name])?;
+    }
+    for (name, stores) in features::STORES {
+        let alone = ["check", "-p", name, "--features", stores];
+        cargo(root, &format!("{name} stores"), &alone, &[])?;
+    }
+    step_says("sanitizer", "cargo xtask sanitize", || sanitize::quietly(root))?;
+    step_says("mutants", "cargo xtask mutants", || mutants::quietly(root))
 }
 
 /// Tests that run at the same time for each core: those of whole jobs, which wait for emulated computing more than they compute.

@@ -1,5 +1,6 @@
 //! Every rule catches a planted violation, and the real tree is found.
 
+use super::tree::Package;
 use super::*;
 
 pub(super) fn package(name: &str, dependencies: Vec<Dependency>) -> Package {
