@@ -523,7 +523,7 @@ mod tests {
         let mut reply = reply(Vec::new());
         reply.slowdown = Some(2.0);
         reply.hosts =
-            vec![v1::SlowHost { host: "b".to_owned(), workers: vec![2, 3], ratio: Some(4.0), load: None }];
+            vec![SlowHost { host: "b".to_owned(), workers: vec![2, 3], ratio: Some(4.0), load: None }];
         reply.nodes[0].data_wait_share = 0.4;
         let text = render(&reply);
         assert!(
@@ -553,12 +553,8 @@ mod tests {
     fn a_slow_host_that_is_busy_with_others_is_told_as_such() {
         let mut reply = reply(Vec::new());
         let load = HostLoad { busy: 0.97, others: 0.61, steal: Some(0.12), explains: true };
-        reply.hosts = vec![v1::SlowHost {
-            host: "b".to_owned(),
-            workers: vec![2, 3],
-            ratio: Some(4.0),
-            load: Some(load),
-        }];
+        reply.hosts =
+            vec![SlowHost { host: "b".to_owned(), workers: vec![2, 3], ratio: Some(4.0), load: Some(load) }];
         let text = render(&reply);
         let expected = "\nhost b is slow, with all its workers: worker-2, worker-3, at 4.00x the time per sample of all\n  its CPUs are busy \
             with others: 61 % of their time is not this job's, 12 % of it for other guests of its machine (steal), 97 % in all;";

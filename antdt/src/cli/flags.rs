@@ -99,6 +99,37 @@ pub(super) fn with_settings(command: Clap) -> Clap {
 
 /// The grammar.
 fn grammar() -> Clap {
+    let lists = [
+        ("policies", "List the policies and their settings"),
+        ("optimizers", "List the optimizers and their settings"),
+        ("launchers", "List the launchers and their settings"),
+        ("workloads", "List the built-in models and their settings"),
+    ];
+    let hidden =
+        |name: &'static str| Clap::new(name).hide(true).about("Part of a running job; started by antdt run");
+    Clap::new("antdt")
+        .about(
+            "Self-adaptive distributed training: detects stragglers, rebalances their work or restarts them",
+        )
+        .version(env!("CARGO_PKG_VERSION"))
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .disable_help_subcommand(true)
+        .subcommands([run_grammar(), master_grammar(), doctor_grammar(), data_grammar(), model::grammar()])
+        .subcommands(lists.map(|(name, about)| Clap::new(name).about(about)))
+        .subcommands([config::grammar(), simulate::whatif_grammar(), simulate::sim_grammar()])
+        .subcommand(Clap::new("jobs").about("List the running jobs of this user and host"))
+        .subcommands([status_grammar(), scale_grammar()])
+        .subcommand(remote("checkpoint", "Have a running job take a checkpoint, and wait for it"))
+        .subcommand(remote("stop", "Shut a running job down in order, as an interrupt does"))
+        .subcommands([hidden("worker"), hidden("server")])
+        .subcommands(
+            ["supervise", "exec"]
+                .map(|name| hidden(name).arg(Arg::new("program").last(true).num_args(1..).required(true))),
+        )
+}
+
+fn run_grammar() -> Clap {
     let run = Clap::new("run")
         .about("Train, with every process on this machine")
         .override_usage("antdt run --data SOURCE [FLAGS]\n       antdt run [FLAGS] -- PROGRAM [ARGS]")
@@ -109,8 +140,11 @@ fn grammar() -> Clap {
              Exit codes: 0 the job is complete, 1 it failed or was interrupted, 2 it was refused before it began, \
              3 samples are missing.",
         );
-    let run = with_settings(run);
-    let master = Clap::new("master")
+    with_settings(run)
+}
+
+fn master_grammar() -> Clap {
+    Clap::new("master")
         .about("Wait for the end of a job's master and be the next one, with no job's settings of its own")
         .after_help(
             "Several may wait for one job. Each ends when the job ends in order; Ctrl-C ends one that waits, and the job goes on.",
@@ -127,8 +161,11 @@ fn grammar() -> Clap {
                 .long("quiet")
                 .action(ArgAction::SetTrue)
                 .help("show nothing of the job but its nodes' lines"),
-        );
-    let doctor = Clap::new("doctor")
+        )
+}
+
+fn doctor_grammar() -> Clap {
+    Clap::new("doctor")
         .about("Show the deadlines of a job, whether they are in order, and what of this machine it would trip over")
         .arg(
             Arg::new("dir")
@@ -140,7 +177,10 @@ fn grammar() -> Clap {
                 .long("step")
                 .value_name("TIME")
                 .help("duration of the job's steps [default: as a running job's are, else several]"),
-        );
+        )
+}
+
+fn data_grammar() -> Clap {
     let synth = Clap::new("synth")
         .about("Write Criteo-shaped clicks made from a seed to a file")
         .arg(Arg::new("rows").long("rows").value_name("N").required(true).help("rows to write"))
@@ -167,80 +207,55 @@ fn grammar() -> Clap {
             let setting = JobSpec::setting(name).ok()?;
             Some(Arg::new(*name).long(*name).value_name(setting.unit).help(help(setting)))
         }));
-    let hidden =
-        |name: &'static str| Clap::new(name).hide(true).about("Part of a running job; started by antdt run");
-    let remote = |name: &'static str, about: &'static str| {
-        let dir = Arg::new("dir")
-            .value_name("DIR")
-            .help("run directory of the job [default: that of the only running job]");
-        Clap::new(name).about(about).arg(dir)
-    };
-    Clap::new("antdt")
-        .about(
-            "Self-adaptive distributed training: detects stragglers, rebalances their work or restarts them",
-        )
-        .version(env!("CARGO_PKG_VERSION"))
+    Clap::new("data")
+        .about("Data sets")
         .subcommand_required(true)
         .arg_required_else_help(true)
-        .disable_help_subcommand(true)
-        .subcommand(run)
-        .subcommand(master)
-        .subcommand(doctor)
-        .subcommand(
-            Clap::new("data")
-                .about("Data sets")
-                .subcommand_required(true)
-                .arg_required_else_help(true)
-                .subcommand(inspect)
-                .subcommand(synth),
+        .subcommand(inspect)
+        .subcommand(synth)
+}
+
+/// A command that talks to a running job.
+fn remote(name: &'static str, about: &'static str) -> Clap {
+    let dir = Arg::new("dir")
+        .value_name("DIR")
+        .help("run directory of the job [default: that of the only running job]");
+    Clap::new(name).about(about).arg(dir)
+}
+
+fn status_grammar() -> Clap {
+    remote("status", "Show the progress of a running job")
+        .arg(
+            Arg::new("diagnose")
+                .long("diagnose")
+                .action(ArgAction::SetTrue)
+                .help("show which nodes are slow, how that is known, and what was done or why nothing was"),
         )
-        .subcommand(model::grammar())
-        .subcommand(Clap::new("policies").about("List the policies and their settings"))
-        .subcommand(Clap::new("optimizers").about("List the optimizers and their settings"))
-        .subcommand(Clap::new("launchers").about("List the launchers and their settings"))
-        .subcommand(Clap::new("workloads").about("List the built-in models and their settings"))
-        .subcommand(config::grammar())
-        .subcommand(simulate::whatif_grammar())
-        .subcommand(simulate::sim_grammar())
-        .subcommand(Clap::new("jobs").about("List the running jobs of this user and host"))
-        .subcommand(
-            remote("status", "Show the progress of a running job")
-                .arg(Arg::new("diagnose").long("diagnose").action(ArgAction::SetTrue).help(
-                    "show which nodes are slow, how that is known, and what was done or why nothing was",
-                ))
-                .arg(
-                    Arg::new("json")
-                        .long("json")
-                        .action(ArgAction::SetTrue)
-                        .requires("diagnose")
-                        .help("print the diagnosis as JSON"),
-                ),
+        .arg(
+            Arg::new("json")
+                .long("json")
+                .action(ArgAction::SetTrue)
+                .requires("diagnose")
+                .help("print the diagnosis as JSON"),
         )
-        .subcommand(
-            remote("scale", "Change the number of workers, or of parameter servers, of a running job")
-                .override_usage("antdt scale N [DIR]\n       antdt scale --servers N [DIR]")
-                .mut_arg("dir", |dir| dir.index(2))
-                .arg(
-                    Arg::new("workers")
-                        .value_name("N")
-                        .required_unless_present("servers")
-                        .index(1)
-                        .help("workers that the job is to have"),
-                )
-                .arg(
-                    Arg::new("servers")
-                        .long("servers")
-                        .value_name("N")
-                        .help("parameter servers that the job is to have, instead of workers"),
-                ),
+}
+
+fn scale_grammar() -> Clap {
+    remote("scale", "Change the number of workers, or of parameter servers, of a running job")
+        .override_usage("antdt scale N [DIR]\n       antdt scale --servers N [DIR]")
+        .mut_arg("dir", |dir| dir.index(2))
+        .arg(
+            Arg::new("workers")
+                .value_name("N")
+                .required_unless_present("servers")
+                .index(1)
+                .help("workers that the job is to have"),
         )
-        .subcommand(remote("checkpoint", "Have a running job take a checkpoint, and wait for it"))
-        .subcommand(remote("stop", "Shut a running job down in order, as an interrupt does"))
-        .subcommand(hidden("worker"))
-        .subcommand(hidden("server"))
-        .subcommands(
-            ["supervise", "exec"]
-                .map(|name| hidden(name).arg(Arg::new("program").last(true).num_args(1..).required(true))),
+        .arg(
+            Arg::new("servers")
+                .long("servers")
+                .value_name("N")
+                .help("parameter servers that the job is to have, instead of workers"),
         )
 }
 

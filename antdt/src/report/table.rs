@@ -14,8 +14,7 @@ pub fn render(report: &Report) -> String {
     if !report.actions.is_empty() {
         out.push('\n');
         for action in &report.actions {
-            let (time, kind, target, reason) =
-                (action.time_s, &action.kind, &action.target, &action.reason);
+            let (time, kind, target, reason) = (action.time_s, &action.kind, &action.target, &action.reason);
             push(&mut out, format_args!("{time:>8.1}s  {kind} {target}: {reason}\n"));
         }
     }

@@ -188,10 +188,7 @@ fn path(svg: &mut String, x: &Axis, y: &Axis, curve: &Curve) {
     }
     if !path.is_empty() {
         let (class, title) = (&curve.class, escape(&curve.title));
-        push(
-            svg,
-            format_args!("<path class=\"curve {class}\" d=\"{path}\"><title>{title}</title></path>\n"),
-        );
+        push(svg, format_args!("<path class=\"curve {class}\" d=\"{path}\"><title>{title}</title></path>\n"));
     }
 }
 
