@@ -154,11 +154,12 @@ impl Arena {
     /// Maps part of a peer's regions, to be written as well if it is `writable`.
     ///
     /// # Errors
-    /// If the file is not that long.
+    /// If the file is not that long, or does not have so much memory: the mapping would make what is missing.
     pub(super) fn region(&self, offset: u64, len: u64, writable: bool) -> io::Result<Segment> {
-        let beyond = || io::Error::new(io::ErrorKind::InvalidData, "a region beyond the end of its file");
+        let beyond = || io::Error::new(io::ErrorKind::InvalidData, "a region beyond the memory of its file");
         let end = offset.checked_add(len).ok_or_else(beyond)?;
-        if offset < self.shape.regions_at() || end > file_len(self.descriptor())? {
+        let memory = memory_of(self.descriptor())?;
+        if offset < self.shape.regions_at() || end > file_len(self.descriptor())? || len > memory {
             return Err(beyond());
         }
         Segment::map(&self.file, offset, usize::try_from(len).map_err(|_| beyond())?, writable)
@@ -199,6 +200,12 @@ impl Wake for Arena {
 
 fn file_len(file: BorrowedFd<'_>) -> io::Result<u64> {
     u64::try_from(rustix::fs::fstat(file)?.st_size).map_err(|_| io::ErrorKind::InvalidData.into())
+}
+
+// Bytes of a file that are not holes; the system counts them in blocks of 512.
+fn memory_of(file: BorrowedFd<'_>) -> io::Result<u64> {
+    let blocks = u64::try_from(rustix::fs::fstat(file)?.st_blocks);
+    blocks.map(|blocks| blocks.saturating_mul(512)).map_err(|_| io::ErrorKind::InvalidData.into())
 }
 
 /// Where bytes of a region lie, as its owner tells a peer.
@@ -246,5 +253,28 @@ impl Regions {
             let (offset, region_len) = ((first - start.min(first)) as u64, (end - start) as u64);
             inside.then_some(Place { region: *region, region_len, offset })
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_region_of_a_peer_is_mapped_only_if_its_memory_is_there() {
+        const LEN: u64 = 1 << 20;
+        let arena = Arena::create(Shape::of_group(2)).unwrap();
+        let mut regions = Regions::new(&arena);
+        let region = regions.make(LEN as usize).unwrap();
+        let place = regions.find(&region).unwrap();
+        let size = |len| arena.region(place.region, len, false).map(|_| ()).map_err(|error| error.kind());
+        assert_eq!(size(place.region_len), Ok(()));
+        // Its owner says that the file is longer, which costs the owner nothing.
+        rustix::fs::ftruncate(arena.descriptor(), place.region + 64 * LEN).unwrap();
+        for len in [8 * LEN, 64 * LEN, u64::MAX - place.region, u64::MAX] {
+            assert_eq!(size(len), Err(io::ErrorKind::InvalidData), "{len}");
+        }
+        let before = memory_of(arena.descriptor()).unwrap();
+        assert!(before < 8 * LEN, "{before} bytes were made by who only looked");
     }
 }

@@ -77,6 +77,7 @@ impl Record {
 #[cfg(test)]
 mod tests {
     use antdt_core::MembershipVersion;
+    use proptest::prelude::*;
 
     use super::*;
     use crate::frame::Operation;
@@ -93,6 +94,18 @@ mod tests {
             let record = Record { len: 1 << 33, body };
             let (bytes, read) = Record::decode(&record.encode(&tag_bytes(&tag)));
             assert_eq!((tag_of(&bytes), read), (Ok(tag), record));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_record_that_reads_back(
+            bytes in prop::collection::vec(any::<u8>(), Record::LEN),
+        ) {
+            let bytes: &[u8; Record::LEN] = bytes.first_chunk().expect("it has that many");
+            let (tag, record) = Record::decode(bytes);
+            let _ = tag_of(&tag);
+            prop_assert_eq!(Record::decode(&record.encode(&tag)), (tag, record));
         }
     }
 }
