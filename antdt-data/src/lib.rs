@@ -30,7 +30,7 @@ pub mod reader;
 pub use crate::parquet::{Column, ColumnRow, ColumnRows, Field, Meaning, Parquet, Texts, Value, Values};
 pub use cache::Cache;
 pub use cuts::{Block, Cuts};
-pub use delimited::{Delimited, Dialect, Fields, IndexOrigin, IndexPlace, RowCheck};
+pub use delimited::{Delimited, Dialect, Fields, IndexOrigin, IndexPlace, RowCheck, RowTest};
 pub use error::{IndexError, OpenError, ReadError};
 pub use files::Files;
 pub use fixed::{FixedRecords, RecordShape, Tail};

@@ -41,6 +41,9 @@ const CHUNK_LEN_BYTES: u64 = 256 << 10;
 /// closed, and must not fill the memory.
 const ROW_LEN_MAX_BYTES: usize = 256 << 10;
 
+/// Looks at a row of files in a dialect; returns an error text if it cannot be used.
+pub type RowTest<'a> = &'a dyn Fn(Dialect, &[u8]) -> Result<(), String>;
+
 /// A check of every row of a data set, done once while the rows are indexed.
 #[derive(Clone, Copy)]
 pub struct RowCheck<'a> {
@@ -48,7 +51,7 @@ pub struct RowCheck<'a> {
     /// have passed.
     pub name: &'a str,
     /// Function that returns an error text for a row that fails the check.
-    pub check: &'a dyn Fn(Dialect, &[u8]) -> Result<(), String>,
+    pub check: RowTest<'a>,
 }
 
 impl RowCheck<'_> {

@@ -25,7 +25,7 @@ mod scan;
 mod tests;
 
 pub use dialect::{Dialect, Fields};
-pub use index::{IndexPlace, RowCheck};
+pub use index::{IndexPlace, RowCheck, RowTest};
 
 /// A data set whose samples are the rows of text files, one file after the other.
 ///

@@ -43,10 +43,7 @@ pub(super) enum Label {
 }
 
 /// Splits what `--label` says into the name of a column and a condition; `is_name` says whether a text is a column's name.
-pub(super) fn asked<'a>(
-    text: &'a str,
-    is_name: impl Fn(&str) -> bool,
-) -> Result<(&'a str, Option<Label>), TableError> {
+pub(super) fn asked(text: &str, is_name: impl Fn(&str) -> bool) -> Result<(&str, Option<Label>), TableError> {
     if is_name(text) {
         return Ok((text, None));
     }
