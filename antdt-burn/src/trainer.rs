@@ -6,7 +6,7 @@ use antdt_agent::{GradientSink, Params, StepStats, TrainError, Trainer};
 use antdt_core::{InvalidValue, Metrics, ParamLayout, SampleRange, Seed, TableSpec};
 
 use crate::click::ClickRecipe;
-use crate::data::{Announce, Dataset, DatasetError, RowBatch};
+use crate::data::{Dataset, DatasetError, Notify, RowBatch};
 use crate::dropout;
 use crate::engine::{Engine, Input};
 use crate::features::FeatureMap;
@@ -68,7 +68,7 @@ impl ClickTrainer {
     pub fn open_announced(
         spec: &WorkloadSpec,
         seed: Seed,
-        announce: Announce<'_>,
+        announce: Notify<'_>,
     ) -> Result<Self, DatasetError> {
         match spec.recipe()?.task {
             Task::Click(recipe) => Self::of(spec, &recipe, seed, announce),
@@ -83,7 +83,7 @@ impl ClickTrainer {
         spec: &WorkloadSpec,
         recipe: &ClickRecipe,
         seed: Seed,
-        announce: Announce<'_>,
+        announce: Notify<'_>,
     ) -> Result<Self, DatasetError> {
         let (data, split) = spec.open_rows(seed, announce)?;
         let features = FeatureMap::new(data.schema(), recipe.rows_per_field());

@@ -10,7 +10,7 @@ use antdt_core::{InvalidValue, Seed};
 use antdt_data::Cache;
 
 use crate::data::synthetic::Clicks;
-use crate::data::{Announce, ColumnChoice, DataSource, Dataset, DatasetError, Format, Opening, StoredRows};
+use crate::data::{ColumnChoice, DataSource, Dataset, DatasetError, Format, Notify, Opening, StoredRows};
 use crate::dense::DenseTrainer;
 use crate::device::Device;
 use crate::model::{Model, REGISTRY, Recipe, Task};
@@ -82,7 +82,7 @@ impl WorkloadSpec {
     ///
     /// # Errors
     /// If a setting is invalid or the data cannot be read.
-    pub fn open(&self, seed: Seed, announce: Announce<'_>) -> Result<Box<dyn Trainer>, DatasetError> {
+    pub fn open(&self, seed: Seed, announce: Notify<'_>) -> Result<Box<dyn Trainer>, DatasetError> {
         Ok(match self.recipe()?.task {
             Task::Click(recipe) => Box::new(ClickTrainer::of(self, &recipe, seed, announce)?),
             Task::Dense(recipe) => Box::new(DenseTrainer::of(self, &recipe, seed, announce)?),
@@ -136,7 +136,7 @@ impl WorkloadSpec {
     pub(crate) fn open_rows(
         &self,
         seed: Seed,
-        announce: Announce<'_>,
+        announce: Notify<'_>,
     ) -> Result<(Box<dyn Dataset>, Split), DatasetError> {
         match &self.data {
             DataSource::Synthetic { rows } => {
@@ -155,7 +155,7 @@ impl WorkloadSpec {
     pub(crate) fn open_stored_rows(
         &self,
         path: &Path,
-        announce: Announce<'_>,
+        announce: Notify<'_>,
     ) -> Result<StoredRows, DatasetError> {
         self.open_files(|opening| StoredRows::open(path, self.format, &self.columns, opening, announce))
     }

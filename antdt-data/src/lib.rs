@@ -27,7 +27,9 @@ pub mod parquet;
 pub mod reader;
 
 #[cfg(feature = "parquet")]
-pub use crate::parquet::{Column, ColumnRow, ColumnRows, Field, Meaning, Parquet, Texts, Value, Values};
+pub use crate::parquet::{
+    Column, ColumnRow, ColumnRows, Meaning, Parquet, ParquetField, Texts, Value, Values,
+};
 pub use cache::Cache;
 pub use cuts::{Block, Cuts};
 pub use delimited::{Delimited, Dialect, Fields, IndexOrigin, IndexPlace, RowCheck, RowTest};

@@ -7,7 +7,7 @@ use antdt_core::InvalidValue;
 use antdt_core::registry::BuildError;
 
 use super::format::Fixed;
-use super::table::TableError;
+use super::table::ColumnError;
 
 /// Reason why a data set, or the workload on it, could not be opened. Every message names the place and the
 /// remedy.
@@ -79,7 +79,7 @@ pub enum DatasetError {
         /// Path of the file.
         path: PathBuf,
         /// Which column, and why.
-        error: TableError,
+        error: ColumnError,
     },
     /// A Parquet file has too few or too many columns for the format that it was to be read as.
     #[error(

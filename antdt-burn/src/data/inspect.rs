@@ -6,7 +6,7 @@ use std::path::Path;
 use antdt_core::SampleRange;
 use antdt_data::{Cache, Delimited, Parquet, Rows, Source, Splitter};
 
-use super::source::{self, Announce};
+use super::source::{self, Notify};
 use super::stored::{Layout, SAMPLE_LEN_BYTES};
 use super::table::{self, SAMPLE_ROWS, Seen};
 use super::{ColumnChoice, DatasetError, Format, MISSING, NO_CATEGORY, RowBatch};
@@ -58,7 +58,7 @@ pub fn inspect(
     format: Option<Format>,
     columns: &ColumnChoice,
     cache: &Cache,
-    announce: Announce<'_>,
+    announce: Notify<'_>,
 ) -> Result<Inspection, DatasetError> {
     let containers: Vec<String> = source::sources(path)?
         .iter()
@@ -157,7 +157,8 @@ impl Look {
         let first = &sources[0];
         let layout = Layout::of_parquet(first, format, columns);
         let fields = Parquet::fields(first)?;
-        let readable = |field: &&antdt_data::Field| !matches!(field.meaning, antdt_data::Meaning::Other(_));
+        let readable =
+            |field: &&antdt_data::ParquetField| !matches!(field.meaning, antdt_data::Meaning::Other(_));
         let all: Vec<&str> = fields.iter().filter(readable).map(|field| field.name.as_str()).collect();
         let (seen, wanted) = match &layout {
             Ok(Layout::Fixed(_)) => (None, all),

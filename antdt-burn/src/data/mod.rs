@@ -22,9 +22,9 @@ use antdt_agent::TrainError;
 
 pub use error::DatasetError;
 pub use format::Format;
-pub use source::{Announce, DataSource};
+pub use source::{DataSource, Notify};
 pub use stored::{Opening, StoredRows};
-pub use table::{ColumnChoice, TableError};
+pub use table::{ColumnChoice, ColumnError};
 
 use crate::features::Bucketing;
 

@@ -70,13 +70,13 @@ impl fmt::Display for DataSource {
 }
 
 /// Callback that gets a line of text about the data before the first sample is read.
-pub type Announce<'a> = &'a mut dyn FnMut(&dyn fmt::Display);
+pub type Notify<'a> = &'a mut dyn FnMut(&dyn fmt::Display);
 
 /// The files of a source, each as itself or as its copy that can be read by range; `announce` is told of a copy.
 pub(super) fn seekable(
     path: &Path,
     cache: &Cache,
-    announce: Announce<'_>,
+    announce: Notify<'_>,
 ) -> Result<Vec<Source>, DatasetError> {
     let mut found = Vec::new();
     if remote::url_of(path).is_none()

@@ -9,7 +9,7 @@ use antdt_data::{
 };
 
 use super::format::{Fixed, Kept, Kind};
-use super::source::Announce;
+use super::source::Notify;
 use super::table::Table;
 use super::{ColumnChoice, Dataset, DatasetError, Format, RowBatch, RowError, Schema, source};
 
@@ -70,7 +70,7 @@ impl StoredRows {
         format: Option<Format>,
         columns: &ColumnChoice,
         opening: &Opening<'_>,
-        announce: Announce<'_>,
+        announce: Notify<'_>,
     ) -> Result<Self, DatasetError> {
         let sources = source::seekable(path, opening.cache, announce)?;
         let Some(first) = sources.first() else {

@@ -6,7 +6,7 @@ use std::path::Path;
 use antdt_data::{Container, FixedRecords, OpenError, Reader, RecordShape, Splitter, Tail};
 
 use super::example::{ExampleBatch, ExampleShape, Examples};
-use super::source::Announce;
+use super::source::Notify;
 use super::stored::Opening;
 use super::{DatasetError, RowError, source};
 
@@ -34,7 +34,7 @@ impl TextWindows {
         path: &Path,
         context: usize,
         opening: &Opening<'_>,
-        announce: Announce<'_>,
+        announce: Notify<'_>,
     ) -> Result<Self, DatasetError> {
         let mut sources = Vec::new();
         for found in source::sources(path)? {

@@ -17,7 +17,7 @@ pub(crate) use engine::build;
 pub use trainer::DenseTrainer;
 
 use crate::data::example::{ExampleShape, Examples};
-use crate::data::{Announce, DatasetError};
+use crate::data::{DatasetError, Notify};
 use crate::device::Device;
 use crate::dropout::Dropout;
 use crate::model::{Recipe, Task};
@@ -81,7 +81,7 @@ pub(crate) enum Judge {
 type Opened = Result<(Box<dyn Examples>, Split), DatasetError>;
 
 /// Opens the samples of a workload.
-type OpenExamples = Box<dyn Fn(&WorkloadSpec, Seed, Announce<'_>) -> Opened + Send + Sync>;
+type OpenExamples = Box<dyn Fn(&WorkloadSpec, Seed, Notify<'_>) -> Opened + Send + Sync>;
 
 /// Builds a model for samples of a shape, on a device.
 type BuildModel = Box<dyn Fn(ExampleShape, Device) -> Box<dyn Engine> + Send + Sync>;

@@ -8,7 +8,7 @@ use antdt_core::{Metric, Metrics, ParamLayout, SampleRange, Seed};
 use super::engine::{Engine, Input};
 use super::{DenseRecipe, Judge};
 use crate::data::example::{ExampleBatch, ExampleShape, Examples};
-use crate::data::{Announce, DatasetError};
+use crate::data::{DatasetError, Notify};
 use crate::dropout;
 use crate::split::{SampleCounts, Split};
 use crate::workload::WorkloadSpec;
@@ -36,7 +36,7 @@ impl DenseTrainer {
         spec: &WorkloadSpec,
         recipe: &DenseRecipe,
         seed: Seed,
-        announce: Announce<'_>,
+        announce: Notify<'_>,
     ) -> Result<Self, DatasetError> {
         let (data, split) = (recipe.open)(spec, seed, announce)?;
         let shape = data.shape();

@@ -5,7 +5,7 @@ use ::parquet::schema::types::ColumnDescriptor;
 
 /// A column of a Parquet file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Field {
+pub struct ParquetField {
     /// Name of the column; the fields of a struct are named with a dot.
     pub name: String,
     /// What its values stand for.
@@ -42,7 +42,7 @@ pub enum Meaning {
     Other(&'static str),
 }
 
-impl Field {
+impl ParquetField {
     pub(super) fn of(column: &ColumnDescriptor) -> Self {
         Self { name: column.path().string(), meaning: Meaning::of(column) }
     }

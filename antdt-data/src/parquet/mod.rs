@@ -24,7 +24,7 @@ mod field;
 mod tests;
 
 pub use column::{Column, ColumnRow, ColumnRows, Texts, Value, Values};
-pub use field::{Field, Meaning};
+pub use field::{Meaning, ParquetField};
 
 /// A data set whose samples are the rows of Parquet files, one file after the other.
 ///
@@ -101,10 +101,10 @@ impl Parquet {
     ///
     /// # Errors
     /// If it cannot be read or is not a Parquet file.
-    pub fn fields(source: &Source) -> Result<Vec<Field>, OpenError> {
+    pub fn fields(source: &Source) -> Result<Vec<ParquetField>, OpenError> {
         let metadata = metadata_of(source)?;
         let columns = metadata.file_metadata().schema_descr().columns();
-        Ok(columns.iter().map(|column| Field::of(column)).collect())
+        Ok(columns.iter().map(|column| ParquetField::of(column)).collect())
     }
 
     fn with(

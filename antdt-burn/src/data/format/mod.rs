@@ -30,9 +30,9 @@ pub static REGISTRY: Registry<Format> = Registry::new("format", SHIPPED);
 const SHIPPED: &[Format] = &[
     Format::of::<criteo::Criteo>(),
     Format::of::<adult::Adult>(),
-    Format { name: "csv", kind: Kind::Table(Kept::Text { tabs: false }) },
-    Format { name: "tsv", kind: Kind::Table(Kept::Text { tabs: true }) },
-    Format { name: "parquet", kind: Kind::Table(Kept::Parquet) },
+    Format::CSV,
+    Format::TSV,
+    Format::PARQUET,
 ];
 
 /// The columns of a format, and how text holds them.
@@ -126,6 +126,10 @@ pub(super) struct Fixed {
 }
 
 impl Format {
+    const CSV: Self = Self { name: "csv", kind: Kind::Table(Kept::Text { tabs: false }) };
+    const TSV: Self = Self { name: "tsv", kind: Kind::Table(Kept::Text { tabs: true }) };
+    const PARQUET: Self = Self { name: "parquet", kind: Kind::Table(Kept::Parquet) };
+
     /// Returns the format of rows with these columns, for the registry.
     pub const fn of<C: Columns>() -> Self {
         Self { name: C::NAME, kind: Kind::Fixed(Fixed::of::<C>()) }

@@ -12,7 +12,7 @@ const NAMES_MAX: usize = 30;
 /// Reason why the columns of a table cannot be used. The error text names the column, and the flag that helps.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum TableError {
+pub enum ColumnError {
     /// No column, or more than one, has a name that says that it is the label.
     #[error(
         "{}; name the column to predict with --label, one of: {}",

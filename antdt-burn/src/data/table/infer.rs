@@ -4,7 +4,7 @@ use antdt_data::Meaning;
 
 use super::label::{self, Label};
 use super::tally::Tally;
-use super::{Column, ColumnChoice, Role, TableError, names};
+use super::{Column, ColumnChoice, ColumnError, Role, names};
 use crate::data::inspect::InspectedColumn;
 
 /// Rows from which on a column with another value in each row is taken for their names.
@@ -24,17 +24,17 @@ pub(in crate::data) struct Seen {
 
 impl Seen {
     /// The column that a flag names.
-    fn find(&self, flag: &'static str, name: &str) -> Result<usize, TableError> {
+    fn find(&self, flag: &'static str, name: &str) -> Result<usize, ColumnError> {
         let (name, columns) = (name.trim().to_owned(), || self.names.clone());
         match names::find(&name, &self.names)[..] {
             [at] => Ok(at),
-            [] => Err(TableError::NoColumn { flag, name, columns: columns() }),
-            ref several => Err(TableError::Ambiguous { flag, name, count: several.len() }),
+            [] => Err(ColumnError::NoColumn { flag, name, columns: columns() }),
+            ref several => Err(ColumnError::Ambiguous { flag, name, count: several.len() }),
         }
     }
 
     /// The column of the label and its rule.
-    pub(super) fn label(&self, choice: &ColumnChoice) -> Result<(usize, Label), TableError> {
+    pub(super) fn label(&self, choice: &ColumnChoice) -> Result<(usize, Label), ColumnError> {
         const FLAG: &str = "--label";
         let (at, rule) = match &choice.label {
             Some(text) => {
@@ -46,12 +46,12 @@ impl Seen {
                 [at] => (at, None),
                 ref several => {
                     let found = several.iter().map(|at| self.names[*at].clone()).collect();
-                    return Err(TableError::NoLabel { found, columns: self.names.clone() });
+                    return Err(ColumnError::NoLabel { found, columns: self.names.clone() });
                 }
             },
         };
         if let Some(Meaning::Other(kind)) = self.meanings[at] {
-            return Err(TableError::Kind { flag: FLAG, name: self.names[at].clone(), kind });
+            return Err(ColumnError::Kind { flag: FLAG, name: self.names[at].clone(), kind });
         }
         let rule = rule.map_or_else(|| Label::infer(&self.names[at], &self.tallies[at]), Ok)?;
         Ok((at, rule))
@@ -62,7 +62,7 @@ impl Seen {
         &self,
         choice: &ColumnChoice,
         label: Option<usize>,
-    ) -> Result<Vec<Column>, TableError> {
+    ) -> Result<Vec<Column>, ColumnError> {
         let mut asked: Vec<Option<&'static str>> = vec![None; self.names.len()];
         if let Some(at) = label {
             asked[at] = Some("--label");
@@ -72,7 +72,7 @@ impl Seen {
                 let at = self.find(flag, name)?;
                 match asked[at] {
                     Some(first) if first != flag => {
-                        return Err(TableError::Twice { name: self.names[at].clone(), first, second: flag });
+                        return Err(ColumnError::Twice { name: self.names[at].clone(), first, second: flag });
                     }
                     _ => asked[at] = Some(flag),
                 }
@@ -93,14 +93,14 @@ impl Seen {
         columns.iter().zip(&self.tallies).map(of).collect()
     }
 
-    fn column(&self, at: usize, asked: Option<&'static str>) -> Result<Column, TableError> {
+    fn column(&self, at: usize, asked: Option<&'static str>) -> Result<Column, ColumnError> {
         let (name, tally, meaning) = (self.names[at].clone(), &self.tallies[at], self.meanings[at]);
         let (role, why) = match (asked, meaning) {
             (Some("--label"), _) => (Role::Label, String::new()),
             (Some("--ignore"), _) => (Role::Ignored, "--ignore".to_owned()),
-            (Some(flag), Some(Meaning::Other(kind))) => return Err(TableError::Kind { flag, name, kind }),
+            (Some(flag), Some(Meaning::Other(kind))) => return Err(ColumnError::Kind { flag, name, kind }),
             (Some("--numeric"), _) => match &tally.word {
-                Some(value) => return Err(TableError::NoNumber { name, value: value.clone() }),
+                Some(value) => return Err(ColumnError::NoNumber { name, value: value.clone() }),
                 None => (number(tally), "--numeric".to_owned()),
             },
             (Some(_), _) => (Role::Category, "--categorical".to_owned()),

@@ -4,7 +4,7 @@
 //! `pos`); of other words the later one in the alphabet. A condition, as in `rating>=4` or `species=setosa`, makes two classes of any
 //! column.
 
-use super::TableError;
+use super::ColumnError;
 use super::tally::{Tally, VALUES_MAX};
 use crate::data::format::RowField;
 
@@ -43,7 +43,10 @@ pub(super) enum Label {
 }
 
 /// Splits what `--label` says into the name of a column and a condition; `is_name` says whether a text is a column's name.
-pub(super) fn asked(text: &str, is_name: impl Fn(&str) -> bool) -> Result<(&str, Option<Label>), TableError> {
+pub(super) fn asked(
+    text: &str,
+    is_name: impl Fn(&str) -> bool,
+) -> Result<(&str, Option<Label>), ColumnError> {
     if is_name(text) {
         return Ok((text, None));
     }
@@ -60,14 +63,16 @@ pub(super) fn asked(text: &str, is_name: impl Fn(&str) -> bool) -> Result<(&str,
         Test::AtLeast => number().map(Label::AtLeast),
         Test::Above => number().map(Label::Above),
     };
-    label
-        .map_or_else(|| Err(TableError::Condition { text: text.to_owned() }), |label| Ok((name, Some(label))))
+    label.map_or_else(
+        || Err(ColumnError::Condition { text: text.to_owned() }),
+        |label| Ok((name, Some(label))),
+    )
 }
 
 impl Label {
     /// The rule for a column with these values.
-    pub(super) fn infer(name: &str, tally: &Tally) -> Result<Self, TableError> {
-        let refused = |what: String| Err(TableError::Label { name: name.to_owned(), what });
+    pub(super) fn infer(name: &str, tally: &Tally) -> Result<Self, ColumnError> {
+        let refused = |what: String| Err(ColumnError::Label { name: name.to_owned(), what });
         let rows = tally.rows;
         if tally.present() == 0 {
             return refused(format!("has no value in the {rows} rows looked at"));

@@ -17,7 +17,7 @@ pub(super) use text::{header, text_sample};
 
 use antdt_data::{ColumnRow, Dialect, Meaning, Splitter, Value};
 
-pub use error::TableError;
+pub use error::ColumnError;
 use label::Label;
 
 use super::field::Discard;
@@ -123,16 +123,16 @@ pub(super) struct Table {
 }
 
 impl Table {
-    fn decide(seen: &Seen, choice: &ColumnChoice, colons: bool) -> Result<Self, TableError> {
+    fn decide(seen: &Seen, choice: &ColumnChoice, colons: bool) -> Result<Self, ColumnError> {
         let (at, label) = seen.label(choice)?;
         let columns = seen.columns(choice, Some(at))?;
         let used = columns.iter().filter(|column| column.role != Role::Ignored).count() - 1;
         if used == 0 {
             let columns = seen.names.iter().filter(|name| **name != seen.names[at]).cloned().collect();
-            return Err(TableError::NoFeatures { label: seen.names[at].clone(), columns });
+            return Err(ColumnError::NoFeatures { label: seen.names[at].clone(), columns });
         }
         if used > COLUMNS_MAX {
-            return Err(TableError::TooWide { count: used, most: COLUMNS_MAX });
+            return Err(ColumnError::TooWide { count: used, most: COLUMNS_MAX });
         }
         let roles: Vec<_> = columns.iter().map(|column| (&column.name, column.role)).collect();
         let check = format!("table 1 {colons} {label:?} {roles:?}");
@@ -340,7 +340,7 @@ fn big_endian(bytes: &[u8]) -> f64 {
 /// The columns of a Parquet file, and what its first rows show of them.
 pub(super) fn parquet_sample(source: &antdt_data::Source) -> Result<Seen, super::DatasetError> {
     let fields = antdt_data::Parquet::fields(source)?;
-    let readable = |field: &&antdt_data::Field| !matches!(field.meaning, Meaning::Other(_));
+    let readable = |field: &&antdt_data::ParquetField| !matches!(field.meaning, Meaning::Other(_));
     let wanted: Vec<&str> = fields.iter().filter(readable).map(|field| field.name.as_str()).collect();
     let data = antdt_data::Parquet::of_columns([source.clone()], &wanted)?;
     let end = data.num_samples().min(SAMPLE_ROWS);

@@ -7,7 +7,7 @@ use antdt_data::{Delimited, Dialect};
 
 use super::infer::Seen;
 use super::tally::Tally;
-use super::{ColumnChoice, SAMPLE_ROWS, Table, TableError, names};
+use super::{ColumnChoice, ColumnError, SAMPLE_ROWS, Table, names};
 use crate::data::DatasetError;
 use crate::data::format::RowField;
 
@@ -119,7 +119,7 @@ fn sample(
     choice: &ColumnChoice,
 ) -> Result<(Seen, Form), DatasetError> {
     if begin.starts_with(b"\xff\xfe") || begin.starts_with(b"\xfe\xff") {
-        return Err(DatasetError::Table { path: path.into(), error: TableError::Utf16 });
+        return Err(DatasetError::Table { path: path.into(), error: ColumnError::Utf16 });
     }
     let empty = || DatasetError::Empty { path: path.into() };
     // The first line, which shows what separates the fields.
