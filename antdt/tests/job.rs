@@ -1523,7 +1523,8 @@ fn nothing_that_a_program_starts_outlives_it_or_shares_its_rank_whoever_dies_fir
         let of_job = || -> Vec<u32> {
             let pids = std::fs::read_dir("/proc").unwrap().flatten();
             let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-            pids.filter(|pid| alive(*pid) && variable(*pid, "ANTDT_JOB").as_deref() == Some(&*job)).collect()
+            pids.filter(|pid| alive(*pid) && variable(*pid, "ANTDT_JOB_ID").as_deref() == Some(&*job))
+                .collect()
         };
         let sleeps = |pids: Vec<u32>| -> Vec<u32> {
             let is_sleep = |pid: &u32| {

@@ -59,10 +59,11 @@ pub(super) fn supervise(program: &[String]) -> ExitCode {
 /// Becomes `program`, bound to the process that launched it. Returns only if it cannot.
 pub(super) fn exec(program: &[String]) -> ExitCode {
     let Some((name, args)) = program.split_first() else { return ExitCode::from(CliError::EXIT_CODE) };
-    let error = match bind_to_launcher() {
+    let unblocked = process::unblock().map_err(|error| error.to_string());
+    let error = match unblocked.and_then(|()| bind_to_launcher().map_err(|error| error.to_string())) {
         // The variable is for this process; the program's children have another parent.
         Ok(()) => Process::new(name).args(args).env_remove(process::LAUNCHER_PID).exec().to_string(),
-        Err(error) => error.to_string(),
+        Err(error) => error,
     };
     complain(&format_args!("`{name}` cannot be started: {error}"));
     ExitCode::from(u8::try_from(Exit::CODE_NEVER).unwrap_or(1))

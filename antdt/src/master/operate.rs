@@ -163,8 +163,6 @@ impl v1::job_server::Job for JobService {
             Some(servers) => (self.workers.load(Ordering::Relaxed), servers),
             None => (workers, self.spec.servers),
         };
-        descriptors::check_master(workers_then, servers_then)
-            .map_err(|error| Status::failed_precondition(error.to_string()))?;
         let event = match (servers, self.fixed) {
             (Some(servers), _) => {
                 // What a job with so many servers must not have, it must not get either.
@@ -175,6 +173,8 @@ impl v1::job_server::Job for JobService {
             (None, Some(why)) => return Err(Status::failed_precondition(why)),
             (None, None) => HeadEvent::Scale { workers },
         };
+        descriptors::check_master(workers_then, servers_then)
+            .map_err(|error| Status::failed_precondition(error.to_string()))?;
         match self.head.call(event).await {
             Ok(HeadAnswer::Scaled { before }) => {
                 if servers.is_none() {

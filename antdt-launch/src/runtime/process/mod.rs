@@ -55,7 +55,7 @@ use remains::Remains;
 use spawner::Spawner;
 
 pub use bond::{Bond, LAUNCHER_PID, bind_to_launcher};
-pub use supervisor::supervise;
+pub use supervisor::{supervise, unblock};
 
 /// The launcher's line in the registry.
 pub const ENTRY: Entry = Entry::new("process", "processes of this machine", |_| {

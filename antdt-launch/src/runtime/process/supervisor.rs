@@ -20,15 +20,27 @@ use super::remains::{LOOK, STAGES, descendants, send};
 const PASSED_ON: [Signal; 6] =
     [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGUSR1, Signal::SIGUSR2];
 
-/// Runs a command, which binds its own life to this process ([`bind_to_launcher`](super::bind_to_launcher)), to the end of all
+/// Signals that the supervisor waits for.
+fn kept() -> SigSet {
+    PASSED_ON.into_iter().chain([Signal::SIGCHLD]).collect()
+}
+
+/// Has this process, which a supervisor has started, get its signals: it begins with those blocked that its parent waits for.
+///
+/// # Errors
+/// If the operating system refuses the request.
+pub fn unblock() -> io::Result<()> {
+    Ok(kept().thread_unblock()?)
+}
+
+/// Runs a command, which [unblocks](unblock) its signals and binds its own life to this process ([`bind_to_launcher`](super::bind_to_launcher)), to the end of all
 /// that it starts, and ends as it has ended: with its exit code, or by its signal.
 ///
 /// # Errors
 /// If the command cannot be started.
 pub fn supervise(mut command: Command) -> io::Result<ExitCode> {
-    // Before the child is there, so that nothing is missed. The child begins without.
-    let mut signals: SigSet = PASSED_ON.into_iter().collect();
-    signals.add(Signal::SIGCHLD);
+    let signals = kept();
+    // Before the child is there, so that nothing is missed.
     signals.thread_block()?;
     set_child_subreaper(Some(getpid()))?;
     let bond = bond(Sent::HUP)?;
