@@ -86,6 +86,7 @@ fn a_simulation_that_is_interrupted_says_so_in_one_line() {
 fn simulations_of_a_recorded_job_stand_beside_the_job_itself() {
     let folder = tempfile::tempdir().unwrap();
     let trace = folder.path().join("job.trace").display().to_string();
+    let report = folder.path().join("report").display().to_string();
     let job = [
         "run",
         "--nproc-per-node",
@@ -101,6 +102,8 @@ fn simulations_of_a_recorded_job_stand_beside_the_job_itself() {
         "--policy",
         "none",
         "--quiet",
+        "--report-dir",
+        &report,
         "--record",
         &trace,
     ];
