@@ -16,11 +16,6 @@ pub fn name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// Returns the name of this start of the machine; `None` if the system does not say.
-pub(crate) fn boot() -> Option<String> {
-    Some(std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?.trim().to_owned())
-}
-
 /// Returns the class of the node's device from the environment variable [`DEVICE`]; `None` if it is not set.
 pub fn named_device() -> Option<DeviceClass> {
     std::env::var(DEVICE).ok().filter(|class| !class.is_empty()).map(|class| DeviceClass(class.into()))

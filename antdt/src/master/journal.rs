@@ -16,12 +16,12 @@ use std::time::Duration;
 use antdt_core::{CheckpointId, Holder};
 use antdt_job::head::HeadRecord;
 use antdt_launch::Launcher;
+use antdt_launch::runtime::process::boot_id;
 use antdt_proto::Token;
 use antdt_shard::{DatasetSpec, LedgerSnapshot};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::host;
 use crate::job::JobSpec;
 use crate::run_dir::{self, Durability, HEAD, JOB, RunDir, RunDirError};
 
@@ -63,7 +63,7 @@ impl JobFile {
             job: job.to_owned(),
             job_start,
             folder: std::env::current_dir().unwrap_or_default(),
-            boot: host::boot().unwrap_or_default(),
+            boot: boot_id().unwrap_or_default(),
             port,
             dataset: dataset.clone(),
             snapshot: snapshot.to_bytes(),
@@ -101,7 +101,7 @@ impl HeadState {
         match read(&dir.last_journals().join(HEAD)) {
             Err(RunDirError::Torn { path, why }) => {
                 let job = read::<JobFile>(&dir.path().join(JOB))?;
-                let is_earlier = |job: JobFile| !job.boot.is_empty() && Some(job.boot) != host::boot();
+                let is_earlier = |job: JobFile| !job.boot.is_empty() && Some(job.boot) != boot_id();
                 if launcher.ends_with_host() && job.is_some_and(is_earlier) {
                     return Ok(None);
                 }

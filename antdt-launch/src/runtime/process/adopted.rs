@@ -9,6 +9,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 
+use super::entry::{ProcessEntry, boot_id};
+
 /// Which process is meant, beyond the reuse of its number: `PID START BOOT`, the id, when the process was started in ticks of
 /// the kernel, and which start of the machine that counts from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,16 +23,7 @@ pub(super) struct ProcessHandle {
 impl ProcessHandle {
     /// Names a process that lives; `None` if it does not, or the system does not say.
     pub(super) fn of(pid: Pid) -> Option<Self> {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
-        // The name, in brackets, may have spaces of its own; the state follows it.
-        let mut fields = stat.rsplit(')').next()?.split_whitespace();
-        if matches!(fields.next()?, "Z" | "X") {
-            return None;
-        }
-        // Field 22 of all, and the state is field 3.
-        let start = fields.nth(18)?.parse().ok()?;
-        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?.trim().to_owned();
-        Some(Self { pid, start, boot })
+        Some(Self { pid, start: ProcessEntry::of(pid)?.start, boot: boot_id()? })
     }
 
     pub(super) fn parse(text: &str) -> Option<Self> {

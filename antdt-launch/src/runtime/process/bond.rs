@@ -4,6 +4,8 @@ use std::io;
 
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 
+use super::entry::ProcessEntry;
+
 /// Name of the environment variable that tells every child of a process launcher the process id of the
 /// launching process.
 pub const LAUNCHER_PID: &str = "ANTDT_LAUNCHER_PID";
@@ -47,16 +49,13 @@ pub(super) fn bond(signal: Signal) -> io::Result<Bond> {
 
 /// Whether `launcher` is the process, or started it through others.
 fn is_ancestor(launcher: Pid, process: Pid) -> bool {
-    let mut process = process.as_raw_nonzero().get();
+    let mut next = Some(process);
     // A process that ends meanwhile hands its children to the system's first one, and so ends the search.
-    while process > 1 {
-        if process == launcher.as_raw_nonzero().get() {
+    while let Some(process) = next.filter(|process| process.as_raw_nonzero().get() > 1) {
+        if process == launcher {
             return true;
         }
-        let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-        // The name, in brackets, may have spaces of its own; the state and the parent follow it.
-        let parent = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(1));
-        process = parent.and_then(|parent| parent.parse().ok()).unwrap_or_default();
+        next = ProcessEntry::of(process).and_then(|entry| Pid::from_raw(entry.parent));
     }
     false
 }

@@ -23,6 +23,7 @@
 mod adopted;
 mod bond;
 mod cause;
+mod entry;
 mod output;
 mod remains;
 mod spawner;
@@ -55,6 +56,7 @@ use remains::Remains;
 use spawner::Spawner;
 
 pub use bond::{Bond, LAUNCHER_PID, bind_to_launcher};
+pub use entry::boot_id;
 pub use supervisor::{supervise, unblock};
 
 /// The launcher's line in the registry.

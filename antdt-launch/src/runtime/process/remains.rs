@@ -4,12 +4,13 @@ use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use antdt_core::Holder;
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
-use tokio::time::{Instant, sleep};
+use rustix::process::{Pid, PidfdFlags, Signal, getpid, pidfd_open, pidfd_send_signal};
+use tokio::time::sleep;
 
+use super::entry::ProcessEntry;
 use crate::launcher::NODE_FILE;
 
 /// Pause between two looks at the processes that remain.
@@ -17,39 +18,38 @@ pub(super) const LOOK: Duration = Duration::from_millis(10);
 
 /// How long what remains has after it was asked to end, and then after it was killed: a process in a system call that cannot be
 /// interrupted ends later.
-pub(super) const STAGES: [(Signal, Duration); 2] =
+const STAGES: [(Signal, Duration); 2] =
     [(Signal::TERM, Duration::from_secs(2)), (Signal::KILL, Duration::from_secs(5))];
 
-/// A process that lives.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Process {
-    pid: Pid,
-    parent: i32,
-    group: i32,
+/// Has processes end: asks them, and kills those that do not for a while.
+pub(super) struct Ending {
+    stages: &'static [(Signal, Duration)],
+    since: Instant,
+    told: Vec<Pid>,
 }
 
-impl Process {
-    /// `None` if it has ended.
-    fn of(pid: Pid) -> Option<Self> {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
-        // The name, in brackets, may have spaces of its own; the state, the parent and the group follow it.
-        let mut fields = stat.rsplit(')').next()?.split_whitespace();
-        if matches!(fields.next()?, "Z" | "X") {
-            return None;
-        }
-        Some(Self { pid, parent: fields.next()?.parse().ok()?, group: fields.next()?.parse().ok()? })
+impl Ending {
+    /// Those that are `killed` are not asked.
+    pub(super) fn new(killed: bool) -> Self {
+        Self { stages: &STAGES[usize::from(killed)..], since: Instant::now(), told: Vec::new() }
     }
 
-    fn all() -> Vec<Self> {
-        let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-        let pids = entries.filter_map(|entry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?));
-        pids.filter_map(Self::of).collect()
+    /// Tells those that are `left` and were not told. Returns whether to look again after a [pause](LOOK).
+    pub(super) fn tell(&mut self, left: Vec<Pid>) -> bool {
+        let Some((_, patience)) = self.stages.first().filter(|_| !left.is_empty()) else { return false };
+        if self.since.elapsed() >= *patience {
+            *self = Self { stages: &self.stages[1..], since: Instant::now(), told: Vec::new() };
+        }
+        let Some((signal, _)) = self.stages.first() else { return false };
+        left.iter().filter(|pid| !self.told.contains(pid)).for_each(|pid| send(*pid, *signal));
+        self.told = left;
+        true
     }
 }
 
 /// The processes that descend from this one, which it has not waited for.
 pub(super) fn descendants(of: Pid) -> Vec<Pid> {
-    let all = Process::all();
+    let all = ProcessEntry::all();
     let mut found = vec![of];
     let mut next = 0;
     while let Some(parent) = found.get(next).map(|pid| pid.as_raw_nonzero().get()) {
@@ -70,9 +70,9 @@ pub(super) struct Remains {
 impl Remains {
     fn find(&self) -> Vec<Pid> {
         // A group whose number is that of a process which lives is a later one.
-        let group = self.group.filter(|pid| Process::of(*pid).is_none());
+        let group = self.group.filter(|pid| ProcessEntry::of(*pid).is_none());
         let variable = self.file.as_deref().map(variable);
-        let is_left = |process: &Process| {
+        let is_left = |process: &ProcessEntry| {
             let named = |variable: &Vec<u8>| {
                 let environment = fs::read(format!("/proc/{}/environ", process.pid.as_raw_nonzero()));
                 environment.is_ok_and(|text| text.split(|byte| *byte == 0).any(|one| one == variable))
@@ -80,36 +80,32 @@ impl Remains {
             group.is_some_and(|group| process.group == group.as_raw_nonzero().get())
                 || variable.as_ref().is_some_and(named)
         };
-        Process::all().into_iter().filter(is_left).map(|process| process.pid).collect()
+        // The children of this process are other nodes: what has lost its parent has another one now.
+        let own = getpid().as_raw_nonzero().get();
+        let others = ProcessEntry::all().into_iter().filter(|process| process.parent != own);
+        others.filter(is_left).map(|process| process.pid).collect()
     }
 
     /// Ends what is left, which has a moment to end in order unless it `is_killed`.
     pub(super) async fn end(&self, holder: Holder, is_killed: bool) {
-        for (signal, patience) in STAGES.into_iter().skip(usize::from(is_killed)) {
-            let until = Instant::now() + patience;
-            let mut told = Vec::new();
-            while Instant::now() < until {
-                let left = self.find();
-                if left.is_empty() {
-                    return;
-                }
-                for pid in left.iter().filter(|pid| !told.contains(*pid)) {
-                    send(*pid, signal);
-                }
-                told = left;
-                sleep(LOOK).await;
-            }
+        let mut ending = Ending::new(is_killed);
+        while ending.tell(self.find()) {
+            sleep(LOOK).await;
         }
-        let pids: Vec<String> = self.find().iter().map(|pid| pid.as_raw_nonzero().to_string()).collect();
+        let left = self.find();
+        if left.is_empty() {
+            return;
+        }
+        let pids: Vec<String> = left.iter().map(|pid| pid.as_raw_nonzero().to_string()).collect();
         tracing::warn!(%holder, processes = pids.join(" "), "what this node has started cannot be ended");
     }
 }
 
 /// Sends a signal to the process that has this number now.
-pub(super) fn send(pid: Pid, signal: Signal) {
+fn send(pid: Pid, signal: Signal) {
     // Fails if it has ended in this moment, which is what the signal is for.
     if let Ok(process) = pidfd_open(pid, PidfdFlags::empty())
-        && Process::of(pid).is_some()
+        && ProcessEntry::of(pid).is_some()
     {
         let _ = pidfd_send_signal(process, signal);
     }

@@ -4,7 +4,6 @@
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
-use std::time::Instant;
 
 use nix::sys::signal::{SigSet, Signal};
 use rustix::io::Errno;
@@ -14,7 +13,7 @@ use rustix::process::{
 };
 
 use super::bond::{Bond, LAUNCHER_PID, bond};
-use super::remains::{LOOK, STAGES, descendants, send};
+use super::remains::{Ending, LOOK, descendants};
 
 /// Signals that the program gets when this process does.
 const PASSED_ON: [Signal; 6] =
@@ -53,14 +52,14 @@ pub fn supervise(mut command: Command) -> io::Result<ExitCode> {
     let child = child.ok_or_else(|| io::Error::other("the system gives no process id"))?;
     loop {
         if let Some(status) = reap(child)? {
-            end_rest(&STAGES);
+            end_rest(false);
             return Ok(end_as(status));
         }
         match signals.wait()? {
             Signal::SIGCHLD => {}
             // The launcher has ended, and nobody waits for the program any more.
             _ if bond == Bond::Bound && getppid() != launcher => {
-                end_rest(&STAGES[1..]);
+                end_rest(true);
                 return Ok(ExitCode::FAILURE);
             }
             signal => {
@@ -84,23 +83,15 @@ fn reap(program: Pid) -> io::Result<Option<WaitStatus>> {
     }
 }
 
-/// Ends what the program has left.
-fn end_rest(stages: &[(Sent, std::time::Duration)]) {
-    for (signal, patience) in stages {
-        let until = Instant::now() + *patience;
-        let mut told = Vec::new();
-        while Instant::now() < until {
-            while matches!(wait(WaitOptions::NOHANG), Ok(Some(_)) | Err(Errno::INTR)) {}
-            let left = descendants(getpid());
-            if left.is_empty() {
-                return;
-            }
-            for pid in left.iter().filter(|pid| !told.contains(*pid)) {
-                send(*pid, *signal);
-            }
-            told = left;
-            std::thread::sleep(LOOK);
-        }
+/// Ends what the program has left, which has a moment to end in order unless it is `killed`.
+fn end_rest(killed: bool) {
+    let mut ending = Ending::new(killed);
+    let left = || {
+        while matches!(wait(WaitOptions::NOHANG), Ok(Some(_)) | Err(Errno::INTR)) {}
+        descendants(getpid())
+    };
+    while ending.tell(left()) {
+        std::thread::sleep(LOOK);
     }
 }
 

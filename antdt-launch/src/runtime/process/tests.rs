@@ -146,7 +146,7 @@ async fn a_kill_ends_that_life_and_its_children() {
 }
 
 #[tokio::test]
-async fn what_a_child_leaves_is_gone_before_its_end_is_reported() {
+async fn processes_that_a_child_leaves_are_gone_before_its_end_is_reported() {
     let mut bench = Bench::new("setsid sleep 1000 & echo child $!; sleep 1000 & echo child $!; exit 75");
     bench.launch(0, &[]).await;
     let (_, code, _, tail) = bench.end().await;
