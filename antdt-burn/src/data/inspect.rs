@@ -157,9 +157,8 @@ impl Look {
         let first = &sources[0];
         let layout = Layout::of_parquet(first, format, columns);
         let fields = Parquet::fields(first)?;
-        let readable =
-            |field: &&antdt_data::ParquetField| !matches!(field.meaning, antdt_data::Meaning::Other(_));
-        let all: Vec<&str> = fields.iter().filter(readable).map(|field| field.name.as_str()).collect();
+        let all: Vec<&str> =
+            fields.iter().filter(|field| field.is_readable()).map(|field| field.name.as_str()).collect();
         let (seen, wanted) = match &layout {
             Ok(Layout::Fixed(_)) => (None, all),
             Ok(Layout::Table(table)) => (Some(table::parquet_sample(first)?), table.wanted()),

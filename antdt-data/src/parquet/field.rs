@@ -43,6 +43,11 @@ pub enum Meaning {
 }
 
 impl ParquetField {
+    /// Returns whether the values are ones that [`Value`](super::Value) has.
+    pub const fn is_readable(&self) -> bool {
+        !matches!(self.meaning, Meaning::Other(_))
+    }
+
     pub(super) fn of(column: &ColumnDescriptor) -> Self {
         Self { name: column.path().string(), meaning: Meaning::of(column) }
     }

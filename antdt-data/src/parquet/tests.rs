@@ -246,7 +246,7 @@ fn files_may_have_their_columns_in_any_order() {
 }
 
 #[test]
-fn the_columns_of_a_file_say_what_they_stand_for() {
+fn parquet_columns_say_their_meaning() {
     let folder = Folder::new();
     let schema = "message rows { required int32 a (DATE); required int32 b (DECIMAL(5,2)); required int32 c (UINT_32); \
                   required int32 d; required int32 e (TIME(MILLIS,true)); }";

@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_become_what_their_values_are() {
+    fn kind_of_a_column_follows_from_its_values() {
         let seen = churn();
         let (at, _) = seen.label(&choice("churned")).unwrap();
         let roles: Vec<Role> =

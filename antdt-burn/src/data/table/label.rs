@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_two_classes_is_refused_with_what_it_is() {
+    fn label_without_two_classes_is_refused_with_its_values() {
         for (values, words) in [
             (&["1", "2", "3"][..], "has 3 values (1, 2, 3, …)"),
             (&["7", "7"], "is 7 in all"),

@@ -13,6 +13,7 @@ mod tally;
 mod text;
 
 pub(super) use infer::Seen;
+pub(super) use names::labels;
 pub(super) use text::{header, text_sample};
 
 use antdt_data::{ColumnRow, Dialect, Meaning, Splitter, Value};
@@ -66,11 +67,6 @@ impl ColumnChoice {
     fn lists(&self) -> [(&'static str, &[String]); 3] {
         [("--categorical", &self.categorical), ("--numeric", &self.numeric), ("--ignore", &self.ignore)]
     }
-}
-
-/// The columns whose name says that they hold the label.
-pub(super) fn labels(columns: &[String]) -> Vec<usize> {
-    names::labels(columns)
 }
 
 /// What a column of a table becomes.
@@ -340,8 +336,8 @@ fn big_endian(bytes: &[u8]) -> f64 {
 /// The columns of a Parquet file, and what its first rows show of them.
 pub(super) fn parquet_sample(source: &antdt_data::Source) -> Result<Seen, super::DatasetError> {
     let fields = antdt_data::Parquet::fields(source)?;
-    let readable = |field: &&antdt_data::ParquetField| !matches!(field.meaning, Meaning::Other(_));
-    let wanted: Vec<&str> = fields.iter().filter(readable).map(|field| field.name.as_str()).collect();
+    let readable = fields.iter().filter(|field| field.is_readable());
+    let wanted: Vec<&str> = readable.map(|field| field.name.as_str()).collect();
     let data = antdt_data::Parquet::of_columns([source.clone()], &wanted)?;
     let end = data.num_samples().min(SAMPLE_ROWS);
     let rows = data.read(antdt_core::SampleRange { start: 0, end }).map_err(super::DatasetError::sample)?;

@@ -26,7 +26,7 @@ pub(super) fn find(name: &str, names: &[String]) -> Vec<usize> {
 }
 
 /// The columns whose name says that they hold the label.
-pub(super) fn labels(names: &[String]) -> Vec<usize> {
+pub(in crate::data) fn labels(names: &[String]) -> Vec<usize> {
     let is = |name: &String| LABELS.contains(&normal(name).as_str());
     names.iter().enumerate().filter(|(_, name)| is(name)).map(|(at, _)| at).collect()
 }

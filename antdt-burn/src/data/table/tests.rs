@@ -105,7 +105,7 @@ fn a_bad_row_is_named_with_its_line_and_column_and_the_remedy() {
 }
 
 #[test]
-fn what_no_job_can_train_is_refused_at_the_start_with_what_can_be_done() {
+fn table_that_no_job_can_train_is_refused_at_the_start_with_the_remedy() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("ratings.dat");
     let rows: String =
