@@ -211,7 +211,7 @@ fn write_labels(path: &Path, rows: i64) {
 }
 
 #[test]
-fn data_inspect_says_what_a_job_would_do() {
+fn data_inspect_names_the_flags_of_the_job() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("churn.csv"), churn(600)).unwrap();
     let output = antdt(folder.path(), &["data", "inspect", "churn.csv", "--label", "churned"]);

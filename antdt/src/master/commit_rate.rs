@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rate_is_that_of_the_last_ten_seconds_without_the_start_and_without_what_was_undone() {
+    fn commit_rate_is_that_of_ten_seconds_without_the_start_and_without_undone_samples() {
         let mut rate = CommitRate::default();
         let mut at = |seconds, committed| rate.at(JobTime::ZERO + Duration::from_secs(seconds), committed);
         let start: Vec<f64> = [(0, 0), (30, 0), (31, 100), (32, 150)].map(|(s, n)| at(s, n)).into();
