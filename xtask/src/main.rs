@@ -13,6 +13,7 @@ use anyhow::{Result, bail};
 mod bench;
 mod codegen;
 mod features;
+mod flaky;
 mod mutants;
 mod packages;
 mod rdma_vm;

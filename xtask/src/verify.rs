@@ -10,7 +10,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 
 use crate::features::{self, Features};
-use crate::{bench, codegen, mutants, packages, rdma_vm, sanitize, shell, sim, skipped, tidy};
+use crate::{bench, codegen, flaky, mutants, packages, rdma_vm, sanitize, shell, sim, skipped, tidy};
 
 /// The crates that must compute without a runtime.
 pub(crate) const PURE: [&str; 15] = [
@@ -47,7 +47,7 @@ pub(crate) fn verify(root: &Path, flags: &[&str]) -> Result<()> {
     cargo(root, "clippy", &clippy, &[])?;
     // Together, so that what they share is checked once; `--deep` checks each alone.
     without_runtime(root, &PURE)?;
-    let mut skipped = tests(root, features, deep)?;
+    let mut skipped = tests(root, features, Thorough { deep, strict })?;
     for (name, why) in &chosen.left_out {
         step_says(name, "cargo xtask verify", || Ok(Done::Skipped(format!("SKIPPED: {why}"))))?;
         skipped.push(skipped::Skipped::step(name, why));
@@ -99,18 +99,28 @@ fn without_runtime(root: &Path, names: &[&str]) -> Result<()> {
     cargo(root, &what, &pure, &[])
 }
 
+/// What is asked of the tests beyond that they pass.
+#[derive(Clone, Copy)]
+struct Thorough {
+    /// All cases of all suites.
+    deep: bool,
+    /// None is skipped that could run, and none fails at first.
+    strict: bool,
+}
+
 /// Builds the tests in a step of its own, so that the next one shows what the tests themselves take, and runs them. Returns those that
 /// were skipped.
-fn tests(root: &Path, features: &[&str], deep: bool) -> Result<Vec<skipped::Skipped>> {
+fn tests(root: &Path, features: &[&str], thorough: Thorough) -> Result<Vec<skipped::Skipped>> {
     let nextest =
         Command::new("cargo").args(["nextest", "--version"]).output().is_ok_and(|o| o.status.success());
     let runner: &[&str] = if nextest { &["nextest", "run"] } else { &["test", "--lib", "--bins", "--tests"] };
     // A test that was skipped says so in what it prints.
     let jobs = jobs(root)?;
-    let of_nextest = ["--success-output", "final", "--tool-config-file", &jobs];
+    let again = if thorough.strict { &flaky::ONCE_MORE[..1] } else { &flaky::ONCE_MORE };
+    let of_nextest = [again, &["--success-output", "final", "--tool-config-file", &jobs]].concat();
     let shown: &[&str] = if nextest { &of_nextest } else { &["--", "--show-output"] };
     cargo(root, "build tests", &[runner, &["--workspace", "--no-run"], features].concat(), &[])?;
-    run_tests(root, "tests", &[runner, &["--workspace"], features, shown].concat(), deep)
+    run_tests(root, &[runner, &["--workspace"], features, shown].concat(), thorough.deep)
 }
 
 /// The checks that take long.
@@ -159,10 +169,10 @@ fn jobs(root: &Path) -> Result<String> {
     Ok(format!("xtask:{}", file.display()))
 }
 
-/// Runs tests; those that say that they were skipped are listed, and returned.
-fn run_tests(root: &Path, name: &str, arguments: &[&str], deep: bool) -> Result<Vec<skipped::Skipped>> {
+/// Runs tests; those that say that they were skipped are listed, and returned, and those that failed at first are listed.
+fn run_tests(root: &Path, arguments: &[&str], deep: bool) -> Result<Vec<skipped::Skipped>> {
     let mut skipped = Vec::new();
-    step_says(name, &format!("cargo {}", arguments.join(" ")), || {
+    step_says("tests", &format!("cargo {}", arguments.join(" ")), || {
         let mut command = Command::new("cargo");
         if std::env::var_os(TEST_THREADS).is_none() {
             command.env(TEST_THREADS, (TESTS_A_CORE * cores()).to_string());
@@ -172,8 +182,9 @@ fn run_tests(root: &Path, name: &str, arguments: &[&str], deep: bool) -> Result<
             command.env(divisor, shallow);
         }
         let said = shell::run_quietly(command.args(arguments).current_dir(root))?;
-        skipped = skipped::find(&(said.out + &said.err));
-        Ok(Done::Ran(skipped::list(&skipped)))
+        let printed = said.out + &said.err;
+        skipped = skipped::find(&printed);
+        Ok(Done::Ran(skipped::list(&skipped) + &flaky::list(&flaky::find(&printed))))
     })?;
     Ok(skipped)
 }
