@@ -1464,7 +1464,8 @@ fn a_job_without_a_report_is_found_in_the_state_folder_of_its_user() {
     let state = tempfile::tempdir().unwrap();
     let with_state = |args: &[&str]| {
         let mut command = antdt(args);
-        command.env("XDG_STATE_HOME", state.path());
+        // A run directory in a folder that other runs of this test use is refused if one of them was killed.
+        command.env("XDG_STATE_HOME", state.path()).current_dir(state.path());
         command.spawn().unwrap()
     };
     let none = finish(with_state(&["status"]));
