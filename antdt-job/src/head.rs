@@ -238,6 +238,7 @@ impl Machine for Head {
                 self.cut(now, checkpoint, taken);
                 HeadAnswer::Noted
             }
+            HeadEvent::Stored { checkpoint } => self.stored(checkpoint),
             HeadEvent::Kept { checkpoint, outcome } => {
                 self.kept(now, checkpoint, outcome);
                 HeadAnswer::Noted

@@ -262,6 +262,13 @@ impl Checkpoints {
         self.attempt.as_ref().is_some_and(|attempt| attempt.id == id) || self.last_of_all() == Some(id)
     }
 
+    /// Whether this checkpoint may become complete: its copies were taken while the workers stood still for it, and it has not been
+    /// given up since.
+    pub(super) fn may_complete(&self, id: CheckpointId) -> bool {
+        let is_open = |attempt: &Attempt| attempt.id == id && attempt.stage == Stage::Writing;
+        self.attempt.as_ref().is_some_and(is_open) || self.last_of_all() == Some(id)
+    }
+
     /// Whether an attempt is under way.
     pub(super) const fn is_busy(&self) -> bool {
         self.attempt.is_some()

@@ -125,6 +125,13 @@ pub enum HeadEvent {
         /// `Err` with the reason if the copies could not be made.
         taken: Result<(), String>,
     },
+    /// Everything of a checkpoint is stored except its manifest, which must follow only if the answer is
+    /// [`HeadAnswer::Noted`](super::HeadAnswer::Noted): the head may have given it up, and then its ledger and its copies may be of
+    /// different moments.
+    Stored {
+        /// Number of the checkpoint.
+        checkpoint: CheckpointId,
+    },
     /// A checkpoint was written, or could not be written.
     Kept {
         /// Number of the checkpoint.

@@ -75,6 +75,13 @@ impl Head {
         self.end_if_done(now);
     }
 
+    pub(super) fn stored(&self, checkpoint: CheckpointId) -> HeadAnswer {
+        if self.checkpoints.as_ref().is_some_and(|checkpoints| checkpoints.may_complete(checkpoint)) {
+            return HeadAnswer::Noted;
+        }
+        HeadAnswer::Refused(format!("checkpoint {checkpoint} was given up"))
+    }
+
     pub(super) fn kept(&mut self, now: JobTime, checkpoint: CheckpointId, outcome: Result<String, String>) {
         let Some(checkpoints) = &self.checkpoints else { return };
         let is_kept = outcome.is_ok();

@@ -844,6 +844,10 @@ fn a_user_that_asks_for_a_checkpoint_is_told_its_outcome() {
     asked(&mut world, None);
     world.wait(Duration::from_secs(121));
     assert_eq!(asked(&mut world, Some(CheckpointId(3))), (3, failed("it took too long")));
+    // Nor does it become complete when its copies come after all.
+    world.tell(HeadEvent::Cut { checkpoint: CheckpointId(3), taken: Ok(()) });
+    let answer = world.tell(HeadEvent::Stored { checkpoint: CheckpointId(3) });
+    assert!(matches!(&answer, HeadAnswer::Refused(why) if why == "checkpoint 3 was given up"), "{answer:?}");
     let (_, forgotten) = asked(&mut world, Some(CheckpointId(77)));
     assert!(matches!(forgotten, AskedCheckpoint::Failed(_)));
 }

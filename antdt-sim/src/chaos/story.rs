@@ -231,6 +231,7 @@ fn head(event: &HeadEvent, answer: &HeadAnswer) -> Option<String> {
         | HeadEvent::Averaged { .. }
         | HeadEvent::Evaluated { .. }
         | HeadEvent::Cut { .. }
+        | HeadEvent::Stored { .. }
         | HeadEvent::Kept { .. }
         | HeadEvent::RolledBack { .. }
         | HeadEvent::Started(_)

@@ -338,6 +338,7 @@ impl Gathering {
             | HeadEvent::Evaluated { .. }
             | HeadEvent::Rest { .. }
             | HeadEvent::Cut { .. }
+            | HeadEvent::Stored { .. }
             | HeadEvent::RolledBack { .. }
             | HeadEvent::Kept { .. }
             | HeadEvent::Started(_)

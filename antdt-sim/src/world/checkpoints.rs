@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use antdt_core::{CheckpointId, Counts, InvalidValue, JobTime};
 use antdt_job::limits::CALL_TIMEOUT;
-use antdt_job::{HeadEvent, Reply};
+use antdt_job::{HeadAnswer, HeadEvent, Reply};
 use antdt_shard::{Cut, DatasetSpec, LedgerSnapshot};
 
 use super::life::LifeId;
@@ -223,7 +223,10 @@ impl<O: Observer> World<O> {
         let open = self.checkpoints.open.remove(&checkpoint);
         // One that was begun later may be whole already.
         let newest = self.checkpoints.newest.as_ref().and_then(|moment| moment.checkpoint);
-        if let Some(moment) = open.filter(|_| newest < Some(checkpoint)) {
+        let due = open.filter(|_| newest < Some(checkpoint));
+        if let Some(moment) = due
+            && matches!(self.ask_head(HeadEvent::Stored { checkpoint }), HeadAnswer::Noted)
+        {
             self.checkpoints.newest = Some(moment);
             self.saw(&Happening::Kept(checkpoint));
             let outcome = Ok(format!("checkpoint {checkpoint}"));

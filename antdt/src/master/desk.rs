@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use antdt_checkpoint::{FileEntry, Folder, Manifest, Retention};
 use antdt_core::{CheckpointId, ParamLayout};
-use antdt_job::{Head, HeadEvent};
+use antdt_job::{Head, HeadAnswer, HeadEvent};
 use antdt_model::Trained;
 use antdt_proto::v1;
 use antdt_rt::Mailbox;
@@ -106,23 +106,36 @@ impl Desk {
     /// The copies of the model exist: cuts the ledger at the same moment. Returns whether it could.
     pub(super) async fn cut(&self, request: v1::CutRequest) -> bool {
         let checkpoint = CheckpointId(request.checkpoint);
-        let taken = self.try_cut(checkpoint, request).await;
-        let is_taken = taken.is_ok();
-        // A head that has ended needs no checkpoint.
-        let _ = self.0.head.send(HeadEvent::Cut { checkpoint, taken }).await;
-        if is_taken {
-            self.complete(checkpoint);
+        if request.failed.is_empty() && self.is_cut(checkpoint) {
+            // The answer was lost.
+            return true;
         }
-        is_taken
+        let cut = self.try_cut(checkpoint, request).await;
+        // Before the checkpoint can be found whole. A head that has ended needs none.
+        let taken = cut.as_ref().map(|_| ()).map_err(String::clone);
+        let _ = self.0.head.send(HeadEvent::Cut { checkpoint, taken }).await;
+        let Ok((cut, copy, voided)) = cut else { return false };
+        {
+            let mut all = lock(&self.0.open);
+            let open = all.entry(checkpoint).or_default();
+            (open.cut, open.voided) = (Some((cut, copy)), voided);
+        }
+        self.complete(checkpoint);
+        true
     }
 
-    async fn try_cut(&self, checkpoint: CheckpointId, request: v1::CutRequest) -> Result<(), String> {
+    fn is_cut(&self, checkpoint: CheckpointId) -> bool {
+        lock(&self.0.open).get(&checkpoint).is_some_and(|open| open.cut.is_some())
+    }
+
+    /// Returns the ledger's cut, what it belongs to, and how often all was void then.
+    async fn try_cut(
+        &self,
+        checkpoint: CheckpointId,
+        request: v1::CutRequest,
+    ) -> Result<(LedgerCut, ModelCopy, u64), String> {
         if !request.failed.is_empty() {
             return Err(request.failed);
-        }
-        if lock(&self.0.open).get(&checkpoint).is_some_and(|open| open.cut.is_some()) {
-            // The answer was lost.
-            return Ok(());
         }
         let layout =
             serde_json::from_str(&request.layout).map_err(|error| format!("the model's shape: {error}"))?;
@@ -132,14 +145,10 @@ impl Desk {
         let servers = self.0.servers.load(Ordering::Relaxed);
         let copy = ModelCopy { trained, layout, optimizer: request.optimizer, servers };
         let cut = self.cut_ledger(checkpoint, trained.samples).await?;
-        let still = self.0.voided.lock().await;
-        if *still != voided {
+        if *self.0.voided.lock().await != voided {
             return Err("the job went back to an earlier one meanwhile".to_owned());
         }
-        let mut all = lock(&self.0.open);
-        let open = all.entry(checkpoint).or_default();
-        (open.cut, open.voided) = (Some((cut, copy)), voided);
-        Ok(())
+        Ok((cut, copy, voided))
     }
 
     /// Cuts the ledger when it has exactly the samples of the model. Where workers average models in groups all of them stand
@@ -202,6 +211,10 @@ impl Desk {
         let desk = self.clone();
         tokio::spawn(async move {
             let inner = Arc::clone(&desk.0);
+            if !matches!(desk.0.head.call(HeadEvent::Stored { checkpoint }).await, Ok(HeadAnswer::Noted)) {
+                let _ = tokio::task::spawn_blocking(move || inner.folder.abandon(checkpoint)).await;
+                return;
+            }
             // A rollback waits for the manifest, and is as good from this checkpoint as from the one before.
             let writing = desk.0.voided.lock().await;
             if *writing != voided {

@@ -157,6 +157,30 @@ fn an_attempt_that_fails_lets_all_workers_go_on_and_the_next_one_waits_a_while()
 }
 
 #[test]
+fn only_an_attempt_that_is_open_and_the_last_of_all_may_become_complete() {
+    let mut all = checkpoints(CheckpointEvery::Steps(1));
+    let rested = |all: &mut Checkpoints| {
+        let id = all.begin(at(0), None, 0, 0);
+        all.rests(worker(0), id, [worker(0)].into_iter());
+        id
+    };
+    let late = rested(&mut all);
+    assert!(!all.may_complete(late), "its copies do not exist yet");
+    all.give_up(at(120));
+    // Workers have gone on: the ledger that is cut now is newer than the copies.
+    all.cut(at(121), late, true);
+    assert!(!all.may_complete(late));
+    let next = rested(&mut all);
+    all.cut(at(122), late, true);
+    all.cut(at(123), next, true);
+    assert!(all.may_complete(next) && !all.may_complete(late));
+    all.roll_back(at(124));
+    assert!(!all.may_complete(next));
+    let last = all.take_last(at(125));
+    assert!(all.may_complete(last) && !all.may_complete(next));
+}
+
+#[test]
 fn after_a_rollback_steps_count_from_the_beginning() {
     let mut all = checkpoints(CheckpointEvery::Steps(4));
     all.stepped(100);

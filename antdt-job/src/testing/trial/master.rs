@@ -236,6 +236,9 @@ impl Trial<'_> {
             }
         }
         for (checkpoint, _) in std::mem::take(&mut self.written) {
+            if !matches!(self.tell(HeadEvent::Stored { checkpoint })?, HeadAnswer::Noted) {
+                continue;
+            }
             self.newest = self.newest.max(Some(checkpoint));
             self.tell(HeadEvent::Kept { checkpoint, outcome: Ok("here".to_owned()) })?;
         }
