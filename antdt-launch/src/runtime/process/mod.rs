@@ -27,6 +27,7 @@ mod entry;
 mod output;
 mod remains;
 mod spawner;
+mod standing;
 mod supervisor;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -54,6 +55,7 @@ use cause::MemoryKills;
 use output::{Lines, OutputFiles, TAIL_LINES, follow, forward};
 use remains::Remains;
 use spawner::Spawner;
+use standing::standing;
 
 pub use bond::{Bond, LAUNCHER_PID, bind_to_launcher};
 pub use entry::boot_id;
@@ -336,7 +338,7 @@ impl Watcher {
                 Err(error) => tracing::warn!(%holder, %error, "what this process writes cannot be read"),
             }
         }
-        let (status, is_killed) = wait(&mut process, orders).await;
+        let (status, is_killed) = wait(holder, &mut process, orders).await;
         remains.end(holder, is_killed).await;
         over.send_replace(true);
         // The reader gets a moment for what was written last.
@@ -362,6 +364,7 @@ impl Watcher {
 
 /// Carries out orders until the process has ended. Returns how it did, if the system says so, and whether it was killed.
 async fn wait(
+    holder: Holder,
     process: &mut Process,
     mut orders: watch::Receiver<Option<Instant>>,
 ) -> (Option<ExitStatus>, bool) {
@@ -383,10 +386,21 @@ async fn wait(
             }
             () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => {
                 (deadline, listening, is_killed) = (None, false, true);
+                // One that is not asked has had no chance to end.
+                if let Some(pid) = process.pid().filter(|_| asked) {
+                    tracing::warn!("{}", killed(holder, &standing(pid)));
+                }
                 process.signal(Signal::KILL);
             }
         }
     }
+}
+
+/// What is said of a node that is killed because it did not end when it was asked.
+fn killed(holder: Holder, standing: &[String]) -> String {
+    let at =
+        if standing.is_empty() { String::new() } else { format!("; it stood at: {}", standing.join("; ")) };
+    format!("{} is killed, for it did not end when it was asked to{at}", holder.node)
 }
 
 #[cfg(test)]

@@ -170,6 +170,19 @@ async fn a_grace_reaches_children_of_the_child_too() {
 }
 
 #[tokio::test]
+async fn processes_that_do_not_end_are_told_of_with_where_each_of_them_stands() {
+    let mut bench = Bench::new("sleep 1000 & echo ready; wait");
+    let pid = bench.launch(0, &[]).await;
+    bench.line("ready").await;
+    let says = standing(pid);
+    let [shell, sleep] = &says[..] else { panic!("{says:?}") };
+    assert!(shell.starts_with(&format!("sh {}: ", pid.as_raw_nonzero())), "{says:?}");
+    assert!(sleep.starts_with("sleep ") && sleep.contains(": sleeping"), "{says:?}");
+    let said = killed(life(0), &says);
+    assert!(said.contains(" is killed, ") && said.contains("; it stood at: sh "), "{said}");
+}
+
+#[tokio::test]
 async fn a_dropped_launcher_leaves_no_child_and_nothing_that_it_started() {
     let mut bench = Bench::new(
         "trap '' HUP; (while :; do sleep 0.01; done) & echo child $!; while :; do sleep 0.01; done",
