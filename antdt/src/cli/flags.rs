@@ -7,7 +7,7 @@ use antdt_core::text::nearest;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, ArgMatches, Command as Clap};
 
-use super::{CliError, Command, DataInspect, DataSynth, ScaleTo, config, groups, model, simulate};
+use super::{CliError, Command, DataInspect, DataSynth, ScaleTo, config, groups, model, shell, simulate};
 use crate::job::value::Form;
 use crate::job::{JobSetting, JobSpec};
 
@@ -15,7 +15,7 @@ use crate::job::{JobSetting, JobSpec};
 const ALL: &str = "help-all";
 
 /// Words that begin or continue a command.
-const COMMANDS: [&str; 25] = [
+const COMMANDS: [&str; 27] = [
     "run",
     "master",
     "doctor",
@@ -28,6 +28,8 @@ const COMMANDS: [&str; 25] = [
     "optimizers",
     "launchers",
     "workloads",
+    "completions",
+    "man",
     "config",
     "show",
     "schema",
@@ -98,7 +100,7 @@ pub(super) fn with_settings(command: Clap) -> Clap {
 }
 
 /// The grammar.
-fn grammar() -> Clap {
+pub(super) fn grammar() -> Clap {
     let lists = [
         ("policies", "List the policies and their settings"),
         ("optimizers", "List the optimizers and their settings"),
@@ -122,6 +124,7 @@ fn grammar() -> Clap {
         .subcommands([status_grammar(), scale_grammar()])
         .subcommand(remote("checkpoint", "Have a running job take a checkpoint, and wait for it"))
         .subcommand(remote("stop", "Shut a running job down in order, as an interrupt does"))
+        .subcommands(shell::grammars())
         .subcommands([hidden("worker"), hidden("server")])
         .subcommands(
             ["supervise", "exec"]
@@ -294,11 +297,15 @@ pub(super) fn matches(args: impl IntoIterator<Item = String>) -> Result<ArgMatch
     });
     let args: Vec<String> = std::iter::once("antdt".to_owned()).chain(args).collect();
     if all {
-        let shown = |command: Clap| command.mut_args(|arg| arg.hide(false));
-        grammar = grammar.mut_subcommand("run", shown);
-        grammar = grammar.mut_subcommand("config", |config| config.mut_subcommand("show", shown));
+        grammar = with_all(grammar, |command| command.mut_args(|arg| arg.hide(false)));
     }
     grammar.try_get_matches_from(args)
+}
+
+/// The grammar whose commands that take the settings of a job are changed.
+pub(super) fn with_all(grammar: Clap, change: impl Fn(Clap) -> Clap) -> Clap {
+    let grammar = grammar.mut_subcommand("run", &change);
+    grammar.mut_subcommand("config", |config| config.mut_subcommand("show", &change))
 }
 
 /// `--global_batch_size=8` as `--global-batch-size=8`. Values keep their underscores.
@@ -407,7 +414,7 @@ pub(super) fn explain(error: &clap::Error, args: &[String]) -> Result<Command, C
                 }
                 Some(known) => format!("{word} is not a command; did you mean `{known}`?"),
                 None => format!(
-                    "{word} is not a command; the commands are run, master, doctor, jobs, status, scale, checkpoint, stop, policies, optimizers, launchers, workloads, model, config, whatif, sim, data inspect and data synth"
+                    "{word} is not a command; the commands are run, master, doctor, jobs, status, scale, checkpoint, stop, policies, optimizers, launchers, workloads, model, config, whatif, sim, data inspect, data synth, completions and man"
                 ),
             }
         }

@@ -25,6 +25,7 @@ mod groups;
 mod job_file;
 mod model;
 mod own_folder;
+mod shell;
 mod simulate;
 mod variable;
 
@@ -101,7 +102,7 @@ pub enum Command {
     /// `antdt exec -- PROGRAM`: replace this process by the program, which the kernel kills when the
     /// launching process ends.
     Exec(Vec<String>),
-    /// `--help`, `--version`, `antdt config`, `antdt policies`, `antdt optimizers`, `antdt launchers`, `antdt workloads`: print this text and exit with 0.
+    /// `--help`, `--version`, `antdt completions`, `antdt man`, `antdt config`, `antdt policies`, `antdt optimizers`, `antdt launchers`, `antdt workloads`: print this text and exit with 0.
     Print(String),
 }
 
@@ -237,6 +238,8 @@ where
         Some(("optimizers", _)) => Ok(Command::Print(optimizer::REGISTRY.listing())),
         Some(("launchers", _)) => Ok(Command::Print(launcher::REGISTRY.listing())),
         Some(("workloads", _)) => Ok(Command::Print(workload::REGISTRY.listing())),
+        Some(("completions", asked)) => shell::completions(asked).map(Command::Print),
+        Some(("man", asked)) => shell::manual(asked).map(Command::Print),
         Some(("config", config)) => config::print(config, &env).map(Command::Print),
         Some(("data", data)) => match data.subcommand() {
             Some(("synth", synth)) => flags::data_synth(synth).map(Command::DataSynth),

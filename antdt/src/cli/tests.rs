@@ -241,6 +241,29 @@ fn the_processes_of_a_job_take_no_flags() {
 }
 
 #[test]
+fn shells_complete_all_settings_with_their_words_and_each_command_has_a_manual_page() {
+    let printed = |line: &str| match parse_with(line, &[]) {
+        Ok(Command::Print(text)) => text,
+        other => panic!("{line}: {other:?}"),
+    };
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = printed(&format!("completions {shell}"));
+        for word in ["report-dir", "hot-rows", "global-slowdown-never-a-word", "inspect"] {
+            assert_eq!(script.contains(word), !word.contains("never"), "{shell}: {word}");
+        }
+        assert!(!script.contains("supervise"), "{shell}: what users do not call");
+    }
+    assert!(printed("completions bash").contains("bf16"), "words of a setting");
+    let error = parse_with("completions csh", &[]).unwrap_err().message;
+    assert_eq!(error, "completions csh: a shell, bash, zsh, fish, elvish or powershell");
+    assert!(printed("man").contains(".TH antdt 1"));
+    let page = printed("man data inspect");
+    assert!(page.contains(".TH antdt-data-inspect 1") && page.contains("categorical"), "{page}");
+    assert!(printed("man run").contains("hot\\-rows"));
+    assert!(parse_with("man supervise", &[]).is_err());
+}
+
+#[test]
 fn help_and_version_are_printed_and_hide_the_inner_commands() {
     for line in ["--help", "run --help", "data --help", "--version", "data synth --help", ""] {
         let Ok(Command::Print(text)) = parse_with(line, &[]) else { panic!("{line}") };
