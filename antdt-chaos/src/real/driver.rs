@@ -509,8 +509,7 @@ impl<'a> Driver<'a> {
                 (_, Err(error)) => Some(error.to_string()),
                 (_, Ok(Some(None))) => Some("the job left no whole checkpoint".to_owned()),
                 (Ok::<Report, _>(report), Ok(counts)) => {
-                    let averages = spec.sync.capabilities().averages_models();
-                    count::inexact(&report, counts.flatten().as_deref(), spec.epochs, averages)
+                    count::inexact(&report, counts.flatten().as_deref(), spec.epochs)
                 }
             };
             self.violations.extend(wrong);

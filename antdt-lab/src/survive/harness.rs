@@ -148,7 +148,6 @@ impl<'a> Bench<'a> {
         Order {
             program: self.program.clone(),
             folder: self.folder(what),
-            averages: sync.capabilities().averages_models(),
             sync: sync.to_string(),
             epochs,
             policy: NO_POLICY,

@@ -43,7 +43,6 @@ pub(super) struct Job {
     child: Child,
     pub(super) folder: PathBuf,
     epochs: u32,
-    averages: bool,
 }
 
 /// What a job left that completed.
@@ -71,8 +70,6 @@ pub(super) struct Order {
     /// Where the report goes; emptied before.
     pub(super) folder: PathBuf,
     pub(super) sync: String,
-    /// Whether the final model is an average, in which a sample has a share only.
-    pub(super) averages: bool,
     pub(super) epochs: u32,
     pub(super) policy: &'static str,
     pub(super) arguments: Vec<String>,
@@ -81,7 +78,7 @@ pub(super) struct Order {
 impl Job {
     /// Starts a job.
     pub(super) fn start(order: &Order) -> Result<Self> {
-        let Order { program, folder, sync, averages, epochs, policy, arguments } = order;
+        let Order { program, folder, sync, epochs, policy, arguments } = order;
         // What an earlier benchmark left there would be taken for this job's.
         if folder.exists() {
             fs::remove_dir_all(folder).with_context(|| format!("cannot empty {}", folder.display()))?;
@@ -92,7 +89,7 @@ impl Job {
         let own = counting.iter().chain(&job).map(|word| (*word).to_owned());
         let child = start(program, &own.chain(arguments.iter().cloned()).collect::<Vec<_>>(), folder)
             .context("the program is built by `cargo build -p antdt --example counting`")?;
-        Ok(Self { child, folder: folder.clone(), epochs: *epochs, averages: *averages })
+        Ok(Self { child, folder: folder.clone(), epochs: *epochs })
     }
 
     /// Waits until something is there.
@@ -293,7 +290,7 @@ impl Job {
         let expected = SAMPLES * u64::from(self.epochs);
         let short = (report.samples.expected != expected)
             .then(|| format!("{} samples were to be trained, not {expected}", report.samples.expected));
-        let inexact = short.or_else(|| inexact(&report, Some(&counts), self.epochs, self.averages));
+        let inexact = short.or_else(|| inexact(&report, Some(&counts), self.epochs));
         Ok(Left { report, inexact })
     }
 }

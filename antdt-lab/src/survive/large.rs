@@ -65,7 +65,6 @@ fn order(program: &Path, folder: &Path, bytes: u64, arguments: &[&str]) -> Resul
         program: program.to_owned(),
         folder: folder.to_owned(),
         sync: "allreduce".to_owned(),
-        averages: false,
         epochs: 100,
         policy: NO_POLICY,
         arguments,
