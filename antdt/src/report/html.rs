@@ -89,7 +89,10 @@ fn header(page: &mut String, report: &Report) {
     };
     let samples = &report.samples;
     let (exact_class, exact) = if samples.is_exact() {
-        ("good", "every sample accounted for")
+        match report.averages_models() {
+            false => ("good", "every sample accounted for"),
+            true => ("good", "every sample accounted for, with a share of an average"),
+        }
     } else {
         ("bad", "samples do not balance")
     };

@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use antdt_core::{Better, Counts, Metric, Metrics, NodeId};
+use antdt_job::SyncMode;
 use serde::{Deserialize, Serialize};
 
 #[cfg(feature = "cli")]
@@ -161,6 +162,12 @@ impl CheckpointEntry {
 }
 
 impl Report {
+    /// Returns whether the model is an average of the workers' models, in which a sample that was trained once has a share of what it
+    /// would have moved one model by.
+    pub fn averages_models(&self) -> bool {
+        self.sync.parse::<SyncMode>().is_ok_and(|sync| sync.capabilities().averages_models())
+    }
+
     /// Largest number of ranges of missing samples in a report.
     pub const MISSING_MAX: usize = 1_000;
 

@@ -20,7 +20,7 @@ pub fn render(report: &Report) -> String {
     }
     out.push('\n');
     let reasons = [&report.chosen, &report.resumed, &report.stopped_early].into_iter().flatten().cloned();
-    let lines = [outcome(report), balance(&report.samples)].into_iter().chain(reasons);
+    let lines = [outcome(report), balance(report)].into_iter().chain(reasons);
     let lines = lines.chain(report.evaluations.iter().map(evaluation)).chain(checkpoint(report));
     for line in lines.chain(model_spread(report)).chain(final_quality(&report.final_quality)) {
         push(&mut out, format_args!("{line}\n"));
@@ -61,13 +61,18 @@ fn outcome(report: &Report) -> String {
     format!("{outcome} in {time:.1} s: {steps} steps, {sync}, policy {policy}{speed}")
 }
 
-fn balance(samples: &SampleBalance) -> String {
+fn balance(report: &Report) -> String {
+    let samples = &report.samples;
     let remaining = match samples.remaining {
         0 => String::new(),
         remaining => format!("{remaining} remaining, "),
     };
     let SampleBalance { expected, committed, lost, duplicated, quarantined, .. } = samples;
-    let exact = if samples.is_exact() { "exact" } else { "NOT EXACT" };
+    let exact = match (samples.is_exact(), report.averages_models()) {
+        (false, _) => "NOT EXACT",
+        (true, false) => "exact",
+        (true, true) => "exact; each has a share of an average",
+    };
     format!(
         "samples: {expected} expected, {committed} committed, {remaining}{lost} lost, {duplicated} duplicated, \
          {quarantined} quarantined ({exact})"
