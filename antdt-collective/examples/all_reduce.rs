@@ -1,5 +1,5 @@
-//! An all-reduce between two processes: `cargo run --example all_reduce 1` in one terminal, then `... 0` in another (lower
-//! ranks call higher ones, which must listen by then); on one host they share memory, on two they talk over TCP.
+//! An all-reduce between two processes: `cargo run --example all_reduce 1` in one terminal, then `... 0` in another, in
+//! either order; on one host they share memory, on two they talk over TCP.
 
 use std::time::Duration;
 

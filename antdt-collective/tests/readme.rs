@@ -34,24 +34,26 @@ fn two_processes_reduce_as_the_readme_says() -> Result<(), Box<dyn Error>> {
     // An address of this host that is this process's own, so that no other test can have taken the ports.
     let [_, a, b, c] = std::process::id().to_be_bytes();
     let host = format!("127.{}.{b}.{}", 1 + a % 250, 1 + c % 250);
-    let addresses = [format!("{host}:7000"), format!("{host}:7001")];
-    let start = |rank: &str| {
-        Command::new(example()?)
-            .arg(rank)
-            .args(&addresses)
-            .stdout(Stdio::piped())
-            .spawn()
-            .map_err(Box::<dyn Error>::from)
-    };
-    // Lower ranks call higher ones, which must listen by then.
-    let second = start("1")?;
-    let deadline = Instant::now() + Duration::from_secs(30);
-    while TcpStream::connect(&addresses[1]).is_err() {
-        assert!(Instant::now() < deadline, "rank 1 does not listen");
-        std::thread::yield_now();
-    }
-    for child in [start("0")?, second] {
-        assert_eq!(output_of(child)?, "[2.0, 4.0, 1.0]\n");
+    for (first, ports) in [(1, [7000, 7001]), (0, [7002, 7003])] {
+        let addresses = ports.map(|port| format!("{host}:{port}"));
+        let start = |rank: usize| {
+            Command::new(example()?)
+                .arg(rank.to_string())
+                .args(&addresses)
+                .stdout(Stdio::piped())
+                .spawn()
+                .map_err(Box::<dyn Error>::from)
+        };
+        let began = start(first)?;
+        // Rank 0, which calls, does so as soon as it listens itself.
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while TcpStream::connect(&addresses[first]).is_err() {
+            assert!(Instant::now() < deadline, "rank {first} does not listen");
+            std::thread::yield_now();
+        }
+        for child in [start(1 - first)?, began] {
+            assert_eq!(output_of(child)?, "[2.0, 4.0, 1.0]\n", "rank {first} was first");
+        }
     }
     Ok(())
 }

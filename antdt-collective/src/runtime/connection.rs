@@ -74,6 +74,11 @@ impl BulkStream {
         &self.socket
     }
 
+    /// Whether a codec makes other bytes of what is sent.
+    pub(super) const fn is_wrapped(&self) -> bool {
+        self.codec.is_some()
+    }
+
     /// Whether bytes can be read although the socket may have none.
     pub(super) fn holds(&self) -> bool {
         self.codec.as_ref().is_some_and(|codec| codec.holds())

@@ -196,6 +196,13 @@ pub trait Communicator: Send {
     /// See [`CollectiveError`].
     fn barrier(&mut self) -> Result<(), CollectiveError>;
 
+    /// Hears, without waiting, whether the group has failed. A caller that waits or computes for long between two
+    /// calls does it now and then: a message that was sent and lost on its way is known to its sender only, and
+    /// the others wait for it until they are told. Does nothing by default.
+    ///
+    /// The next call fails then.
+    fn attend(&mut self) {}
+
     /// Replaces `data` by `Σ wᵢ xᵢ / Σ wᵢ` over all members: the mean over all samples if each member's
     /// `data` is the mean over its own `weight` samples. A member of weight 0 adds nothing, whatever its data
     /// hold, and gets the mean like the others. If all weights are 0, `data` stay as they were and the result
@@ -294,6 +301,10 @@ macro_rules! forward {
 
         fn barrier(&mut $self) -> Result<(), CollectiveError> {
                 $inner.barrier()
+            }
+
+        fn attend(&mut $self) {
+                $inner.attend();
             }
 
         fn weighted_mean_elements(

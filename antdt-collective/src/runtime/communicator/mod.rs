@@ -183,6 +183,7 @@ impl<T: Transport> ScheduledCommunicator<T> {
     // `bytes` tells calls of different length apart where their usual time is concerned.
     fn begin(&mut self, operation: Operation, bytes: usize) -> Exchange {
         self.sequence += 1;
+        self.transport.check();
         let started = Instant::now();
         let membership = self.transport.group().membership();
         let limit = self.patience.limit(bytes, self.config.timeout / 6, self.config.timeout);
@@ -491,6 +492,7 @@ impl<T: Transport> ScheduledCommunicator<T> {
 
     fn observe(&mut self, call: &Exchange, bytes: usize) {
         self.patience.observe(bytes, call.started.elapsed());
+        self.transport.check();
     }
 
     // Every member's `mine`, in `self.blocks` by rank.
@@ -571,7 +573,6 @@ impl<T: Transport> ScheduledCommunicator<T> {
         Ok(lens.iter().map(|len| *len as usize).collect())
     }
 
-    // Bytes that no rank folds, in place.
     // How so many bytes of a root get to all others.
     fn broadcasting(&self, root: Rank, len: usize) -> Schedule {
         let algorithm: &dyn Algorithm = if len <= self.cost.burst.min(BROADCAST_SEGMENT) {
@@ -845,6 +846,10 @@ impl<T: Transport> Communicator for ScheduledCommunicator<T> {
     fn barrier(&mut self) -> Result<(), CollectiveError> {
         let call = self.begin(Operation::plain(OperationKind::Barrier), 0);
         self.meet(&call)
+    }
+
+    fn attend(&mut self) {
+        self.transport.attend();
     }
 
     fn weighted_mean_elements(

@@ -227,6 +227,9 @@ fn elsewhere(layer: usize) -> CollectiveError {
     CollectiveError::Invalid { what }
 }
 
+/// How often the thread looks after the group while no bucket is full.
+const ATTEND: Duration = Duration::from_millis(20);
+
 const DROPPED: &str = "the reducer was dropped while gradients were on their way";
 
 struct Job {
@@ -488,7 +491,15 @@ struct Worker<C> {
 
 impl<C: Communicator> Worker<C> {
     fn run(mut self, jobs: &Receiver<Job>, answers: &Sender<Done>) -> (C, Vec<Compressor>) {
-        while let Ok(Job { bucket, mut memory }) = jobs.recv() {
+        loop {
+            let Job { bucket, mut memory } = match jobs.recv_timeout(ATTEND) {
+                Ok(job) => job,
+                Err(RecvTimeoutError::Timeout) => {
+                    self.communicator.attend();
+                    continue;
+                }
+                Err(RecvTimeoutError::Disconnected) => break,
+            };
             let outcome = match &self.failed {
                 Some(error) => Err(error.clone()),
                 None => self.reduce(bucket, &mut memory),

@@ -1,6 +1,10 @@
 //! A barrier that also opens when a participant panics.
 
 use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+/// How often one that is busy while it waits looks up.
+const LOOK_UP: Duration = Duration::from_millis(5);
 
 /// A barrier for one use, like [`std::sync::Barrier`], that also opens when a participant panics. The failure
 /// of one member is then reported at once, and not only after a timeout.
@@ -36,6 +40,22 @@ impl Place<'_> {
         let missing = barrier.missing.lock().unwrap_or_else(PoisonError::into_inner);
         let all_came = barrier.all_came.wait_while(missing, |missing| *missing > 0);
         drop(all_came.unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Waits as [`wait`](Self::wait) does, and does something now and then meanwhile.
+    pub fn wait_busy(self, mut work: impl FnMut()) {
+        let barrier = self.0;
+        drop(self);
+        loop {
+            let missing = barrier.missing.lock().unwrap_or_else(PoisonError::into_inner);
+            let waited = barrier.all_came.wait_timeout_while(missing, LOOK_UP, |missing| *missing > 0);
+            let (missing, _) = waited.unwrap_or_else(PoisonError::into_inner);
+            if *missing == 0 {
+                return;
+            }
+            drop(missing);
+            work();
+        }
     }
 }
 

@@ -159,6 +159,14 @@ impl<T: Transport> Transport for CountTransport<T> {
         self.inner.transfers()
     }
 
+    fn check(&mut self) {
+        self.inner.check();
+    }
+
+    fn attend(&mut self) {
+        self.inner.attend();
+    }
+
     fn fail(&mut self, error: CollectiveError) -> CollectiveError {
         self.inner.fail(error)
     }

@@ -166,6 +166,18 @@ impl<T: Transport> Transport for FaultTransport<T> {
         self.inner.as_mut().map(T::transfers).unwrap_or_default()
     }
 
+    fn check(&mut self) {
+        if let Some(inner) = &mut self.inner {
+            inner.check();
+        }
+    }
+
+    fn attend(&mut self) {
+        if let Some(inner) = &mut self.inner {
+            inner.attend();
+        }
+    }
+
     fn fail(&mut self, error: CollectiveError) -> CollectiveError {
         match (&self.failed, &mut self.inner) {
             (Some(failed), _) => failed.clone(),

@@ -197,6 +197,20 @@ impl<A: Transport, B: Transport> Transport for Either<A, B> {
         }
     }
 
+    fn check(&mut self) {
+        match self {
+            Self::Odd(transport) => transport.check(),
+            Self::Usual(transport) => transport.check(),
+        }
+    }
+
+    fn attend(&mut self) {
+        match self {
+            Self::Odd(transport) => transport.attend(),
+            Self::Usual(transport) => transport.attend(),
+        }
+    }
+
     fn fail(&mut self, error: CollectiveError) -> CollectiveError {
         match self {
             Self::Odd(transport) => transport.fail(error),

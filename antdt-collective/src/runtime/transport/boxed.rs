@@ -57,6 +57,14 @@ impl<T: Transport + ?Sized> Transport for Box<T> {
         (**self).owns(region)
     }
 
+    fn check(&mut self) {
+        (**self).check();
+    }
+
+    fn attend(&mut self) {
+        (**self).attend();
+    }
+
     fn fail(&mut self, error: CollectiveError) -> CollectiveError {
         (**self).fail(error)
     }

@@ -285,6 +285,18 @@ pub trait Transport: Send {
         true
     }
 
+    /// Notices connections that have broken although a peer may need what was sent over them. The communicator
+    /// calls it when a call begins and when a reduction ends, so it costs one system call at most. What it finds is
+    /// told to the other members, and every later call fails with it. Does nothing by default, for transports
+    /// that lose nothing silently.
+    fn check(&mut self) {}
+
+    /// Looks as [`check`](Self::check) does, and hears peers that have given up. For a caller that waits or
+    /// computes between two calls, many times a second if it wishes.
+    fn attend(&mut self) {
+        self.check();
+    }
+
     /// Aborts the group: tells the other members, and makes every later call fail. Returns the error of all
     /// later calls, which is the first one reported.
     fn fail(&mut self, error: CollectiveError) -> CollectiveError;

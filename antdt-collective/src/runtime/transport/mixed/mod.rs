@@ -222,6 +222,14 @@ impl MixedTransport {
         }
     }
 
+    // What the connections' transport has noticed between calls ends the group.
+    fn follow(&mut self) {
+        if let (None, Some(error)) = (&self.failed, self.tcp.failure()) {
+            self.failed = Some(error.clone());
+            self.local.give_up();
+        }
+    }
+
     // The error of a call that ended; the others learn why.
     fn conclude(
         &mut self,
@@ -345,6 +353,19 @@ impl Transport for MixedTransport {
 
     fn owns(&self, region: &Region) -> bool {
         self.local.owns(region)
+    }
+
+    fn check(&mut self) {
+        // Members that share memory look at it themselves, and no message goes over their connections.
+        if !self.all_local {
+            self.tcp.check();
+            self.follow();
+        }
+    }
+
+    fn attend(&mut self) {
+        self.tcp.attend();
+        self.follow();
     }
 
     fn fail(&mut self, error: CollectiveError) -> CollectiveError {

@@ -113,6 +113,14 @@ impl Transport for PacedTransport {
         self.below.owns(region)
     }
 
+    fn check(&mut self) {
+        self.below.check();
+    }
+
+    fn attend(&mut self) {
+        self.below.attend();
+    }
+
     fn fail(&mut self, error: CollectiveError) -> CollectiveError {
         self.below.fail(error)
     }

@@ -20,7 +20,7 @@ impl TcpTransport {
     /// A signal makes it return early.
     ///
     /// # Errors
-    /// If a peer has aborted, or what came is damaged.
+    /// If a peer has aborted, a connection has broken, or what came is damaged.
     pub fn sleep_beside(
         &mut self,
         call: &Exchange,
@@ -30,9 +30,14 @@ impl TcpTransport {
         self.sleep_or(call, until, &mut [], Some(events))
     }
 
+    /// Returns the error of every later call, if the group has failed.
+    pub const fn failure(&self) -> Option<&CollectiveError> {
+        self.failed.as_ref()
+    }
+
     /// Returns whether the connection to a peer has ended, as far as it was looked at.
     pub fn is_closed(&self, rank: Rank) -> bool {
-        self.links[rank.0 as usize].as_ref().is_some_and(|link| link.closed)
+        self.links[rank.0 as usize].as_ref().is_some_and(|link| link.socket.has_ended())
     }
 
     /// Returns the reason why a peer cannot be reached by other means than its connection, if that is known

@@ -1,7 +1,7 @@
 //! Closing a connection so that the peer still gets what was sent to it.
 #![allow(unsafe_code, reason = "the system's count of unacknowledged bytes is behind an ioctl")]
 
-use std::net::TcpStream;
+use std::net::{Shutdown, TcpStream};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
@@ -63,8 +63,22 @@ impl Linger {
 /// Waits until nothing that was sent can be lost any more, within bounds. A socket that is closed while bytes lie in it
 /// unread resets the connection, and so does one that is closed when bytes come, and a reset drops what is still to be sent:
 /// the last part of a message, or the reason why this rank gave up. Hence all that comes is read, until all that went is
-/// acknowledged.
+/// acknowledged. What comes later still finds that this side is shut: the peer can tell that from a connection that broke.
 pub(super) fn linger(
+    links: &mut [Option<Link>],
+    tag: &Tag,
+    scratch: &mut [u8],
+    within: Linger,
+    abort: Option<&AbortHandle>,
+) {
+    hand_over(links, tag, scratch, within, abort);
+    for link in links.iter().flatten() {
+        // Fails if the peer is gone.
+        let _ = link.socket.stream.socket().shutdown(Shutdown::Write);
+    }
+}
+
+fn hand_over(
     links: &mut [Option<Link>],
     tag: &Tag,
     scratch: &mut [u8],
@@ -74,12 +88,12 @@ pub(super) fn linger(
     loop {
         let (mut pending, mut unacked) = (Vec::new(), 0);
         for link in links.iter_mut().flatten() {
-            (link.readable, link.writable) = (true, true);
+            (link.socket.readable, link.socket.writable) = (true, true);
             // A peer that is gone needs nothing.
             let reachable = link.flush().is_ok();
             link.drain(tag, scratch);
-            let still = unacknowledged(link.stream.socket());
-            if reachable && !link.closed && (link.has_mail() || still > 0) {
+            let still = unacknowledged(link.socket.stream.socket());
+            if reachable && !link.socket.closed && (link.has_mail() || still > 0) {
                 unacked += i64::from(still);
                 pending.push(&*link);
             }
@@ -91,7 +105,7 @@ pub(super) fn linger(
         }
         // What belongs to a newer membership stays unread, and would wake this at once.
         let read = pending.iter().filter(|link| link.listens());
-        let mut fds: Vec<_> = read.map(|link| PollFd::new(&link.stream, PollFlags::IN)).collect();
+        let mut fds: Vec<_> = read.map(|link| PollFd::new(&link.socket.stream, PollFlags::IN)).collect();
         if wait(&mut fds, until.min(now + LOOK)).is_err() {
             return;
         }

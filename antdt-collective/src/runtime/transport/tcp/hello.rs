@@ -57,7 +57,27 @@ pub(super) const fn connect_tag(membership: MembershipVersion) -> Tag {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        #[test]
+        fn a_hello_of_any_bytes_is_none(
+            bytes in prop::collection::vec(any::<u8>(), HELLO_LEN),
+            (payload, kind) in (prop::collection::vec(any::<u8>(), 24), 0..4_usize),
+        ) {
+            let bytes: &[u8; HELLO_LEN] = bytes.first_chunk().expect("it has that many");
+            prop_assert_eq!(Hello::decode(bytes), None);
+            // Behind a header that fits, any payload is one, and only behind that of a hello.
+            let kinds = [FrameKind::Hello, FrameKind::Data, FrameKind::Abort, FrameKind::Taking];
+            let header = Header::of(kinds[kind], connect_tag(MembershipVersion(7)), 0, &payload);
+            let whole = [&header.encode()[..], &payload].concat();
+            let hello = Hello::decode(whole.first_chunk().expect("it has that many"));
+            prop_assert_eq!(hello.is_some(), kind == 0);
+            prop_assert!(hello.is_none_or(|hello| hello.encode()[..] == whole));
+        }
+    }
 
     #[test]
     fn a_hello_reads_back_and_every_damaged_one_is_refused() {

@@ -1,69 +1,37 @@
-//! One connection to one peer, with the messages that are half sent and half received.
+//! One connection to one peer, with the frames that are half sent and half received.
 
-use std::io::{self, IoSlice, IoSliceMut, Read, Write};
-use std::time::Instant;
+use std::io::IoSlice;
 
 use antdt_core::{Holder, Rank};
 
+use super::close;
 use super::hello::{HELLO_LEN, Hello};
+use super::inbox::{Gone, Inbox, Socket};
+use super::message::{Arriving, Receiving, Sending};
 use super::progress::Progress;
 use crate::error::CollectiveError;
 use crate::frame::notice::{self, AbortNotice};
 use crate::frame::{FrameKind, Header, Tag, Timeliness};
 use crate::runtime::connection::BulkStream;
-use crate::runtime::transport::{Sink, Transfer};
-
-/// Bytes per frame. Long enough that a header and two system calls are nothing against it (half as much cost an all-reduce
-/// of 1 MiB a twentieth of its time, twice as much gained nothing); short enough that what was begun can be ended when a
-/// rank fails, and that what is checksummed is still in the cache when the kernel copies it. A multiple of 64, so that no
-/// element is cut in two.
-pub(super) const SEGMENT_BYTES: usize = 512 << 10;
-
-/// Bytes of a message after which its sender is told that it is being taken, if its first segment does not end before.
-/// Shorter messages are over as soon.
-const ANNOUNCE_BYTES: usize = 256 << 10;
+use crate::runtime::transport::Transfer;
 
 /// Bytes read at a time on their way into a fold. They are folded while they are still in the second level of the
 /// cache; half as much costs more system calls than it saves, and four times as much falls out of the cache.
 pub(super) const SCRATCH_BYTES: usize = 128 << 10;
 
-/// Bytes of headers and short messages that are read at once. A long message is copied once more up to this length.
-const INBOX_BYTES: usize = 8 << 10;
-
-/// Pieces of a message are folded in multiples of this.
-const GRAIN: usize = 64;
-
-/// The connection ended, or the peer's end of it.
-#[derive(Debug)]
-pub(super) struct Gone;
-
 /// Why a link stops.
 #[derive(Debug)]
 pub(super) enum Stop {
-    /// The peer has closed the connection.
-    Gone,
     /// The peer has aborted; [`Link::told`] is its reason.
     Told,
     /// The call cannot continue, because of what was received.
     Failed(CollectiveError),
 }
 
-impl From<Gone> for Stop {
-    fn from(_: Gone) -> Self {
-        Self::Gone
-    }
-}
-
 #[derive(Debug)]
 pub(super) struct Link {
-    pub(super) stream: BulkStream,
+    pub(super) socket: Socket,
     pub(super) peer: Holder,
-    pub(super) readable: bool,
-    pub(super) writable: bool,
-    /// The peer has shut its side, or is gone: nothing more will come.
-    pub(super) closed: bool,
-    /// Nothing more can be sent.
-    pub(super) mute: bool,
     /// What the peer said when it gave up.
     pub(super) told: Option<AbortNotice>,
     /// The call and round in which a member reported a timeout.
@@ -78,6 +46,9 @@ pub(super) struct Link {
     outbox_sent: usize,
     inbox: Inbox,
     body: Body,
+    // Bytes sent behind the last message of this membership, which a peer that leaves need not have. Without a message, none
+    // counts.
+    behind: usize,
 }
 
 /// Where the bytes after the last header go.
@@ -85,8 +56,8 @@ pub(super) struct Link {
 enum Body {
     /// A header is expected next.
     None,
-    /// The payload goes into this round's message. `crc` is that of the bytes received so far.
-    Wanted { header: Header, got: usize, crc: u32, carry: Carry },
+    /// The payload goes into this round's message.
+    Wanted(Arriving),
     /// The payload is dropped: the message belongs to an earlier call.
     Dropped { left: usize },
     /// The payload is the reason for which the peer aborted.
@@ -96,146 +67,11 @@ enum Body {
     Later,
 }
 
-/// Bytes at the end of a piece that are too few to be folded in yet.
-#[derive(Debug)]
-struct Carry {
-    bytes: [u8; GRAIN],
-    len: usize,
-}
-
-/// Bytes that came and have not been looked at.
-#[derive(Debug)]
-struct Inbox {
-    bytes: Box<[u8]>,
-    start: usize,
-    end: usize,
-}
-
-impl Inbox {
-    fn waiting(&self) -> &[u8] {
-        &self.bytes[self.start..self.end]
-    }
-
-    fn header(&self) -> Option<&[u8; Header::LEN]> {
-        self.waiting().first_chunk()
-    }
-
-    fn skip(&mut self, len: usize) {
-        self.start += len;
-        if self.start == self.end {
-            (self.start, self.end) = (0, 0);
-        }
-    }
-
-    fn take(&mut self, into: &mut [u8]) -> usize {
-        let len = into.len().min(self.end - self.start);
-        into[..len].copy_from_slice(&self.bytes[self.start..][..len]);
-        self.skip(len);
-        len
-    }
-
-    // Room behind what is waiting, for a whole header at least.
-    fn room(&mut self) -> &mut [u8] {
-        if self.bytes.len() - self.end < Header::LEN {
-            self.bytes.copy_within(self.start..self.end, 0);
-            (self.start, self.end) = (0, self.end - self.start);
-        }
-        &mut self.bytes[self.end..]
-    }
-}
-
-/// A message on its way out.
-#[derive(Debug)]
-pub(super) struct Sending<'a> {
-    /// When the socket last took some of it.
-    pub(super) moved: Instant,
-    bytes: &'a [u8],
-    tag: Tag,
-    // Of the segments before this one.
-    done: usize,
-    segment: u32,
-    header: [u8; Header::LEN],
-    // Of this segment, header included; 0 if it was not begun.
-    sent: usize,
-}
-
-impl<'a> Sending<'a> {
-    pub(super) fn new(tag: Tag, bytes: &'a [u8], now: Instant) -> Self {
-        Self { moved: now, bytes, tag, done: 0, segment: 0, header: [0; Header::LEN], sent: 0 }
-    }
-
-    fn payload(&self) -> &'a [u8] {
-        let rest = &self.bytes[self.done..];
-        &rest[..rest.len().min(SEGMENT_BYTES)]
-    }
-
-    pub(super) const fn is_done(&self) -> bool {
-        self.done == self.bytes.len()
-    }
-
-    /// Bytes not yet handed to the system, to the segment.
-    pub(super) const fn missing(&self) -> usize {
-        self.bytes.len() - self.done
-    }
-
-    /// What must still go out before another frame may: the rest of a segment that was begun.
-    pub(super) fn begun(&self) -> Vec<u8> {
-        if self.is_done() || self.sent == 0 {
-            return Vec::new();
-        }
-        let mut rest = self.header[self.sent.min(Header::LEN)..].to_vec();
-        rest.extend_from_slice(&self.payload()[self.sent.saturating_sub(Header::LEN)..]);
-        rest
-    }
-}
-
-/// A message on its way in.
-#[derive(Debug)]
-pub(super) struct Receiving<'a, 'b> {
-    /// When some of it last came; `None` before the first byte.
-    pub(super) moved: Option<Instant>,
-    sink: &'a mut Sink<'b>,
-    len: usize,
-    done: usize,
-    segment: u32,
-    /// Whether the peer is still to be told that its message is being taken, if it is a long one.
-    announces: bool,
-}
-
-impl<'a, 'b> Receiving<'a, 'b> {
-    pub(super) fn new(sink: &'a mut Sink<'b>, announces: bool) -> Self {
-        let len = sink.len_bytes();
-        Self { moved: None, sink, len, done: 0, segment: 0, announces }
-    }
-
-    pub(super) const fn is_done(&self) -> bool {
-        self.done == self.len
-    }
-
-    /// Bytes not yet taken, to the segment.
-    pub(super) const fn missing(&self) -> usize {
-        self.len - self.done
-    }
-
-    /// Whether it is time to tell the peer that its message is being taken, now that `got` bytes of a segment are here, which
-    /// may be all of it. Once a message.
-    fn announces(&mut self, got: usize, segment_ends: bool) -> bool {
-        let taken = self.done + got;
-        let now = self.announces && taken < self.len && (segment_ends || taken >= ANNOUNCE_BYTES);
-        self.announces &= !now;
-        now
-    }
-}
-
 impl Link {
     pub(super) fn new(stream: BulkStream, peer: Holder, checksums: bool) -> Self {
         Self {
-            stream,
+            socket: Socket::new(stream),
             peer,
-            readable: false,
-            writable: false,
-            closed: false,
-            mute: false,
             told: None,
             told_at: (0, 0),
             progress: Progress::default(),
@@ -243,26 +79,27 @@ impl Link {
             taking: None,
             outbox: Vec::new(),
             outbox_sent: 0,
-            inbox: Inbox { bytes: vec![0; INBOX_BYTES].into(), start: 0, end: 0 },
+            inbox: Inbox::new(),
+            behind: usize::MAX,
             body: Body::None,
         }
     }
 
     /// What went over the connection since the last look; `None` if nothing did, or the system does not say.
     pub(super) fn transfer(&mut self, to: Rank) -> Option<Transfer> {
-        let progress = Progress::of(self.stream.socket())?;
+        let progress = Progress::of(self.socket.stream.socket())?;
         let Progress { bytes, time } = progress.since(std::mem::replace(&mut self.progress, progress));
         (bytes > 0).then_some(Transfer { to, bytes, time })
     }
 
     /// Whether reading now could yield anything but a message for later.
     pub(super) const fn listens(&self) -> bool {
-        !self.closed && !matches!(self.body, Body::Later)
+        !self.socket.closed && !matches!(self.body, Body::Later)
     }
 
     /// Whether frames wait that no call sends by itself.
     pub(super) const fn has_mail(&self) -> bool {
-        !self.mute && self.outbox_sent < self.outbox.len()
+        !self.socket.mute && self.outbox_sent < self.outbox.len()
     }
 
     /// Whether the peer has said that it takes the message of this round.
@@ -272,8 +109,8 @@ impl Link {
 
     /// Another round has begun: what came early may be due.
     pub(super) fn begin_round(&mut self) {
-        self.readable = true;
-        self.writable = true;
+        self.socket.readable = true;
+        self.socket.writable = true;
         if matches!(self.body, Body::Later) {
             self.body = Body::None;
         }
@@ -292,14 +129,16 @@ impl Link {
     pub(super) fn greet(&mut self, hello: &[u8; HELLO_LEN]) {
         self.outbox.drain(..std::mem::take(&mut self.outbox_sent));
         self.outbox.extend_from_slice(hello);
-        self.writable = true;
+        self.socket.writable = true;
     }
 
     /// Sends what was posted, as far as the socket takes it.
     pub(super) fn flush(&mut self) -> Result<(), Gone> {
-        while self.has_mail() && self.writable {
+        while self.has_mail() && self.socket.writable {
             let slices = [IoSlice::new(&self.outbox[self.outbox_sent..])];
-            self.outbox_sent += write(&mut self.stream, &mut self.writable, &mut self.mute, &slices)?;
+            let written = self.socket.write(&slices)?;
+            self.outbox_sent += written;
+            self.behind = self.behind.saturating_add(written);
         }
         if !self.has_mail() {
             self.outbox.clear();
@@ -310,32 +149,16 @@ impl Link {
 
     /// Sends up to the end of a segment, so that sending and receiving take turns. Whether anything went out.
     pub(super) fn send(&mut self, sending: &mut Sending<'_>) -> Result<bool, Gone> {
-        if sending.sent == 0 {
+        if sending.is_between() {
             self.flush()?;
             if self.has_mail() {
                 return Ok(false);
             }
-            let (payload, tag) = (sending.payload(), sending.tag);
-            let header = if self.checksums {
-                Header::of(FrameKind::Data, tag, sending.segment, payload)
-            } else {
-                Header::plain(FrameKind::Data, tag, sending.segment, payload.len())
-            };
-            sending.header = header.encode();
+            sending.begin_segment(self.checksums);
         }
-        let payload = sending.payload();
-        let slices = [
-            IoSlice::new(&sending.header[sending.sent.min(Header::LEN)..]),
-            IoSlice::new(&payload[sending.sent.saturating_sub(Header::LEN)..]),
-        ];
-        let slices = &slices[usize::from(sending.sent >= Header::LEN)..];
-        let written = write(&mut self.stream, &mut self.writable, &mut self.mute, slices)?;
-        sending.sent += written;
-        if sending.sent == Header::LEN + payload.len() {
-            sending.done += payload.len();
-            sending.segment += 1;
-            sending.sent = 0;
-        }
+        let written = self.socket.write(&sending.slices())?;
+        self.behind = 0;
+        sending.sent(written);
         Ok(written > 0)
     }
 
@@ -344,7 +167,7 @@ impl Link {
     pub(super) fn receive(
         &mut self,
         tag: &Tag,
-        mut receiving: Option<&mut Receiving<'_, '_>>,
+        receiving: Option<&mut Receiving<'_, '_>>,
         scratch: &mut [u8],
     ) -> Result<bool, Stop> {
         loop {
@@ -354,7 +177,7 @@ impl Link {
                     self.route(tag, receiving.as_deref()).map_err(Stop::Failed)?;
                 }
                 Body::None => {
-                    if !self.read_on() {
+                    if !self.socket.fill(&mut self.inbox) {
                         return Ok(false);
                     }
                 }
@@ -370,52 +193,18 @@ impl Link {
                         None => Ok(false),
                     };
                 }
-                Body::Wanted { header, got, crc, carry } => {
-                    let Some(receiving) = receiving.as_deref_mut() else {
+                Body::Wanted(arriving) => {
+                    let Some(receiving) = receiving else {
                         // A round ends only when its messages are complete.
                         return Err(Stop::Failed(self.corrupt("a segment that outlived its round")));
                     };
-                    let socket = &mut Socket {
-                        stream: &mut self.stream,
-                        readable: &mut self.readable,
-                        closed: &mut self.closed,
-                    };
-                    let (len, at) = (header.len as usize, receiving.done);
-                    let read = match receiving.sink {
-                        Sink::Place(bytes) => {
-                            let read = socket.take(&mut self.inbox, &mut bytes[at + *got..at + len]);
-                            if header.crc.is_some() {
-                                *crc = crc32c::crc32c_append(*crc, &bytes[at + *got..][..read]);
-                            }
-                            read
-                        }
-                        Sink::Fold(fold) => {
-                            let kept = carry.len;
-                            let most = scratch.len().min(kept + len - *got);
-                            scratch[..kept].copy_from_slice(&carry.bytes[..kept]);
-                            let read = socket.take(&mut self.inbox, &mut scratch[kept..most]);
-                            if header.crc.is_some() {
-                                *crc = crc32c::crc32c_append(*crc, &scratch[kept..][..read]);
-                            }
-                            let ready = kept + read;
-                            let whole = if *got + read == len { ready } else { ready - ready % GRAIN };
-                            if whole > 0 {
-                                fold.fold(at + *got - kept, &scratch[..whole]);
-                            }
-                            carry.len = ready - whole;
-                            carry.bytes[..carry.len].copy_from_slice(&scratch[whole..ready]);
-                            read
-                        }
-                    };
-                    *got += read;
-                    let announces = receiving.announces(*got, *got == len);
-                    if *got == len {
-                        let intact = header.verify_crc(*crc);
+                    let read = receiving.take(arriving, &mut self.socket, &mut self.inbox, scratch);
+                    let announces = receiving.announces(arriving);
+                    let ended = arriving.has_ended().then(|| receiving.end(arriving));
+                    if ended.is_some() {
                         self.body = Body::None;
-                        intact.map_err(|e| Stop::Failed(self.corrupt(&e.to_string())))?;
-                        receiving.done += len;
-                        receiving.segment += 1;
                     }
+                    ended.unwrap_or(Ok(())).map_err(|e| Stop::Failed(self.corrupt(&e.to_string())))?;
                     if announces {
                         self.post(&[], &Header::plain(FrameKind::Taking, *tag, 0, 0), &[]);
                     }
@@ -430,9 +219,7 @@ impl Link {
     pub(super) fn drain(&mut self, tag: &Tag, scratch: &mut [u8]) {
         loop {
             match &self.body {
-                Body::Wanted { header, got, .. } => {
-                    self.body = Body::Dropped { left: header.len as usize - got };
-                }
+                Body::Wanted(arriving) => self.body = Body::Dropped { left: arriving.missing() },
                 Body::Later => {
                     let header = self.inbox.header().and_then(|header| Header::decode(header).ok());
                     if header.is_none_or(|header| header.tag.membership > tag.membership) {
@@ -442,7 +229,7 @@ impl Link {
                 }
                 Body::None => {
                     let Some(header) = self.inbox.header() else {
-                        if self.read_on() {
+                        if self.socket.fill(&mut self.inbox) {
                             continue;
                         }
                         return;
@@ -473,14 +260,14 @@ impl Link {
         // All that is older than the greeting belongs to memberships before.
         let mut older = *ours;
         older.membership.0 -= 1;
-        self.readable = true;
+        self.socket.readable = true;
         self.drain(&older, scratch);
         if !matches!(self.body, Body::Later) {
-            return if self.closed { Err(Gone) } else { Ok(None) };
+            return if self.socket.closed { Err(Gone) } else { Ok(None) };
         }
         while self.inbox.waiting().len() < HELLO_LEN {
-            if !self.read_on() {
-                return if self.closed { Err(Gone) } else { Ok(None) };
+            if !self.socket.fill(&mut self.inbox) {
+                return if self.socket.closed { Err(Gone) } else { Ok(None) };
             }
         }
         let hello = self.inbox.waiting().first_chunk().and_then(Hello::decode).ok_or(Gone)?;
@@ -488,35 +275,51 @@ impl Link {
         self.body = Body::None;
         self.told = None;
         self.taking = None;
+        self.behind = usize::MAX;
         Ok(Some(hello))
     }
 
     /// Whether the peer could still be greeted over this connection.
     pub(super) const fn is_whole(&self) -> bool {
-        !self.closed && !self.mute
+        !self.socket.has_ended() && !self.socket.mute
+    }
+
+    /// Looks behind what came early for the reason why the peer gave up.
+    pub(super) fn look_ahead(&mut self, tag: &Tag) -> Result<(), Stop> {
+        if !matches!(self.body, Body::Later) {
+            return Ok(());
+        }
+        match self.socket.look_ahead(&mut self.inbox, tag.membership) {
+            Ok(None) => Ok(()),
+            Ok(Some((header, payload))) => {
+                let heard = heard(self.peer, &header, payload);
+                self.learn(&header, heard).map_err(Stop::Failed)?;
+                Err(Stop::Told)
+            }
+            Err(e) => Err(Stop::Failed(self.corrupt(&e.to_string()))),
+        }
+    }
+
+    /// Whether the connection has ended, as far as was looked, in a way that a peer needs to hear of: not in order, or before the
+    /// peer's system had this rank's messages. What it acknowledged before it said that it ends, it had.
+    pub(super) fn is_lost(&self) -> bool {
+        // What a codec makes of so many bytes is not known.
+        let counts = self.socket.has_ended() && self.behind < usize::MAX && !self.socket.stream.is_wrapped();
+        let unacknowledged = || close::unacknowledged(self.socket.stream.socket());
+        self.socket.broken
+            || counts && usize::try_from(unacknowledged()).is_ok_and(|bytes| bytes > self.behind)
     }
 
     // The stream makes no sense any more.
     fn give_up(&mut self) {
-        (self.closed, self.readable) = (true, false);
-    }
-
-    // Reads headers and whatever short comes with them. Whether anything came.
-    fn read_on(&mut self) -> bool {
-        let socket =
-            &mut Socket { stream: &mut self.stream, readable: &mut self.readable, closed: &mut self.closed };
-        let read = socket.read(&mut [IoSliceMut::new(self.inbox.room())]);
-        self.inbox.end += read;
-        read > 0
+        (self.socket.closed, self.socket.readable) = (true, false);
     }
 
     // Drops more of what is to be dropped. Whether anything moved.
     fn drop_on(&mut self, scratch: &mut [u8]) -> bool {
         let Body::Dropped { left } = &mut self.body else { return false };
         let most = scratch.len().min(*left);
-        let socket =
-            &mut Socket { stream: &mut self.stream, readable: &mut self.readable, closed: &mut self.closed };
-        let dropped = if most == 0 { 0 } else { socket.take(&mut self.inbox, &mut scratch[..most]) };
+        let dropped = if most == 0 { 0 } else { self.socket.take(&mut self.inbox, &mut scratch[..most]) };
         *left -= dropped;
         let over = *left == 0;
         if over {
@@ -530,11 +333,9 @@ impl Link {
         let Body::Notice { header, bytes } = &mut self.body else { return None };
         let (len, got) = (header.len as usize, bytes.len());
         bytes.resize(len, 0);
-        let socket =
-            &mut Socket { stream: &mut self.stream, readable: &mut self.readable, closed: &mut self.closed };
         let mut filled = got;
         while filled < len {
-            match socket.take(&mut self.inbox, &mut bytes[filled..]) {
+            match self.socket.take(&mut self.inbox, &mut bytes[filled..]) {
                 0 => break,
                 read => filled += read,
             }
@@ -543,18 +344,19 @@ impl Link {
         if filled < len {
             return None;
         }
-        let at = (header.tag.sequence, header.tag.round);
-        let heard = header.verify(bytes).ok().and_then(|()| notice::decode(self.peer, bytes));
+        let header = *header;
+        let heard = heard(self.peer, &header, bytes);
         self.body = Body::None;
-        Some(match heard {
-            Some(heard) => {
-                if self.told.is_none() {
-                    (self.told, self.told_at) = (Some(heard), at);
-                }
-                Ok(())
-            }
-            None => Err(self.corrupt("its reason for giving up")),
-        })
+        Some(self.learn(&header, heard))
+    }
+
+    // What the peer says first is what counts.
+    fn learn(&mut self, header: &Header, heard: Option<AbortNotice>) -> Result<(), CollectiveError> {
+        let heard = heard.ok_or_else(|| self.corrupt("its reason for giving up"))?;
+        if self.told.is_none() {
+            (self.told, self.told_at) = (Some(heard), (header.tag.sequence, header.tag.round));
+        }
+        Ok(())
     }
 
     // Begins a frame of which only a notice counts.
@@ -605,11 +407,11 @@ impl Link {
                         self.body = Body::Later;
                         return Ok(());
                     }
-                    (Timeliness::Expected, Some(waiting)) if header.segment < waiting.segment => {
+                    (Timeliness::Expected, Some(waiting)) if header.segment < waiting.segment() => {
                         Body::Dropped { left: len }
                     }
-                    (Timeliness::Expected, Some(waiting)) if fits(&header, waiting) => {
-                        Body::Wanted { header, got: 0, crc: 0, carry: Carry { bytes: [0; GRAIN], len: 0 } }
+                    (Timeliness::Expected, Some(waiting)) if waiting.fits(&header) => {
+                        Body::Wanted(Arriving::new(header))
                     }
                     _ => {
                         let theirs = format!("{}, segment {} of {len} bytes", header.tag, header.segment);
@@ -628,71 +430,7 @@ impl Link {
     }
 }
 
-// Segments come in order and cut no element in two.
-fn fits(header: &Header, receiving: &Receiving<'_, '_>) -> bool {
-    let (len, missing) = (header.len as usize, receiving.missing());
-    header.segment == receiving.segment && len > 0 && (len == missing || (len < missing && len % GRAIN == 0))
-}
-
-/// A stream to be read, and what is known about it.
-struct Socket<'a> {
-    stream: &'a mut BulkStream,
-    readable: &'a mut bool,
-    closed: &'a mut bool,
-}
-
-impl Socket<'_> {
-    /// Fills `into` as far as there is something: from the inbox first, then from the stream, together with the header
-    /// behind it.
-    fn take(&mut self, inbox: &mut Inbox, into: &mut [u8]) -> usize {
-        let waiting = inbox.take(into);
-        if waiting > 0 {
-            return waiting;
-        }
-        let len = into.len();
-        let behind = &mut inbox.room()[..Header::LEN];
-        let read = self.read(&mut [IoSliceMut::new(into), IoSliceMut::new(behind)]);
-        inbox.end += read.saturating_sub(len);
-        read.min(len)
-    }
-
-    fn read(&mut self, into: &mut [IoSliceMut<'_>]) -> usize {
-        let room: usize = into.iter().map(|slice| slice.len()).sum();
-        while *self.readable {
-            match self.stream.read_vectored(into) {
-                Ok(0) => (*self.closed, *self.readable) = (true, false),
-                Ok(read) => {
-                    // Less than asked for was all there was.
-                    *self.readable = read == room;
-                    return read;
-                }
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => *self.readable = false,
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                // Reset by a peer that died.
-                Err(_) => (*self.closed, *self.readable) = (true, false),
-            }
-        }
-        0
-    }
-}
-
-fn write(
-    stream: &mut BulkStream,
-    writable: &mut bool,
-    mute: &mut bool,
-    slices: &[IoSlice<'_>],
-) -> Result<usize, Gone> {
-    let len: usize = slices.iter().map(|slice| slice.len()).sum();
-    while *writable && !*mute {
-        match stream.write_vectored(slices) {
-            Ok(written) => {
-                *writable = written == len;
-                return Ok(written);
-            }
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => *writable = false,
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            Err(_) => *mute = true,
-        }
-    }
-    if *mute { Err(Gone) } else { Ok(0) }
+// The notice of a peer, if it is whole and makes sense.
+fn heard(peer: Holder, header: &Header, payload: &[u8]) -> Option<AbortNotice> {
+    header.verify(payload).ok().and_then(|()| notice::decode(peer, payload))
 }

@@ -90,11 +90,11 @@ impl Greeting {
 enum Call {
     Dialling(Dialling),
     Answering(Greeting),
-    /// The network has no way to it: dialled again then.
+    /// The network has no way to it, or it does not listen yet: dialled again then.
     Unreachable(Instant),
 }
 
-/// How long a member that the network has no way to is left alone. A link that was cut and is whole again stays unreachable for as
+/// How long a member that could not be called is left alone. A link that was cut and is whole again stays unreachable for as
 /// long as the system remembers that.
 const REDIAL: Duration = Duration::from_millis(100);
 
@@ -128,11 +128,12 @@ impl Listener {
     }
 
     /// One connection to each other member, in order of rank; `None` for this process. Those of `kept` stay if the peer
-    /// keeps its end as well; for the others, the lower rank calls.
+    /// keeps its end as well; for the others, the lower rank calls. Without `kept`, this process is new, and others may not
+    /// listen yet.
     pub(super) fn meet(
         &self,
         group: &Group,
-        kept: Vec<Option<Link>>,
+        kept: Option<Vec<Option<Link>>>,
         config: TcpConfig,
         deadline: Instant,
         abort: &AbortHandle,
@@ -147,7 +148,8 @@ impl Listener {
             started: Instant::now(),
             deadline,
             met: (0..group.world()).map(|_| None).collect(),
-            kept,
+            is_new: kept.is_none(),
+            kept: kept.unwrap_or_else(|| (0..group.world()).map(|_| None).collect()),
             calls: BTreeMap::new(),
             waiting: std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner)),
         };
@@ -167,6 +169,8 @@ struct Meeting<'a> {
     started: Instant,
     deadline: Instant,
     met: Vec<Option<Link>>,
+    // Whether members that do not listen may be about to start.
+    is_new: bool,
     // Connections of an older membership whose peers have not been heard in this one.
     kept: Vec<Option<Link>>,
     calls: BTreeMap<Rank, Call>,
@@ -239,15 +243,25 @@ impl Meeting<'_> {
         let address = self.group.members()[rank.0 as usize].address;
         let dialling = match self.listener.socket.dial(address) {
             Ok(dialling) => dialling,
-            Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => return Err(self.closed(rank)),
-            Err(e) if is_unreachable(&e) => {
+            Err(e) if self.may_pass(&e) => {
                 self.dial_later(rank);
                 return Ok(());
             }
+            Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => return Err(self.closed(rank)),
             Err(e) => return Err(CollectiveError::io(&format!("connecting to {address}"), &e)),
         };
         self.calls.insert(rank, Call::Dialling(dialling));
         Ok(())
+    }
+
+    // Whether a member that cannot be called now may be reached later: one to which the network has no way, which passes when
+    // a link is repaired, or one that has not started.
+    fn may_pass(&self, error: &io::Error) -> bool {
+        match error.kind() {
+            io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => true,
+            io::ErrorKind::ConnectionRefused => self.is_new,
+            _ => false,
+        }
     }
 
     fn dial_later(&mut self, rank: Rank) {
@@ -259,7 +273,7 @@ impl Meeting<'_> {
         let (me, tag) = (self.group.me(), connect_tag(self.group.membership()));
         for rank in (0..self.group.world()).map(Rank) {
             let Some(mut link) = self.kept[rank.0 as usize].take() else { continue };
-            link.writable = true;
+            link.socket.writable = true;
             match link.flush().and_then(|()| link.greeting(&tag, self.scratch)) {
                 Ok(Some(hello)) => {
                     self.agree(rank, &hello)?;
@@ -277,7 +291,7 @@ impl Meeting<'_> {
         let mut gone = None;
         for (rank, link) in (0_u32..).map(Rank).zip(&mut self.met) {
             let Some(link) = link.as_mut().filter(|link| link.has_mail()) else { continue };
-            link.writable = true;
+            link.socket.writable = true;
             if link.flush().is_err() {
                 gone = Some(rank);
             }
@@ -301,7 +315,7 @@ impl Meeting<'_> {
                         Call::Answering(Greeting::new(stream))
                     }
                     Ok(Err(dialling)) => Call::Dialling(dialling),
-                    Err(e) if is_unreachable(&e) => {
+                    Err(e) if self.may_pass(&e) => {
                         self.dial_later(rank);
                         continue;
                     }
@@ -452,7 +466,7 @@ impl Meeting<'_> {
         fds.extend(self.kept.iter().flatten().map(|link| {
             let mut events = PollFlags::IN;
             events.set(PollFlags::OUT, link.has_mail());
-            PollFd::new(&link.stream, events)
+            PollFd::new(&link.socket.stream, events)
         }));
         let connected_from = fds.len();
         let ranks = || (0_u32..).map(Rank).zip(&self.met);
@@ -460,7 +474,7 @@ impl Meeting<'_> {
         fds.extend(connected().map(|(_, link)| {
             let mut events = PollFlags::RDHUP;
             events.set(PollFlags::OUT, link.has_mail());
-            PollFd::new(&link.stream, events)
+            PollFd::new(&link.socket.stream, events)
         }));
         wait(&mut fds, until).map_err(|e| CollectiveError::io("waiting for connections", &e))?;
         // A member that hung up has given up on this group, or died: no member need wait for the rest.
@@ -473,11 +487,6 @@ impl Meeting<'_> {
             None => Ok(()),
         }
     }
-}
-
-/// Whether the network says that it has no way to a host, which passes when a link is repaired, unlike a refusal of the host.
-fn is_unreachable(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable)
 }
 
 fn prepare(stream: &BulkStream) -> io::Result<()> {

@@ -31,8 +31,11 @@ mod close;
 mod config;
 mod fabric;
 mod hello;
+mod inbox;
 mod link;
 mod listener;
+mod look;
+mod message;
 mod progress;
 mod verdict;
 
@@ -55,7 +58,8 @@ use crate::group::Group;
 use crate::runtime::abort::AbortHandle;
 use crate::runtime::wait::wait;
 use close::Linger;
-use link::{Link, Receiving, SCRATCH_BYTES, Sending, Stop};
+use link::{Link, SCRATCH_BYTES, Stop};
+use message::{Receiving, Sending};
 pub use verdict::Ended;
 
 /// A [`Transport`] for members that are processes, connected over TCP.
@@ -69,6 +73,8 @@ pub struct TcpTransport {
     failed: Option<CollectiveError>,
     // The call and the round that began last.
     last: Exchange,
+    // When connections are looked at next from which nothing is awaited; `None` until this round waits for long.
+    aside_at: Option<Instant>,
     // What passes through on its way into a fold, or nowhere; 8-byte aligned.
     scratch: Vec<u64>,
 }
@@ -112,7 +118,8 @@ impl TcpTransport {
     ///
     /// # Errors
     /// If a member cannot be reached, has died, passes another list of members, or has not called within
-    /// `timeout`; if the abort handle was used; if a newer membership has begun.
+    /// `timeout`; if the abort handle was used; if a newer membership has begun. A member that does not listen
+    /// may be about to start: it is called again until then.
     pub fn connect(
         listener: &Listener,
         group: &Group,
@@ -134,9 +141,8 @@ impl TcpTransport {
         config: TcpConfig,
     ) -> Result<Self, CollectiveError> {
         let mut scratch = vec![0; SCRATCH_BYTES / 8];
-        let kept = (0..group.world()).map(|_| None).collect();
         let links =
-            listener.meet(group, kept, config, Instant::now() + timeout, abort, bytes_of(&mut scratch))?;
+            listener.meet(group, None, config, Instant::now() + timeout, abort, bytes_of(&mut scratch))?;
         Ok(Self {
             group: group.clone(),
             links,
@@ -144,6 +150,7 @@ impl TcpTransport {
             abort: abort.clone(),
             failed: None,
             last: connected(group.membership()),
+            aside_at: None,
             scratch,
         })
     }
@@ -156,7 +163,8 @@ impl TcpTransport {
     /// that ended, or that stopped within a frame, is made anew.
     ///
     /// # Errors
-    /// As [`connect`](Self::connect); also if the membership is not newer. All connections are then closed.
+    /// As [`connect`](Self::connect); also if the membership is not newer. A member that does not listen has died: all
+    /// were started before. All connections are then closed.
     pub fn regroup(
         mut self,
         listener: &Listener,
@@ -178,7 +186,7 @@ impl TcpTransport {
         }
         let deadline = Instant::now() + timeout;
         let mut scratch = vec![0; SCRATCH_BYTES / 8];
-        let links = listener.meet(group, kept, self.config, deadline, abort, bytes_of(&mut scratch));
+        let links = listener.meet(group, Some(kept), self.config, deadline, abort, bytes_of(&mut scratch));
         Ok(Self {
             group: group.clone(),
             links: links?,
@@ -186,6 +194,7 @@ impl TcpTransport {
             abort: abort.clone(),
             failed: None,
             last: connected(group.membership()),
+            aside_at: None,
             scratch,
         })
     }
@@ -220,6 +229,7 @@ impl TcpTransport {
     /// A round with these messages begins.
     pub(in crate::runtime::transport) fn begin(&mut self, call: &Exchange, flows: &[Flow<'_, '_>]) {
         self.last = *call;
+        self.aside_at = None;
         for flow in flows {
             self.link(flow.rank).begin_round();
         }
@@ -244,7 +254,7 @@ impl TcpTransport {
     pub(in crate::runtime::transport) fn look_again(&mut self, flows: &[Flow<'_, '_>]) {
         for flow in flows {
             let link = self.link(flow.rank);
-            (link.readable, link.writable) = (true, true);
+            (link.socket.readable, link.socket.writable) = (true, true);
         }
     }
 
@@ -296,10 +306,10 @@ impl TcpTransport {
         let mut moved = false;
         let mut reachable = true;
         match flow.send.as_mut().filter(|send| !send.is_done()) {
-            Some(send) if link.writable => match link.send(send) {
+            Some(send) if link.socket.writable => match link.send(send) {
                 Ok(false) => {}
                 Ok(true) => (moved, send.moved) = (true, now),
-                Err(link::Gone) => reachable = false,
+                Err(inbox::Gone) => reachable = false,
             },
             Some(_) => {}
             // A peer that cannot be told that its message is taken may have sent all of it before it closed.
@@ -317,12 +327,11 @@ impl TcpTransport {
                         receive.moved = Some(now);
                     }
                 }
-                Err(Stop::Gone) => reachable = false,
                 Err(Stop::Told) => return Err(Ended::Told { from: flow.rank, waited }),
                 Err(Stop::Failed(error)) => return Err(Ended::Failed(error)),
             }
         }
-        if !reachable || (link.closed && !flow.is_done()) {
+        if !reachable || (link.socket.closed && !flow.is_done()) {
             return Err(Ended::Gone(flow.rank));
         }
         Ok(moved)
@@ -389,6 +398,7 @@ impl TcpTransport {
         flows: &mut [Flow<'_, '_>],
         other: Option<BorrowedFd<'_>>,
     ) -> Result<(), Ended> {
+        let until = until.min(self.look_aside(until)?);
         let mut fds = vec![PollFd::from_borrowed_fd(self.abort.descriptor(), PollFlags::IN)];
         fds.extend(other.map(|other| PollFd::from_borrowed_fd(other, PollFlags::IN)));
         let first = fds.len();
@@ -401,8 +411,8 @@ impl TcpTransport {
             events.set(PollFlags::OUT, link.has_mail() || flow.is_some_and(|flow| flow.missing_out() > 0));
             if !events.is_empty() {
                 // What a codec holds does not make the socket readable.
-                let holds = link.listens() && link.stream.holds();
-                fds.push(PollFd::new(&link.stream, events));
+                let holds = link.listens() && link.socket.stream.holds();
+                fds.push(PollFd::new(&link.socket.stream, events));
                 polled.push((rank, flow.is_some_and(|flow| flow.missing_in() > 0), holds));
             }
         }
@@ -413,18 +423,21 @@ impl TcpTransport {
             let Some(link) = &mut self.links[rank.0 as usize] else { continue };
             ready.set(PollFlags::IN, holds || ready.contains(PollFlags::IN));
             let gone = ready.intersects(PollFlags::HUP | PollFlags::ERR);
-            link.readable |= gone || ready.contains(PollFlags::IN);
-            link.writable |= gone || ready.contains(PollFlags::OUT);
+            link.socket.readable |= gone || ready.contains(PollFlags::IN);
+            link.socket.writable |= gone || ready.contains(PollFlags::OUT);
             // Those whose message is not awaited may have something to say.
             if !busy && !ready.is_empty() {
-                // One that is gone is missed where it is needed.
                 let _ = link.flush();
                 let complete = flows.iter_mut().find(|flow| flow.rank == rank);
                 let complete = complete.and_then(|flow| flow.receive.as_mut());
                 match link.receive(&call.tag, complete, bytes_of(&mut self.scratch)) {
-                    Ok(_) | Err(Stop::Gone) => {}
+                    Ok(_) => {}
                     Err(Stop::Told) => return Err(Ended::Told { from: rank, waited: true }),
                     Err(Stop::Failed(error)) => return Err(Ended::Failed(error)),
+                }
+                // One that has left in order is missed where it is needed.
+                if link.is_lost() {
+                    return Err(Ended::Gone(rank));
                 }
             }
         }
@@ -465,10 +478,16 @@ impl Transport for TcpTransport {
         links.filter_map(|(to, link)| link.as_mut()?.transfer(to)).collect()
     }
 
+    fn check(&mut self) {
+        self.look_for(PollFlags::empty());
+    }
+
+    fn attend(&mut self) {
+        self.look_for(PollFlags::IN);
+    }
+
     fn fail(&mut self, error: CollectiveError) -> CollectiveError {
-        let now = Instant::now();
-        let call = Exchange { started: now, deadline: now, stall: Duration::ZERO, ..self.last };
-        self.conclude(&call, Ended::Failed(error), &[])
+        self.conclude_between(Ended::Failed(error))
     }
 }
 

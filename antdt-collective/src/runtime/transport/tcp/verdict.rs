@@ -100,6 +100,10 @@ impl TcpTransport {
                     let peer = self.group.holder(rank);
                     return self.tell(CollectiveError::PeerClosed { peer, at: call.tag }, flows);
                 }
+                if flows.is_empty() {
+                    // Nothing is awaited here.
+                    return self.judge(call, Ended::Told { from: rank, waited: false }, flows);
+                }
                 (self.late(call, flows, None), here, true)
             }
         };
@@ -126,7 +130,7 @@ impl TcpTransport {
 
     // Whether all that need it have been told. A rank that gave up before knows.
     fn has_told(&self) -> bool {
-        !self.links.iter().flatten().any(|link| link.has_mail() && link.told.is_none() && !link.closed)
+        !self.links.iter().flatten().any(|link| link.has_mail() && link.told.is_none() && !link.socket.closed)
     }
 
     // Tells all peers the rank that this one was waiting for, hears the same from them, and finds the one at the end.
@@ -147,7 +151,7 @@ impl TcpTransport {
         }
         self.post(&accusation, at, flows, true);
         let all_spoke = |transport: &Self| {
-            transport.links.iter().flatten().all(|link| link.closed || link.told.is_some())
+            transport.links.iter().flatten().all(|link| link.socket.closed || link.told.is_some())
         };
         self.hear(hearing, |transport| {
             transport.has_told() && (transport.certain(me).is_some() || all_spoke(transport))
@@ -198,14 +202,14 @@ impl TcpTransport {
             let Some(link) = link else { continue };
             let send = flows.iter().find(|flow| flow.rank == rank).and_then(|flow| flow.send.as_ref());
             link.post(&send.map_or_else(Vec::new, |send| send.begun()), &header, &payload);
-            link.writable = true;
+            link.socket.writable = true;
         }
     }
 
     // Takes all that has come, without waiting.
     pub(super) fn listen(&mut self) {
         for link in self.links.iter_mut().flatten() {
-            link.readable = true;
+            link.socket.readable = true;
             link.drain(&self.last.tag, bytes_of(&mut self.scratch));
         }
     }
@@ -225,12 +229,12 @@ impl TcpTransport {
             }
             let mut fds = Vec::new();
             for link in self.links.iter_mut().flatten() {
-                link.writable = true;
+                link.socket.writable = true;
                 let mut events = PollFlags::empty();
                 events.set(PollFlags::IN, link.listens());
                 events.set(PollFlags::OUT, link.has_mail());
                 if !events.is_empty() {
-                    fds.push(PollFd::new(&link.stream, events));
+                    fds.push(PollFd::new(&link.socket.stream, events));
                 }
             }
             if wait(&mut fds, deadline).is_err() {

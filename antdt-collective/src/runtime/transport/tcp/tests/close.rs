@@ -86,7 +86,10 @@ fn sent(bytes: &[u8], stall: Duration) -> (TcpTransport, TcpTransport, Exchange)
     let started = Instant::now();
     let call = Exchange { tag: reduce_tag(1, 1, 0), started, deadline: started + PATIENT, stall };
     first.exchange(&call, &[Outgoing { to: Rank(1), bytes }], &mut []).unwrap();
-    assert!(close::unacknowledged(first.link(Rank(1)).stream.socket()) > 0, "its system has taken it all");
+    assert!(
+        close::unacknowledged(first.link(Rank(1)).socket.stream.socket()) > 0,
+        "its system has taken it all"
+    );
     (first, second, call)
 }
 

@@ -3,6 +3,7 @@
 use antdt_core::Holder;
 
 use super::*;
+use crate::runtime::testing::Watchdog;
 
 /// Processes with their listeners, whatever group they are in.
 struct Processes {
@@ -67,7 +68,11 @@ fn connections(transport: &TcpTransport) -> Vec<(Holder, SocketAddr, SocketAddr)
     let links = transport.links.iter().flatten();
     links
         .map(|link| {
-            (link.peer, link.stream.socket().local_addr().unwrap(), link.stream.socket().peer_addr().unwrap())
+            (
+                link.peer,
+                link.socket.stream.socket().local_addr().unwrap(),
+                link.socket.stream.socket().peer_addr().unwrap(),
+            )
         })
         .collect()
 }
@@ -147,7 +152,7 @@ fn a_connection_that_ended_is_made_anew() {
     for (low, high) in [(0, 1), (1, 0)] {
         let old = processes.enter(1, &[0, 1, 2], vec![None, None, None]);
         let ended = old[low].links[high].as_ref().unwrap();
-        ended.stream.socket().shutdown(Shutdown::Both).unwrap();
+        ended.socket.stream.socket().shutdown(Shutdown::Both).unwrap();
         reduces(processes.enter(2, &[0, 1, 2], old.into_iter().map(Some).collect()));
     }
 }
@@ -230,6 +235,31 @@ fn a_member_that_went_on_to_a_newer_group_spoils_no_round_that_has_all_it_needs_
     let waited = third.exchange(&call(1, Duration::from_millis(50)), &[], &mut [from(0, &mut place)]);
     let error = waited.unwrap_err();
     assert_eq!(error.culprit(), Some(holder(0)), "{error}");
+}
+
+#[test]
+fn members_that_stay_fail_at_once_for_one_that_does_not_listen_any_more() {
+    let mut processes = Processes::start(3);
+    let old = processes.enter(1, &[0, 1], vec![None, None]);
+    let gone = processes.group(2, &[0, 1, 2], 0).members()[2].address;
+    drop(processes.listeners.pop());
+    let members = |me| {
+        let addresses =
+            [processes.listeners[0].local_address(), processes.listeners[1].local_address(), gone];
+        group(2, &addresses, me)
+    };
+    // Far longer than a test may take.
+    let patience = Duration::from_secs(3600);
+    let _watchdog = Watchdog::over("members that stay");
+    thread::scope(|scope| {
+        for (rank, transport) in (0..).zip(old) {
+            let (listener, group) = (&processes.listeners[rank as usize], members(rank));
+            scope.spawn(move || {
+                let error = transport.regroup(listener, &group, patience, &abort()).unwrap_err();
+                assert!(matches!(error, CollectiveError::PeerClosed { .. }), "{error}");
+            });
+        }
+    });
 }
 
 #[test]

@@ -31,7 +31,7 @@ fn a_message_that_falls_silent_within_is_given_up_before_the_deadline() {
     // Within the first segment, and between two.
     for (segments, more) in [(0, 1000), (1, 0)] {
         let (mut puppet, mut transport) = Puppet::meet(5);
-        let payload = vec![1; link::SEGMENT_BYTES];
+        let payload = vec![1; message::SEGMENT_BYTES];
         for segment in 0..segments {
             puppet.send(reduce_tag(5, 1, 0), segment, &payload);
         }
@@ -42,7 +42,7 @@ fn a_message_that_falls_silent_within_is_given_up_before_the_deadline() {
         }
         let (waited, missing) = given_up(&receives(&mut transport, &call(PATIENT), &mut vec![0; MIB]));
         assert!(waited < PATIENT, "{waited:?}");
-        assert_eq!(missing as usize, MIB - segments as usize * link::SEGMENT_BYTES);
+        assert_eq!(missing as usize, MIB - segments as usize * message::SEGMENT_BYTES);
     }
 }
 
@@ -110,7 +110,7 @@ fn a_receiver_of_a_long_message_that_sends_nothing_says_that_it_takes_it() {
 #[test]
 fn a_message_of_one_segment_is_announced_before_it_is_complete() {
     let (mut puppet, mut transport) = Puppet::meet(5);
-    let payload = vec![1; link::SEGMENT_BYTES];
+    let payload = vec![1; message::SEGMENT_BYTES];
     let header = Header::of(FrameKind::Data, reduce_tag(5, 1, 0), 0, &payload);
     thread::scope(|scope| {
         let mut stream = &puppet.stream;
@@ -118,7 +118,7 @@ fn a_message_of_one_segment_is_announced_before_it_is_complete() {
             stream.write_all(&header.encode()).unwrap();
             stream.write_all(&payload[..payload.len() - 1]).unwrap();
         });
-        given_up(&receives(&mut transport, &call(PATIENT), &mut vec![0; link::SEGMENT_BYTES]));
+        given_up(&receives(&mut transport, &call(PATIENT), &mut vec![0; message::SEGMENT_BYTES]));
     });
     let mut said = [0; Header::LEN];
     puppet.stream.read_exact(&mut said).unwrap();
