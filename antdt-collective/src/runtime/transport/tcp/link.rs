@@ -97,6 +97,13 @@ impl Link {
         !self.socket.closed && !matches!(self.body, Body::Later)
     }
 
+    /// Whether something is to be read that does not make the socket readable: it came together with what was awaited, or a
+    /// codec has it.
+    pub(super) fn holds(&self) -> bool {
+        let came = matches!(self.body, Body::None) && self.inbox.header().is_some();
+        self.listens() && (came || self.socket.stream.holds())
+    }
+
     /// Whether frames wait that no call sends by itself.
     pub(super) const fn has_mail(&self) -> bool {
         !self.socket.mute && self.outbox_sent < self.outbox.len()

@@ -49,13 +49,12 @@ impl TcpTransport {
         if self.failed.is_some() {
             return;
         }
-        let links = self.links.iter().flatten();
-        let mut fds: Vec<PollFd<'_>> = links.map(|link| PollFd::new(&link.socket.stream, events)).collect();
+        let links = || self.links.iter().flatten();
+        let mut fds: Vec<PollFd<'_>> = links().map(|link| PollFd::new(&link.socket.stream, events)).collect();
         // What cannot be asked now is asked again.
-        if poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready == 0) {
-            return;
-        }
-        let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+        let _ = poll(&mut fds, Some(&Timespec::default()));
+        let hears = |link: &Link| events.contains(PollFlags::IN) && link.holds();
+        let ready = links().zip(&fds).map(|(link, fd)| !fd.revents().is_empty() || hears(link));
         let others = (0..self.group.world()).map(Rank).filter(|rank| *rank != self.group.me());
         let ready: Vec<Rank> = others.zip(ready).filter(|(_, ready)| *ready).map(|(rank, _)| rank).collect();
         for rank in ready {

@@ -410,10 +410,8 @@ impl TcpTransport {
             events.set(PollFlags::IN, link.listens());
             events.set(PollFlags::OUT, link.has_mail() || flow.is_some_and(|flow| flow.missing_out() > 0));
             if !events.is_empty() {
-                // What a codec holds does not make the socket readable.
-                let holds = link.listens() && link.socket.stream.holds();
                 fds.push(PollFd::new(&link.socket.stream, events));
-                polled.push((rank, flow.is_some_and(|flow| flow.missing_in() > 0), holds));
+                polled.push((rank, flow.is_some_and(|flow| flow.missing_in() > 0), link.holds()));
             }
         }
         let until = if polled.iter().any(|(.., holds)| *holds) { Instant::now() } else { until };

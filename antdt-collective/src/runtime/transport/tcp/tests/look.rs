@@ -48,6 +48,23 @@ fn a_reason_behind_messages_that_came_early_is_heard_in_the_wait_for_another() {
 }
 
 #[test]
+fn rank_hears_a_reason_that_came_together_with_an_awaited_message() {
+    let _watchdog = Watchdog::over("a reason that was read with a message");
+    for attends in [false, true] {
+        let (mut transports, _aborts) = tcp_members(3);
+        let [waiting, failing, _silent] = &mut transports[..] else { panic!("not three members") };
+        send(failing, call(1, 0), 0, &[7; 8]);
+        failing.fail(CollectiveError::Invalid { what: "no disk is left".to_owned() });
+        receive(waiting, call(1, 0), 1, 8).unwrap();
+        while attends && waiting.failure().is_none() {
+            waiting.attend();
+        }
+        let error = receive(waiting, call(1, 1), 2, 8).unwrap_err();
+        assert!(matches!(error, CollectiveError::Aborted { by: Some(by), .. } if by == holder(1)), "{error}");
+    }
+}
+
+#[test]
 fn messages_that_were_read_early_arrive_whole_although_their_sender_has_left() {
     let _watchdog = Watchdog::over("who reads early");
     let (mut transports, _aborts) = tcp_members(3);
