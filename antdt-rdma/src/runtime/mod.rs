@@ -271,6 +271,23 @@ impl Transport for RdmaTransport {
         self.plane.as_ref().is_none_or(|plane| plane.regions.home(region).is_some())
     }
 
+    fn check(&mut self) {
+        // An adapter says by itself what did not arrive.
+        if self.plane.is_none() {
+            self.tcp.check();
+        }
+    }
+
+    fn attend(&mut self) {
+        self.tcp.attend();
+        if let (None, Some(error)) = (&self.failed, self.tcp.failure()) {
+            self.failed = Some(error.clone());
+            if let Some(plane) = &mut self.plane {
+                plane.give_up();
+            }
+        }
+    }
+
     fn fail(&mut self, error: CollectiveError) -> CollectiveError {
         let error = self.tcp.fail(error);
         if let Some(plane) = &mut self.plane {

@@ -280,6 +280,10 @@ impl<C: Bulk + 'static> Communicator for DeviceGroup<C> {
         self.below.barrier()
     }
 
+    fn attend(&mut self) {
+        self.below.attend();
+    }
+
     fn weighted_mean_elements(
         &mut self,
         mut data: ElementsMut<'_>,
