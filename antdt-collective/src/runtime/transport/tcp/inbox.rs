@@ -174,7 +174,7 @@ impl Socket {
             self.readable = true;
             let read = self.read(&mut [IoSliceMut::new(&mut inbox.bytes[inbox.end..])]);
             inbox.end += read;
-            // Whoever takes what waits finds the end behind it.
+            // A reader of what waits finds the end behind it.
             self.ended |= std::mem::take(&mut self.closed);
             if read == 0 {
                 break;

@@ -2,7 +2,7 @@
 
 use std::io::IoSlice;
 
-use antdt_core::{Holder, Rank};
+use antdt_core::{Holder, MembershipVersion, Rank};
 
 use super::close;
 use super::hello::{HELLO_LEN, Hello};
@@ -227,14 +227,7 @@ impl Link {
         loop {
             match &self.body {
                 Body::Wanted(arriving) => self.body = Body::Dropped { left: arriving.missing() },
-                Body::Later => {
-                    let header = self.inbox.header().and_then(|header| Header::decode(header).ok());
-                    if header.is_none_or(|header| header.tag.membership > tag.membership) {
-                        return;
-                    }
-                    self.body = Body::None;
-                }
-                Body::None => {
+                Body::None | Body::Later => {
                     let Some(header) = self.inbox.header() else {
                         if self.socket.fill(&mut self.inbox) {
                             continue;
@@ -242,8 +235,11 @@ impl Link {
                         return;
                     };
                     match Header::decode(header) {
-                        Ok(header) if header.tag.membership > tag.membership => self.body = Body::Later,
-                        Ok(header) => self.open(header),
+                        Ok(header) if header.tag.membership > tag.membership => {
+                            self.body = Body::Later;
+                            return;
+                        }
+                        Ok(header) => self.open(header, tag.membership),
                         Err(_) => return self.give_up(),
                     }
                 }
@@ -366,14 +362,14 @@ impl Link {
         Ok(())
     }
 
-    // Begins a frame of which only a notice counts.
-    fn open(&mut self, header: Header) {
+    // Begins a frame of which only a notice of this membership counts.
+    fn open(&mut self, header: Header, ours: MembershipVersion) {
         let len = header.len as usize;
-        self.body = match header.kind {
-            FrameKind::Abort if len <= notice::NOTICE_MAX => Body::Notice { header, bytes: Vec::new() },
-            FrameKind::Data | FrameKind::Hello | FrameKind::Abort | FrameKind::Taking => {
-                Body::Dropped { left: len }
-            }
+        let tells = header.kind == FrameKind::Abort && header.tag.membership == ours;
+        self.body = if tells && len <= notice::NOTICE_MAX {
+            Body::Notice { header, bytes: Vec::new() }
+        } else {
+            Body::Dropped { left: len }
         };
         self.inbox.skip(Header::LEN);
     }
@@ -395,17 +391,11 @@ impl Link {
         match header.kind {
             FrameKind::Hello if theirs == ours => return Err(self.corrupt("a second greeting")),
             FrameKind::Abort if len > notice::NOTICE_MAX => return Err(self.corrupt("too long a reason")),
-            FrameKind::Abort if theirs == ours => self.open(header),
-            FrameKind::Taking => {
-                if theirs == ours {
+            FrameKind::Taking | FrameKind::Hello | FrameKind::Abort => {
+                if header.kind == FrameKind::Taking && theirs == ours {
                     self.taking = Some((header.tag.sequence, header.tag.round));
                 }
-                self.body = Body::Dropped { left: len };
-                self.inbox.skip(Header::LEN);
-            }
-            FrameKind::Hello | FrameKind::Abort => {
-                self.body = Body::Dropped { left: len };
-                self.inbox.skip(Header::LEN);
+                self.open(header, ours);
             }
             FrameKind::Data => {
                 self.body = match (tag.judge(&header.tag), receiving) {

@@ -30,7 +30,7 @@ fn receive(
 fn a_reason_behind_messages_that_came_early_is_heard_in_the_wait_for_another() {
     // Longer than a socket's buffer, than what is read of headers at once, and hardly longer than a header.
     for len in [2 << 20, 100_000, 8] {
-        let _watchdog = Watchdog::over("who waits for another");
+        let _watchdog = Watchdog::over("a wait for another peer");
         let (mut transports, _aborts) = tcp_members(3);
         let [waiting, early, _silent] = &mut transports[..] else { panic!("not three members") };
         let bytes = vec![7; len];
@@ -66,7 +66,7 @@ fn rank_hears_a_reason_that_came_together_with_an_awaited_message() {
 
 #[test]
 fn messages_that_were_read_early_arrive_whole_although_their_sender_has_left() {
-    let _watchdog = Watchdog::over("who reads early");
+    let _watchdog = Watchdog::over("reading early");
     let (mut transports, _aborts) = tcp_members(3);
     let (mut late, mut early) = (transports.pop().unwrap(), transports.pop().unwrap());
     let mut waiting = transports.pop().unwrap();
@@ -94,7 +94,7 @@ fn messages_that_were_read_early_arrive_whole_although_their_sender_has_left() {
 
 #[test]
 fn a_peer_that_leaves_in_order_is_no_failure_and_one_that_leaves_a_message_behind_is() {
-    let _watchdog = Watchdog::over("who is left");
+    let _watchdog = Watchdog::over("leaving");
     let (mut transports, _aborts) = tcp_members(3);
     let (last, mut second) = (transports.pop().unwrap(), transports.pop().unwrap());
     let mut first = transports.pop().unwrap();
