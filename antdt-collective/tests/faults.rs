@@ -128,7 +128,7 @@ fn tell(story: &Story) -> Told {
         // A member that fails to connect is told so; what happens to calls is only looked at when all are there.
         ready.wait();
         let began = Instant::now();
-        let (outcomes, communicator) = match connected {
+        let (outcomes, mut communicator) = match connected {
             Err(error) => (vec![(Err(error), Vec::new())], None),
             Ok(transport) => {
                 let mut communicator = ScheduledCommunicator::new(transport, config);
@@ -141,7 +141,11 @@ fn tell(story: &Story) -> Told {
         };
         // Longer than both deadlines is a hang, whatever else the machine does.
         assert!(began.elapsed() < timeout * 2 + LATE, "rank {me} took {:?}: {story:?}", began.elapsed());
-        done.wait();
+        done.wait_busy(|| {
+            if let Some(communicator) = &mut communicator {
+                communicator.attend();
+            }
+        });
         drop(communicator);
         outcomes
     });
@@ -222,6 +226,9 @@ fn tell_all(stories: &[Story], at_a_time: usize) -> usize {
 
 const PATIENT: Duration = Duration::from_secs(30);
 
+/// Longer than the watchdog lets a test run.
+const NEVER: Duration = Duration::from_secs(7200);
+
 // The length of a run without a fault, in bytes of each direction.
 fn traffic(way: Way, world: u32, len: usize, pair: (u32, u32)) -> [usize; 2] {
     let strike = Strike { from: pair.0, to: pair.1, at: usize::MAX, damage: Damage::Cut };
@@ -296,6 +303,19 @@ fn of_all_algorithms(damages: &[(Damage, Duration)], seed: u64) -> Vec<Story> {
 fn a_connection_that_ends_or_lies_in_a_larger_group_is_noticed_by_all() {
     let damages = [(Damage::Cut, PATIENT), (Damage::HalfClose, PATIENT), (Damage::Flip, PATIENT)];
     let all = of_all_algorithms(&damages, 31);
+    let count = all.len();
+    let struck = tell_all(&all, 8);
+    assert!(struck * 10 > count * 8, "{struck} of {count}");
+}
+
+#[test]
+fn ranks_notice_a_connection_reset_on_one_side_before_any_deadline() {
+    // The sender's messages were acknowledged and do not arrive, and only the sender can know. A rank that waits for them until its
+    // deadline hangs here.
+    let mut all = of_all_algorithms(&[(Damage::Reset, NEVER)], 34);
+    // No third rank can tell the receiver.
+    let bytes = |sent: usize| if sent > HELLO { interesting(sent, 35) } else { Vec::new() };
+    all.extend(stories(Way::By(Choice::Direct), (2, 61), (0, 1), bytes, &[(Damage::Reset, SHORT)]));
     let count = all.len();
     let struck = tell_all(&all, 8);
     assert!(struck * 10 > count * 8, "{struck} of {count}");

@@ -26,6 +26,8 @@ pub enum Damage {
     Insert(Vec<u8>),
     /// All connections of this rank end.
     Kill(u32),
+    /// The sender's side is reset; the receiver's stays open, and nothing more passes in either direction.
+    Reset,
 }
 
 /// One damage to inject: the connection and its direction, the byte at which it happens, and its kind.
@@ -201,6 +203,12 @@ fn pump(way: (u32, u32), mut from: &TcpStream, mut to: &TcpStream, shared: &Shar
                 Damage::Pause => return,
                 Damage::HalfClose => return drop(to.shutdown(Shutdown::Write)),
                 Damage::Cut => return [from, to].iter().for_each(|end| drop(end.shutdown(Shutdown::Both))),
+                // Bytes that were sent and acknowledged do not arrive.
+                Damage::Reset => {
+                    // Fails if it has ended already.
+                    let _ = rustix::net::connect_unspec(from);
+                    return;
+                }
                 Damage::Kill(rank) => {
                     // Before the first connection ends: the dead tell no member of the others' silence.
                     *shared.dead() = Some(*rank);
