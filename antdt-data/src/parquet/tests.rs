@@ -5,7 +5,7 @@ use ::parquet::data_type::{
     BoolType, ByteArray, ByteArrayType, DataType, DoubleType, FixedLenByteArray, FixedLenByteArrayType,
     FloatType, Int32Type, Int64Type,
 };
-use ::parquet::file::properties::WriterProperties;
+use ::parquet::file::properties::{EnabledStatistics, WriterProperties};
 use ::parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use ::parquet::schema::parser::parse_message_type;
 use proptest::prelude::*;
@@ -371,4 +371,69 @@ proptest! {
             }
         }
     }
+}
+
+/// Appends a field of Thrift's compact form to a struct: `delta` is its number less that of the field before.
+fn thrift(out: &mut Vec<u8>, delta: u8, value: i32) {
+    const I32: u8 = 5;
+    out.push(delta << 4 | I32);
+    let mut rest = ((value << 1) ^ (value >> 31)).cast_unsigned();
+    while rest > 0x7f {
+        out.push((rest & 0x7f) as u8 | 0x80);
+        rest >>= 7;
+    }
+    out.push(rest as u8);
+}
+
+/// A file of one column and one page with a checksum, which the `parquet` crate verifies but does not write; and where the values are.
+fn with_checksum(values: &[i32]) -> (Vec<u8>, usize) {
+    const STRUCT: u8 = 12;
+    let schema = Arc::new(parse_message_type("message rows { required int32 y; }").unwrap());
+    // Statistics in the header of the page leave room for a checksum.
+    let properties = WriterProperties::builder()
+        .set_dictionary_enabled(false)
+        .set_statistics_enabled(EnabledStatistics::Page)
+        .set_write_page_header_statistics(true);
+    let mut writer = SerializedFileWriter::new(Vec::new(), schema, Arc::new(properties.build())).unwrap();
+    let mut group = writer.next_row_group().unwrap();
+    column::<Int32Type>(&mut group, values, None);
+    group.close().unwrap();
+    let mut file = writer.into_inner().unwrap();
+    let page: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+    let at = file.windows(page.len()).position(|bytes| bytes == page).unwrap();
+    let mut crc = flate2::Crc::new();
+    crc.update(&page);
+    let (len, count) = (page.len() as i32, values.len() as i32);
+    let mut head = Vec::new();
+    // A data page: length unpacked and packed, checksum; values, encoded plainly.
+    for value in [0, len, len, crc.sum().cast_signed()] {
+        thrift(&mut head, 1, value);
+    }
+    head.push(1 << 4 | STRUCT);
+    for value in [count, 0, 3, 3] {
+        thrift(&mut head, 1, value);
+    }
+    head.extend([0, 0]);
+    let start = 4 + head.len();
+    assert!(start <= at, "the header has room");
+    file[4..start].copy_from_slice(&head);
+    file[start..start + page.len()].copy_from_slice(&page);
+    (file, start)
+}
+
+#[test]
+fn page_whose_bytes_changed_is_refused_by_its_checksum_with_row_group_and_column() {
+    let folder = Folder::new();
+    let (file, start) = with_checksum(&(0..100).collect::<Vec<i32>>());
+    let all = SampleRange { start: 0, end: 100 };
+    let whole = Parquet::open_all([folder.write("whole.parquet", &file)]).unwrap().read(all).unwrap();
+    assert_eq!(whole.columns()[0].values(), &Values::I32((0..100).collect()));
+    let mut bad = file;
+    bad[start + 40..start + 44].copy_from_slice(&[1, 0, 0, 0]);
+    let data = Parquet::open_all([folder.write("bad.parquet", &bad)]).unwrap();
+    let error = data.read(all).unwrap_err();
+    assert!(matches!(error, ReadError::Malformed { .. }), "{error:?}");
+    let text = error.to_string();
+    assert!(text.contains("bad.parquet") && text.contains("row group 0, column \"y\""), "{text}");
+    assert!(text.contains("CRC"), "{text}");
 }
