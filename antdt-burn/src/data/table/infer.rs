@@ -116,6 +116,17 @@ fn number(tally: &Tally) -> Role {
     if exact { Role::Exact } else { Role::Octaves }
 }
 
+/// A number to read: with three significant digits, unless it has few anyway.
+fn short(number: f64) -> String {
+    let whole = number.to_string();
+    if whole.len() <= 8 {
+        return whole;
+    }
+    let rounded: f64 = format!("{number:.2e}").parse().unwrap_or(number);
+    let plain = rounded.to_string();
+    if plain.len() <= 8 { plain } else { format!("{rounded:e}") }
+}
+
 /// What a column becomes that the user says nothing of, and why.
 fn inferred(name: &str, tally: &Tally, meaning: Option<Meaning>) -> (Role, String) {
     let ignored = |why: &str| (Role::Ignored, why.to_owned());
@@ -142,7 +153,7 @@ fn inferred(name: &str, tally: &Tally, meaning: Option<Meaning>) -> (Role, Strin
             let key = (Role::Category, "a key by its name".to_owned());
             return if each_another { ignored("a key, another one in each row") } else { key };
         }
-        return (number(tally), format!("{} to {}", tally.least, tally.most));
+        return (number(tally), format!("{} to {}", short(tally.least), short(tally.most)));
     }
     if each_another {
         return ignored("another value in each row");
@@ -204,6 +215,22 @@ mod tests {
             Role::Label,
         ];
         assert_eq!(roles, expected);
+    }
+
+    #[test]
+    fn range_of_a_column_is_shown_with_few_digits() {
+        for (number, shown) in [
+            (71.0, "71"),
+            (109.99, "109.99"),
+            (0.123_456_789_012_345_6, "0.123"),
+            (-1234.567_890_1, "-1230"),
+            (1e-9, "1e-9"),
+            (1_234_567_890.5, "1.23e9"),
+        ] {
+            assert_eq!(short(number), shown);
+        }
+        let seen = seen(&[("share", &|row| (row as f64 / 7.0).to_string())]);
+        assert_eq!(seen.columns(&ColumnChoice::default(), None).unwrap()[0].why, "0 to 8.43");
     }
 
     #[test]
