@@ -235,3 +235,57 @@ fn data_inspect_names_the_flags_of_the_job() {
     assert!(json[0]["problem"].as_str().unwrap().contains("--label"), "{json}");
     assert_eq!(json[0]["columns"][1]["kind"], "numeric");
 }
+
+/// Pictures of two classes, dark and bright ones, as JPEG and PNG.
+fn write_pictures(folder: &Path, each: u8) {
+    for (class, level) in [("bright", 200), ("dark", 20)] {
+        fs::create_dir_all(folder.join(class)).unwrap();
+        for at in 0..each {
+            let picture =
+                image::RgbImage::from_pixel(20 + u32::from(at % 3), 12, image::Rgb([level + at % 9; 3]));
+            let ending = if at % 2 == 0 { "png" } else { "JPG" };
+            picture.save(folder.join(format!("{class}/{at}.{ending}"))).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_folder_of_pictures_by_class_is_inspected_and_trained() {
+    let folder = tempfile::tempdir().unwrap();
+    let photos = folder.path().join("photos");
+    write_pictures(&photos, 24);
+    let output = antdt(folder.path(), &["data", "inspect", "photos"]);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{}", said(&output));
+    for words in [
+        "photos: pictures, 2 classes, 48 pictures (exact); 48 looked at",
+        "  bright  24 pictures   20x12 to 22x12 pixels",
+        "a job: antdt run --data photos --workload resnet20",
+    ] {
+        assert!(text.contains(words), "{text}");
+    }
+    fs::write(folder.path().join("job.toml"), "[workload.resnet20]\nblocks = 1\nwidth = 4\nside = 8\n")
+        .unwrap();
+    let small =
+        ["--job", "job.toml", "--data", "photos", "--workload", "resnet20", "--global-batch-size", "8"];
+    let (report, said_by_job) = train(folder.path(), &small);
+    assert_each_once(&report, 48);
+    assert!(said_by_job.contains("photos: 48 pictures of 2 classes: bright, dark"), "{said_by_job}");
+    // A picture in the folder of another class is other data.
+    fs::rename(photos.join("dark/0.png"), photos.join("bright/00.png")).unwrap();
+    let resumed =
+        [&["run", "--nproc-per-node", "2", "--resume", "report", "--epochs", "3"], &small[..]].concat();
+    let output = antdt(folder.path(), &resumed);
+    assert!(said(&output).contains("the data's fingerprint is "), "{}", said(&output));
+}
+
+#[test]
+fn a_job_that_ends_by_a_picture_says_which_file_it_was() {
+    let folder = tempfile::tempdir().unwrap();
+    write_pictures(&folder.path().join("photos"), 4);
+    fs::write(folder.path().join("photos/dark/2.png"), "no picture").unwrap();
+    let output = antdt(folder.path(), &["run", "--data", "photos", "--workload", "resnet20"]);
+    assert!(!output.status.success());
+    let said = said(&output);
+    assert!(said.lines().last().unwrap().contains("photos/dark/2.png: cannot be decoded"), "{said}");
+}

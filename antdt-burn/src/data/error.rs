@@ -58,14 +58,22 @@ pub enum DatasetError {
     },
     /// A file of pictures does not have the expected format.
     #[error(
-        "{path}: begins with the byte {first}, where a picture begins with its class, 0 to 9; convert the file to the \
-         binary form of CIFAR-10"
+        "{path}: begins with the byte {first}, where a picture in the binary form of CIFAR-10 begins with its class, 0 to 9; \
+         JPEG and PNG are read from a folder on this machine with one folder for each class"
     )]
     NoImages {
         /// Path of the file.
         path: PathBuf,
         /// First byte of the file.
         first: u8,
+    },
+    /// A folder of JPEG and PNG pictures does not have one folder for each class.
+    #[error("{path}: {why}")]
+    Pictures {
+        /// Path of the folder or picture.
+        path: PathBuf,
+        /// What is wrong with it, and the remedy.
+        why: String,
     },
     /// A file that should be text has other content.
     #[error("{path}: Parquet, where this model takes text; name a text file, plain or compressed")]

@@ -91,7 +91,7 @@ impl Examples for ImageRecords {
 }
 
 /// About as a normal draw: photographs have a mean of 0.47 and a standard deviation of 0.25, of 1.
-fn scaled(value: u8) -> f32 {
+pub(super) fn scaled(value: u8) -> f32 {
     (f32::from(value) - 120.0) / 64.0
 }
 

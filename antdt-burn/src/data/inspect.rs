@@ -6,6 +6,7 @@ use std::path::Path;
 use antdt_core::SampleRange;
 use antdt_data::{Cache, Delimited, Parquet, Rows, Source, Splitter};
 
+use super::pictures::PictureFolders;
 use super::source::{self, Notify};
 use super::stored::{Layout, SAMPLE_LEN_BYTES};
 use super::table::{self, SAMPLE_ROWS, Seen};
@@ -26,6 +27,8 @@ pub struct Inspection {
     pub sampled: u64,
     /// The columns, in the order of the file.
     pub columns: Vec<InspectedColumn>,
+    /// The classes of a folder of pictures, which has no columns.
+    pub classes: Vec<InspectedClass>,
     /// Name of the label, and which of its values are 1; `None` if the label is not known.
     pub label: Option<(String, String)>,
     /// Share of the rows looked at whose label is 1; `None` if there is none.
@@ -34,6 +37,19 @@ pub struct Inspection {
     pub problem: Option<String>,
     /// Flags of a job that does what a job does without them, but for `--data`.
     pub flags: Vec<String>,
+}
+
+/// A class of a folder of pictures of an [`Inspection`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InspectedClass {
+    /// Name of the class, which is that of its folder.
+    pub name: String,
+    /// Number of pictures.
+    pub pictures: u64,
+    /// Width and height, in pixels, of the smallest picture looked at; `None` if none of these can be decoded.
+    pub smallest: Option<(u32, u32)>,
+    /// The same of the largest one.
+    pub largest: Option<(u32, u32)>,
 }
 
 /// A column of an [`Inspection`].
@@ -60,6 +76,9 @@ pub fn inspect(
     cache: &Cache,
     announce: Notify<'_>,
 ) -> Result<Inspection, DatasetError> {
+    if let Some(found) = PictureFolders::find(path)? {
+        return Ok(of_pictures(&found));
+    }
     let containers: Vec<String> = source::sources(path)?
         .iter()
         .map(|source| Ok(source.container()?.to_string()))
@@ -220,6 +239,7 @@ impl Look {
             exact: self.exact,
             sampled: self.sampled,
             columns,
+            classes: Vec::new(),
             label,
             positive: (read > 0).then(|| ones as f64 / read as f64),
             problem: self.layout.as_ref().err().map(ToString::to_string).or_else(|| self.wrong.clone()),
@@ -252,6 +272,27 @@ impl Look {
             missing,
         };
         columns.into_iter().enumerate().map(named).collect()
+    }
+}
+
+/// A folder of pictures by class, of each of which the sizes of a share of [`SAMPLE_ROWS`] are looked at.
+fn of_pictures(found: &PictureFolders) -> Inspection {
+    #[allow(clippy::cast_possible_truncation, reason = "a few thousand")]
+    let most = (SAMPLE_ROWS as usize).div_ceil(found.classes.len());
+    let looks: Vec<_> = (0..found.classes.len()).map(|class| found.look(class, most)).collect();
+    let sampled = looks.iter().map(|(class, _)| class.pictures.min(most as u64)).sum();
+    Inspection {
+        format: "pictures".to_owned(),
+        files: found.pictures.len(),
+        rows: found.pictures.len() as u64,
+        exact: true,
+        sampled,
+        columns: Vec::new(),
+        label: None,
+        positive: None,
+        problem: looks.iter().find_map(|(_, wrong)| wrong.clone()),
+        flags: ["--workload", "resnet20"].map(str::to_owned).to_vec(),
+        classes: looks.into_iter().map(|(class, _)| class).collect(),
     }
 }
 

@@ -8,6 +8,7 @@ pub mod gratings;
 pub(crate) mod hashed;
 pub(crate) mod images;
 pub mod inspect;
+pub(crate) mod pictures;
 pub mod prose;
 mod source;
 mod stored;

@@ -10,6 +10,7 @@ use antdt_core::InvalidValue;
 use antdt_data::{Cache, Source, remote};
 
 use super::DatasetError;
+use super::pictures::PictureFolders;
 
 /// Source of a workload's rows: the value of `--data`.
 ///
@@ -37,7 +38,10 @@ impl DataSource {
     /// If the files cannot be read.
     pub fn fingerprint(&self) -> Result<Option<String>, DatasetError> {
         match self {
-            Self::Path(path) => Ok(Some(antdt_data::fingerprint(&sources(path)?)?)),
+            Self::Path(path) => Ok(Some(match PictureFolders::find(path)? {
+                Some(pictures) => pictures.fingerprint(path)?,
+                None => antdt_data::fingerprint(&sources(path)?)?,
+            })),
             Self::Synthetic { .. } => Ok(None),
         }
     }
@@ -170,7 +174,7 @@ impl Files {
 }
 
 /// The error of a file operation.
-fn failed(path: &Path) -> impl Fn(io::Error) -> DatasetError {
+pub(super) fn failed(path: &Path) -> impl Fn(io::Error) -> DatasetError {
     move |source| match source.kind() {
         io::ErrorKind::NotFound => DatasetError::NotFound { path: path.into() },
         _ => DatasetError::Read { path: path.into(), source },

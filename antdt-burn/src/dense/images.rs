@@ -1,10 +1,11 @@
-//! Pictures for a model of them: generated ones, or records of files.
+//! Pictures for a model of them: generated ones, JPEG and PNG by class, or records of files.
 
 use super::OpenExamples;
-use crate::data::DataSource;
 use crate::data::example::Examples;
 use crate::data::gratings::Gratings;
 use crate::data::images::ImageRecords;
+use crate::data::pictures::Pictures;
+use crate::data::{DataSource, DatasetError};
 
 /// Pixels of a side of CIFAR-10's pictures.
 pub(crate) const SIDE: usize = 32;
@@ -28,10 +29,15 @@ pub(crate) fn data(side: usize) -> OpenExamples {
             Ok((Box::new(Gratings::new(seed, total, side)), split))
         }
         DataSource::Path(path) => {
-            spec.refuse_columns("pictures in the binary form of CIFAR-10")?;
-            let data = spec.open_files(|opening| ImageRecords::open(path, side, opening, announce))?;
+            spec.refuse_columns("pictures: JPEG and PNG by class, or the binary form of CIFAR-10")?;
+            let data = spec.open_files(|opening| -> Result<Box<dyn Examples>, DatasetError> {
+                Ok(match Pictures::open(path, side, opening, announce)? {
+                    Some(pictures) => Box::new(pictures),
+                    None => Box::new(ImageRecords::open(path, side, opening, announce)?),
+                })
+            })?;
             let split = spec.split_stored(data.rows(), seed);
-            Ok((Box::new(data), split))
+            Ok((data, split))
         }
     })
 }

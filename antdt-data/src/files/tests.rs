@@ -66,3 +66,24 @@ fn a_missing_or_empty_file_is_the_fault_of_its_sample() {
     assert!(matches!(&last, ReadError::Empty { sample: 2, .. }), "{last}");
     assert_eq!((all.sample(), last.sample()), (1, 2));
 }
+
+#[test]
+fn a_fingerprint_covers_paths_below_the_root_and_content() {
+    let (folder, moved) = (Folder::new(), Folder::new());
+    let print = |root: &Folder, files: &[(&str, &[u8])]| {
+        let paths = files.iter().map(|(name, bytes)| root.write(name, bytes)).collect();
+        Files::new(paths).unwrap().fingerprint(root.path()).unwrap()
+    };
+    let all: [&[(&str, &[u8])]; 5] = [
+        &[("a", b"12"), ("b", b"")],
+        &[("a", b"13"), ("b", b"")],
+        &[("a", b"12"), ("c", b"")],
+        &[("b", b""), ("a", b"12")],
+        &[("a", b"12")],
+    ];
+    let prints: Vec<String> = all.iter().map(|files| print(&folder, files)).collect();
+    for (at, one) in prints.iter().enumerate() {
+        assert!(!prints[..at].contains(one), "{prints:?}");
+    }
+    assert_eq!(print(&moved, all[0]), prints[0]);
+}

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use antdt_burn::data::inspect::{InspectedColumn, Inspection};
+use antdt_burn::data::inspect::{InspectedClass, InspectedColumn, Inspection};
 use serde_json::{Value as Json, json};
 
 use super::say;
@@ -46,6 +46,9 @@ fn name(job: &JobSpec) -> String {
 
 /// The data set in at most `columns_max` lines for columns and [`LINES_BESIDE`] others.
 fn as_text(job: &JobSpec, seen: &Inspection, columns_max: usize) -> String {
+    if !seen.classes.is_empty() {
+        return of_pictures(job, seen, columns_max);
+    }
     let files = if seen.files == 1 { String::new() } else { format!("{} files, ", seen.files) };
     let exact = if seen.exact { "exact" } else { "estimated" };
     let mut text = format!(
@@ -73,16 +76,45 @@ fn as_text(job: &JobSpec, seen: &Inspection, columns_max: usize) -> String {
         let share = seen.positive.map(|share| format!("; {:.1} % of the rows are 1", share * 100.0));
         let _ = writeln!(text, "label {label}: {rule}{}", share.unwrap_or_default());
     }
+    text + &verdict(job, seen)
+}
+
+/// Why a job refuses the data, or what starts one.
+fn verdict(job: &JobSpec, seen: &Inspection) -> String {
     match &seen.problem {
-        Some(why) => {
-            let _ = writeln!(text, "a job refuses it: {why}");
-        }
+        Some(why) => format!("a job refuses it: {why}\n"),
         None => {
             let flags: Vec<String> = seen.flags.iter().map(|flag| quoted(flag)).collect();
-            let _ = writeln!(text, "a job: antdt run --data {} {}", quoted(&name(job)), flags.join(" "));
+            format!("a job: antdt run --data {} {}\n", quoted(&name(job)), flags.join(" "))
         }
     }
-    text
+}
+
+/// A folder of pictures in at most `classes_max` lines for classes and [`LINES_BESIDE`] others.
+fn of_pictures(job: &JobSpec, seen: &Inspection, classes_max: usize) -> String {
+    let mut text = format!(
+        "{}: {}, {} classes, {} pictures (exact); {} looked at\n",
+        name(job),
+        seen.format,
+        seen.classes.len(),
+        seen.rows,
+        seen.sampled
+    );
+    let shown = if seen.classes.len() > classes_max { classes_max - 1 } else { classes_max };
+    let width = seen.classes.iter().take(shown).map(|class| class.name.chars().count()).max().unwrap_or(0);
+    for InspectedClass { name, pictures, smallest, largest } in seen.classes.iter().take(shown) {
+        let sizes = smallest.zip(*largest).map(|(least, most)| {
+            if least == most {
+                return format!("   {}x{} pixels", least.0, least.1);
+            }
+            format!("   {}x{} to {}x{} pixels", least.0, least.1, most.0, most.1)
+        });
+        let _ = writeln!(text, "  {name:width$}  {pictures} pictures{}", sizes.unwrap_or_default());
+    }
+    if let Some(others @ 1..) = seen.classes.len().checked_sub(shown) {
+        let _ = writeln!(text, "  and {others} more classes; --json shows all");
+    }
+    text + &verdict(job, seen)
 }
 
 /// A word for a shell.
@@ -103,6 +135,14 @@ fn as_json(job: &JobSpec, seen: &Inspection) -> Json {
             "missing_share": column.missing,
         })
     };
+    let class = |class: &InspectedClass| {
+        json!({
+            "name": class.name,
+            "pictures": class.pictures,
+            "smallest": class.smallest,
+            "largest": class.largest,
+        })
+    };
     json!({
         "data": name(job),
         "format": seen.format,
@@ -111,6 +151,7 @@ fn as_json(job: &JobSpec, seen: &Inspection) -> Json {
         "rows_exact": seen.exact,
         "rows_looked_at": seen.sampled,
         "columns": seen.columns.iter().map(column).collect::<Vec<_>>(),
+        "classes": seen.classes.iter().map(class).collect::<Vec<_>>(),
         "label": seen.label.as_ref().map(|(name, rule)| json!({ "name": name, "rule": rule })),
         "positive_share": seen.positive,
         "problem": seen.problem,
@@ -136,6 +177,7 @@ mod tests {
             exact: false,
             sampled: 10,
             columns: (0..columns).map(column).collect(),
+            classes: Vec::new(),
             label: Some(("y".to_owned(), "1 is 1, 0 is 0".to_owned())),
             positive: Some(0.5),
             problem: None,

@@ -13,7 +13,7 @@ mod tally;
 mod text;
 
 pub(super) use infer::Seen;
-pub(super) use names::labels;
+pub(super) use names::{labels, listed};
 pub(super) use text::{header, text_sample};
 
 use antdt_data::{ColumnRow, Dialect, Meaning, Splitter, Value};
@@ -35,7 +35,7 @@ static EXACT: [Bucketing; COLUMNS_MAX] = [Bucketing::Exact; COLUMNS_MAX];
 pub(super) const SAMPLE_ROWS: u64 = 10_000;
 
 /// Names of columns in one line to the user, at most.
-const SHOWN: usize = 20;
+pub(super) const SHOWN: usize = 20;
 
 /// What the user says of the columns of a table: `--label`, `--categorical`, `--numeric` and `--ignore`. Names are found however
 /// they are spelt: case, quotes and spaces do not count.
@@ -244,7 +244,7 @@ impl Table {
             let shown = |column: &Column| format!("{} ({})", column.name, column.why);
             let shown: Vec<String> =
                 self.columns.iter().filter(|column| is(column.role)).map(shown).collect();
-            names::listed(shown.iter().map(String::as_str), SHOWN)
+            listed(shown.iter().map(String::as_str), SHOWN)
         };
         let (label, rule) = self.label();
         let mut lines = vec![format!(

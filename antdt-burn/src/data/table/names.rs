@@ -39,7 +39,7 @@ pub(super) fn is_key(name: &str) -> bool {
 }
 
 /// At most `most` names in one line, and how many others there are.
-pub(super) fn listed<'a>(names: impl IntoIterator<Item = &'a str>, most: usize) -> String {
+pub(in crate::data) fn listed<'a>(names: impl IntoIterator<Item = &'a str>, most: usize) -> String {
     let names: Vec<&str> = names.into_iter().collect();
     let shown = names.iter().take(most).copied().collect::<Vec<_>>().join(", ");
     match names.len().saturating_sub(most) {
