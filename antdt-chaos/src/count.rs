@@ -4,7 +4,6 @@
 use std::path::Path;
 
 use antdt_checkpoint::{CheckpointReadError, Folder};
-use antdt_job::{EventKind, SyncMode};
 
 use antdt::report::{Outcome, Report};
 use antdt::resume;
@@ -39,14 +38,12 @@ enum Weight {
 
 impl Weight {
     fn of(report: &Report) -> Self {
-        let Ok(mode) = report.sync.parse::<SyncMode>().map(|sync| sync.capabilities()) else {
-            return Self::Share;
-        };
+        let Some(mode) = report.capabilities() else { return Self::Share };
         if !mode.averages_models() {
             return Self::Exactly(1.0);
         }
-        let events = |kind: EventKind| report.events.iter().filter(|event| event.kind == kind.name()).count();
-        let came_or_went = events(EventKind::Membership) > 1 || events(EventKind::Lost) > 0;
+        let events = |kind: &str| report.events.iter().filter(|event| event.kind == kind).count();
+        let came_or_went = events("membership") > 1 || events("lost") > 0;
         if mode.mixes() && !came_or_went && report.resumed.is_none() {
             return Self::Exactly(1.0 / report.workers.len() as f32);
         }
@@ -149,7 +146,7 @@ mod tests {
         report.events = vec![EventEntry {
             time_s: 1.0,
             node: String::new(),
-            kind: EventKind::Lost.name().to_owned(),
+            kind: "lost".to_owned(),
             text: String::new(),
         }];
         assert_eq!(inexact(&report, Some(&counts), 2), None);

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use antdt_core::{Better, Counts, Metric, Metrics, NodeId};
+use antdt_core::{Better, Capabilities, Counts, Metric, Metrics, NodeId};
 use antdt_job::SyncMode;
 use serde::{Deserialize, Serialize};
 
@@ -162,10 +162,15 @@ impl CheckpointEntry {
 }
 
 impl Report {
+    /// Returns what the sync mode of the job is; `None` if this program does not know it.
+    pub fn capabilities(&self) -> Option<Capabilities> {
+        self.sync.parse::<SyncMode>().ok().map(|sync| sync.capabilities())
+    }
+
     /// Returns whether the model is an average of the workers' models, in which a sample that was trained once has a share of what it
     /// would have moved one model by.
-    pub fn averages_models(&self) -> bool {
-        self.sync.parse::<SyncMode>().is_ok_and(|sync| sync.capabilities().averages_models())
+    fn averages_models(&self) -> bool {
+        self.capabilities().is_some_and(Capabilities::averages_models)
     }
 
     /// Largest number of ranges of missing samples in a report.
