@@ -12,8 +12,14 @@ use super::JobError;
 use super::prepare::Prepared;
 use crate::net;
 
-/// How long the advertised name may take to be resolved, and a connection to it to be made.
+/// How long the answer of a name service may take, and a connection to the advertised address to be made.
 const REACH_LIMIT: Duration = Duration::from_secs(5);
+
+/// How long the advertised name may be unknown: where a platform starts a job, its name follows.
+const NAME_LIMIT: Duration = Duration::from_secs(30);
+
+/// Pause between two questions for a name.
+const NAME_PAUSE: Duration = Duration::from_millis(500);
 
 /// The open port of a master, which answers no call yet.
 pub(super) struct Listening {
@@ -70,13 +76,15 @@ pub(super) async fn listen(prepared: &Prepared, launcher: &mut dyn Launcher) -> 
 /// one does not have, so that a failure to connect is a warning unless all nodes are `here`.
 async fn reach(host: &str, local: SocketAddr, here: bool) -> Result<(), JobError> {
     let refused = |why: String| JobError::Unreachable { host: host.to_owned(), why };
-    let address = net::join(host, local.port());
-    let resolve = tokio::task::spawn_blocking(move || net::resolve(&address, local.ip()));
-    let address = match tokio::time::timeout(REACH_LIMIT, resolve).await {
-        Ok(Ok(found)) => found.map_err(|error| refused(format!("it has no address: {error}")))?,
-        Ok(Err(error)) => return Err(JobError::Master(error.to_string())),
-        Err(_) => return Err(refused(format!("it was not resolved within {REACH_LIMIT:?}"))),
-    };
+    // Without nodes elsewhere no platform is still to make the name known.
+    let patience = if here { Duration::ZERO } else { NAME_LIMIT };
+    let address = known(host, local, patience).await.map_err(refused)?;
+    if !here && address.ip().is_loopback() && !local.ip().is_loopback() {
+        return Err(refused(format!(
+            "it is {} on this machine, where nodes of other machines reach themselves; advertise an address that they reach, or correct the name in /etc/hosts",
+            address.ip()
+        )));
+    }
     let why = match tokio::time::timeout(REACH_LIMIT, TcpStream::connect(address)).await {
         Ok(Ok(_)) => return Ok(()),
         Ok(Err(error)) => format!("this machine does not reach its own port at {address}: {error}"),
@@ -89,6 +97,29 @@ async fn reach(host: &str, local: SocketAddr, here: bool) -> Result<(), JobError
     Ok(())
 }
 
+/// Resolves a name that may not be known yet, for which it asks again until `patience` is over.
+async fn known(host: &str, local: SocketAddr, patience: Duration) -> Result<SocketAddr, String> {
+    let began = tokio::time::Instant::now();
+    let mut is_said = false;
+    loop {
+        let address = net::join(host, local.port());
+        let resolve = tokio::task::spawn_blocking(move || net::resolve(&address, local.ip()));
+        let why = match tokio::time::timeout(REACH_LIMIT, resolve).await {
+            Ok(Ok(Ok(found))) => return Ok(found),
+            Ok(Ok(Err(error))) => format!("it has no address: {error}"),
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => format!("it was not resolved within {REACH_LIMIT:?}"),
+        };
+        if began.elapsed() + NAME_PAUSE >= patience {
+            return Err(why);
+        }
+        if !std::mem::replace(&mut is_said, true) {
+            tracing::warn!("--advertise = {host}: {why}; asking again for up to {patience:?}");
+        }
+        tokio::time::sleep(NAME_PAUSE).await;
+    }
+}
+
 /// A new secret.
 fn secret() -> Result<Token, JobError> {
     let mut bytes = [0_u8; 16];
@@ -99,4 +130,27 @@ fn secret() -> Result<Token, JobError> {
         Err(error) => return Err(JobError::Master(format!("the system gives no random bytes: {error}"))),
     }
     Ok(Token::new(format!("{:032x}", u128::from_be_bytes(bytes)))?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_name_of_this_machine_alone_is_refused_where_nodes_are_elsewhere() {
+        let listener = TcpListener::bind("0.0.0.0:0").await.unwrap();
+        let local = listener.local_addr().unwrap();
+        let why = reach("localhost", local, false).await.unwrap_err().to_string();
+        assert!(why.contains("localhost") && why.contains("it is 127.0.0.1 on this machine"), "{why}");
+        reach("localhost", local, true).await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_name_that_nobody_knows_is_asked_for_until_the_limit() {
+        let local = "127.0.0.1:80".parse().unwrap();
+        let began = tokio::time::Instant::now();
+        let why = known("no-such-host.invalid", local, NAME_LIMIT).await.unwrap_err();
+        assert!(why.starts_with("it has no address: ") || why.contains("not resolved"), "{why}");
+        assert!(began.elapsed() + NAME_PAUSE >= NAME_LIMIT, "of the paused clock");
+    }
 }
