@@ -100,15 +100,23 @@ pub(super) fn with_settings(command: Clap) -> Clap {
 }
 
 /// The grammar.
-pub(super) fn grammar() -> Clap {
+fn grammar() -> Clap {
+    let hidden =
+        |name: &'static str| Clap::new(name).hide(true).about("Part of a running job; started by antdt run");
+    users_grammar().subcommands([hidden("worker"), hidden("server")]).subcommands(
+        ["supervise", "exec"]
+            .map(|name| hidden(name).arg(Arg::new("program").last(true).num_args(1..).required(true))),
+    )
+}
+
+/// The commands that users call.
+pub(super) fn users_grammar() -> Clap {
     let lists = [
         ("policies", "List the policies and their settings"),
         ("optimizers", "List the optimizers and their settings"),
         ("launchers", "List the launchers and their settings"),
         ("workloads", "List the built-in models and their settings"),
     ];
-    let hidden =
-        |name: &'static str| Clap::new(name).hide(true).about("Part of a running job; started by antdt run");
     Clap::new("antdt")
         .about(
             "Self-adaptive distributed training: detects stragglers, rebalances their work or restarts them",
@@ -125,11 +133,6 @@ pub(super) fn grammar() -> Clap {
         .subcommand(remote("checkpoint", "Have a running job take a checkpoint, and wait for it"))
         .subcommand(remote("stop", "Shut a running job down in order, as an interrupt does"))
         .subcommands(shell::grammars())
-        .subcommands([hidden("worker"), hidden("server")])
-        .subcommands(
-            ["supervise", "exec"]
-                .map(|name| hidden(name).arg(Arg::new("program").last(true).num_args(1..).required(true))),
-        )
 }
 
 fn run_grammar() -> Clap {

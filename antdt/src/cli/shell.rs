@@ -39,7 +39,7 @@ pub(super) fn manual(matches: &ArgMatches) -> Result<String, CliError> {
     let mut command = shown();
     command.build();
     for word in matches.get_many::<String>("command").into_iter().flatten() {
-        let below = command.find_subcommand(word).filter(|below| !below.is_hide_set()).cloned();
+        let below = command.find_subcommand(word).cloned();
         command = below.ok_or_else(|| CliError::new(format!("man {word}: there is no such command")))?;
     }
     let name = command.get_bin_name().unwrap_or("antdt").replace(' ', "-");
@@ -61,5 +61,5 @@ fn shown() -> Clap {
             None => arg.hide(false),
         })
     };
-    flags::with_all(flags::grammar(), shown)
+    flags::with_all(flags::users_grammar(), shown)
 }

@@ -253,7 +253,7 @@ fn shells_complete_all_settings_with_their_words_and_each_command_has_a_manual_p
         }
         assert!(!script.contains("supervise"), "{shell}: what users do not call");
     }
-    assert!(printed("completions bash").contains("bf16"), "words of a setting");
+    assert!(printed("completions bash").contains("halving-doubling"), "words of a setting");
     let error = parse_with("completions csh", &[]).unwrap_err().message;
     assert_eq!(error, "completions csh: a shell, bash, zsh, fish, elvish or powershell");
     assert!(printed("man").contains(".TH antdt 1"));
