@@ -65,7 +65,7 @@ impl Inbox {
     // Room behind what is waiting, for a whole header at least.
     fn room(&mut self) -> &mut [u8] {
         if self.bytes.len() - self.end < Header::LEN {
-            self.to_front();
+            self.pack();
             if self.bytes.len() - self.end < Header::LEN {
                 self.bytes.resize(self.end + INBOX_BYTES, 0);
             }
@@ -73,7 +73,7 @@ impl Inbox {
         &mut self.bytes[self.end..]
     }
 
-    fn to_front(&mut self) {
+    fn pack(&mut self) {
         self.bytes.copy_within(self.start..self.end, 0);
         (self.start, self.end) = (0, self.end - self.start);
     }
@@ -81,7 +81,7 @@ impl Inbox {
     // More room, as long as little is kept. Whether there is any.
     fn grow(&mut self) -> bool {
         if self.end == self.bytes.len() {
-            self.to_front();
+            self.pack();
             let len = self.bytes.len();
             if self.end == len && len < AHEAD_BYTES {
                 self.bytes.resize((2 * len).min(AHEAD_BYTES), 0);
