@@ -1,4 +1,4 @@
-//! Tests that failed once and passed when they were run again: the machine was busy, or they depend on who is first.
+//! Flaky tests: nextest saw them fail, ran them once more, and saw them pass. A busy machine causes that, and so does a race.
 
 use std::collections::BTreeSet;
 

@@ -20,7 +20,7 @@ use super::{DatasetError, RowError};
 /// Endings of the names of pictures, in lower case.
 const ENDINGS: [&str; 3] = ["jpg", "jpeg", "png"];
 
-/// Names of the parts of a data set that somebody split.
+/// Folder names that stand for parts of a data set; a folder with no other names has no classes.
 const PARTS: [&str; 5] = ["train", "val", "valid", "validation", "test"];
 
 /// Orders the pictures, so that a shard has pictures of all classes. The same on every machine, and in every job.

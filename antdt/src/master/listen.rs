@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_name_that_nobody_knows_is_asked_for_until_the_limit() {
+    async fn master_asks_for_an_unknown_name_until_its_patience_is_over() {
         let local = "127.0.0.1:80".parse().unwrap();
         let began = tokio::time::Instant::now();
         let why = known("no-such-host.invalid", local, NAME_LIMIT).await.unwrap_err();

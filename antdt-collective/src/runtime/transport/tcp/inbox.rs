@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_of_early_frames_is_bounded_and_given_back() {
+    fn inbox_keeps_early_frames_up_to_its_bound_and_gives_their_room_back() {
         let mut inbox = Inbox::new();
         while inbox.grow() {
             inbox.end = inbox.bytes.len();
