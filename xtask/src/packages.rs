@@ -6,20 +6,14 @@
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 
 use crate::shell;
-
-/// What the manifest of a crate for a registry says of it.
-const SAID: [&str; 4] = ["description", "documentation", "license", "readme"];
-
-/// Lists of words by which a crate is found.
-const WORDS: [&str; 2] = ["keywords", "categories"];
 
 /// Packages all crates that may be published; returns how many there are.
 ///
 /// # Errors
-/// If the manifest of one lacks something, or one cannot be packaged.
+/// If one cannot be packaged.
 pub(crate) fn check(root: &Path) -> Result<usize> {
     let metadata = shell::metadata(root)?;
     let packages = metadata["packages"].as_array().context("cargo metadata names no packages")?;
@@ -29,12 +23,6 @@ pub(crate) fn check(root: &Path) -> Result<usize> {
     // One that may be published names no registries; one that may not has an empty list of them.
     for manifest in packages.iter().filter(|package| package["publish"].is_null()) {
         let name = manifest["name"].as_str().context("a package has no name")?;
-        let empty = |key: &&str| manifest[key].as_array().is_none_or(Vec::is_empty);
-        let lacks =
-            SAID.iter().filter(|key| manifest[**key].is_null()).chain(WORDS.iter().filter(|key| empty(key)));
-        if let [first, ..] = lacks.collect::<Vec<_>>()[..] {
-            bail!("the manifest of {name} has no {first}, which a registry shows");
-        }
         package.args(["-p", name]);
         count += 1;
     }

@@ -32,6 +32,7 @@ pub(crate) fn run(root: &Path) -> Result<()> {
     let mut violations = Vec::new();
     let rules = [
         arrows,
+        manifests,
         file_heads,
         no_ignored_tests,
         documents,
@@ -112,6 +113,16 @@ fn arrows(tree: &Tree) -> Vec<String> {
         }
     }
     violations
+}
+
+/// A package for a registry says what that shows of it.
+fn manifests(tree: &Tree) -> Vec<String> {
+    let bare = tree.packages.iter().filter(|package| !package.unsaid.is_empty());
+    bare.map(|package| {
+        let unsaid = package.unsaid.join(", ");
+        format!("{}/Cargo.toml says no {unsaid}, which a registry shows", package.folder)
+    })
+    .collect()
 }
 
 /// The rows of the table of arrows: crates, their dependencies, and those behind a feature.

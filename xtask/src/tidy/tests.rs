@@ -9,6 +9,7 @@ pub(super) fn package(name: &str, dependencies: Vec<Dependency>) -> Package {
         folder: name.to_owned(),
         dependencies,
         roots: vec![format!("{name}/src/lib.rs")],
+        unsaid: Vec::new(),
     }
 }
 
@@ -27,6 +28,14 @@ pub(super) fn tree(packages: Vec<Package>, files: &[(&str, &str)]) -> Tree {
 fn arrows_of(packages: Vec<Package>, rows: &str) -> Vec<String> {
     let table = format!("Text.\n\n{ARROWS}\n|---|---|---|\n{rows}\nMore.\n");
     arrows(&tree(packages, &[(ARCHITECTURE, &table)]))
+}
+
+#[test]
+fn a_manifest_that_leaves_out_what_a_registry_shows_is_caught() {
+    let unsaid = vec!["documentation".to_owned(), "keywords".to_owned()];
+    let bare = Package { unsaid, ..package("antdt-gpu", vec![]) };
+    let found = manifests(&tree(vec![bare, package("antdt-core", vec![])], &[]));
+    assert_eq!(found, ["antdt-gpu/Cargo.toml says no documentation, keywords, which a registry shows"]);
 }
 
 #[test]

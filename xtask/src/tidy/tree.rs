@@ -8,6 +8,9 @@ use serde_json::Value;
 
 use crate::shell;
 
+/// What a registry shows of a package.
+const SHOWN: [&str; 6] = ["description", "documentation", "license", "readme", "keywords", "categories"];
+
 /// What the rules look at.
 #[derive(Default)]
 pub(super) struct Tree {
@@ -23,6 +26,8 @@ pub(super) struct Package {
     pub(super) dependencies: Vec<Dependency>,
     /// Crate roots of libraries and programs, from the root.
     pub(super) roots: Vec<String>,
+    /// Of what a registry shows, what the manifest does not say; nothing for a package that no registry may have.
+    pub(super) unsaid: Vec<String>,
 }
 
 pub(super) struct Dependency {
@@ -77,7 +82,21 @@ impl Package {
                 roots.push(relative(root, Path::new(&text(&target["src_path"])?)));
             }
         }
-        Ok(Self { name: text(&package["name"])?, folder: relative(root, folder), dependencies, roots })
+        // One that may be published names no registries; one that may not has an empty list of them.
+        let published = package["publish"].is_null();
+        let empty = |key: &&str| match &package[*key] {
+            Value::Array(words) => words.is_empty(),
+            said => said.is_null(),
+        };
+        let unsaid =
+            SHOWN.iter().filter(|key| published && empty(key)).map(|key| (*key).to_owned()).collect();
+        Ok(Self {
+            name: text(&package["name"])?,
+            folder: relative(root, folder),
+            dependencies,
+            roots,
+            unsaid,
+        })
     }
 }
 
