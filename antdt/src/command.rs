@@ -17,7 +17,7 @@ use antdt_rt::{CancellationToken, cancel_on_signal};
 
 use crate::cli::{CliError, Command};
 use crate::job::processor::{Place, Processor};
-use crate::job::{JobSpec, LogFormat};
+use crate::job::{DataSpec, JobSpec, LogFormat};
 use crate::master::{self, Fleet, JobError, Orphaned, Programs, Seams, TrainingData};
 use crate::report::{self, Outcome, Report};
 use crate::run_dir::MasterFile;
@@ -211,7 +211,7 @@ fn check_folder() -> Result<(), String> {
 
 /// Opens what the job trains; `None` if a program of the user's does and takes its data from elsewhere.
 fn open_trainer(spec: &JobSpec) -> anyhow::Result<Option<Box<dyn Trainer>>> {
-    if spec.program.is_some() && spec.data.is_none() {
+    if spec.is_foreign() || spec.has_own_model() {
         return Ok(None);
     }
     // It computes nothing here.
@@ -355,7 +355,10 @@ fn run_job(host: Host, spec: &JobSpec, orphaned: Option<Orphaned>) -> anyhow::Re
     let own = |name: &str| (exe.clone(), vec![OsString::from(name)]);
     // Opening the data here checks text before a process is started, and leaves its row index to the workers.
     let trainer = open_trainer(spec)?;
-    let samples = trainer.as_ref().map(|trainer| trainer.train_samples());
+    let samples = match &spec.data {
+        Some(DataSpec::Samples(samples)) => Some(*samples),
+        _ => trainer.as_ref().map(|trainer| trainer.train_samples()),
+    };
     if samples == Some(0) {
         let data = spec.data.as_ref().map(ToString::to_string).unwrap_or_default();
         return Err(InvalidValue::new("--data", data, "at least one training sample").into());
@@ -380,7 +383,13 @@ fn run_job(host: Host, spec: &JobSpec, orphaned: Option<Orphaned>) -> anyhow::Re
             // Below this program, which binds it and what it starts to the master: a program that is not ours cannot do so itself.
             let words = ["supervise", "--", name].into_iter().map(OsString::from);
             let args = words.chain(args.iter().map(OsString::from)).collect();
-            Programs { worker: (exe.clone(), args), server: own("server"), env, layout, foreign: true }
+            Programs {
+                worker: (exe.clone(), args),
+                server: own("server"),
+                env,
+                layout,
+                foreign: spec.is_foreign(),
+            }
         }
         None => Programs { worker: own("worker"), server: own("server"), env, layout, foreign: false },
     };

@@ -213,6 +213,8 @@ mod shipped {
         Some(match spec.data.as_ref()? {
             DataSpec::Path(path) => DataSource::Path(path.clone()),
             DataSpec::Synthetic { rows } => DataSource::Synthetic { rows: *rows },
+            // Those are a program's own.
+            DataSpec::Samples(_) => return None,
         })
     }
 

@@ -14,7 +14,8 @@ use antdt::master::{self, Programs, Seams, TrainingData};
 use antdt::node::NodeEnv;
 use antdt::report::{Outcome, Report};
 use antdt::server;
-use antdt::worker::{PulledModel, TrainingSession, WorkerError};
+use antdt::worker::program::{ModelParts, Waited, WorkerAsk};
+use antdt::worker::{ProgramModel, ProgramSession, PulledModel, TrainingSession, WorkerEnd, WorkerError};
 use antdt_rt::CancellationToken;
 
 const SAMPLES: u64 = 6_000;
@@ -40,6 +41,55 @@ fn train(env: NodeEnv, slope: f32) -> Result<f32, WorkerError> {
     Ok(last)
 }
 
+/// The same with a slope that the program has and changes itself. Each worker begins with another one, and marks what it brings with its number.
+fn train_own(env: NodeEnv, slope: f32) -> Result<f32, WorkerError> {
+    let number = env.holder.node.index;
+    let mut model = number as f32;
+    let mut session =
+        ProgramSession::start(env, ProgramModel { parameters: 1, train_samples: SAMPLES, marks: 1 })?;
+    let mut samples = Vec::new();
+    loop {
+        let ask = match session.wait(Duration::from_secs(60))? {
+            Waited::Asks(ask) => ask,
+            Waited::Over(end) => {
+                assert_eq!(end, WorkerEnd::EndOfData);
+                return Ok(model);
+            }
+            Waited::Nothing => return Err(WorkerError::Loop("the worker asked for nothing".to_owned())),
+        };
+        match ask {
+            WorkerAsk::Batch(batch) => {
+                samples = batch.samples;
+                session.loaded()?;
+            }
+            WorkerAsk::Gradient => {
+                let squares: f32 = samples.iter().map(|sample| ((sample % 7) as f32).powi(2)).sum();
+                let gradient = 2.0 * (model - slope) * squares;
+                session.gradient(|sums| sums[0] = gradient, vec![u64::from(number) + 1])?;
+            }
+            WorkerAsk::Step(step) => {
+                for (rank, share) in (1..).zip(&step.shares) {
+                    assert!(share.samples == 0 || share.marks == [rank], "{:?}", step.shares);
+                }
+                model -= 0.02 * step.rate_share * step.sums[0] / step.samples().max(1) as f32;
+                session.stepped(step)?;
+            }
+            WorkerAsk::Give => {
+                let arrays = vec![model.to_ne_bytes().to_vec(), Vec::new()];
+                session.gave(ModelParts { outline: b"slope".to_vec(), arrays })?;
+            }
+            WorkerAsk::Take(parts) => {
+                assert_eq!(parts.outline, b"slope");
+                model = f32::from_ne_bytes(parts.arrays[0][..].try_into().unwrap());
+                session.took()?;
+            }
+        }
+    }
+}
+
+/// What a worker does: it returns the slope that it found.
+type Train = fn(NodeEnv, f32) -> Result<f32, WorkerError>;
+
 /// Where the workers of a job leave the slopes that they found.
 type Found = Arc<Mutex<BTreeMap<NodeId, f32>>>;
 
@@ -47,6 +97,7 @@ type Found = Arc<Mutex<BTreeMap<NodeId, f32>>>;
 struct Threads {
     outlets: Outlets,
     lives: Arc<Mutex<BTreeMap<Holder, LaunchStatus>>>,
+    train: Train,
     slope: f32,
     found: Found,
 }
@@ -59,7 +110,7 @@ impl Launcher for Threads {
     fn launch(&mut self, spec: &NodeSpec) -> Result<(), LaunchError> {
         let env: BTreeMap<String, String> = spec.env.iter().cloned().collect();
         let env = NodeEnv::read(|name| env.get(name).cloned(), &spec.file).unwrap();
-        let (holder, slope) = (spec.holder, self.slope);
+        let (holder, train, slope) = (spec.holder, self.train, self.slope);
         let (events, lives, found) =
             (Arc::clone(&self.outlets.events), Arc::clone(&self.lives), Arc::clone(&self.found));
         lives.lock().unwrap().insert(holder, LaunchStatus::Running);
@@ -91,12 +142,16 @@ impl Launcher for Threads {
     }
 }
 
-async fn run(sync: &str, servers: u32, slope: f32) -> (Report, Found) {
+async fn run(train: Train, sync: &str, servers: u32, slope: f32) -> (Report, Found) {
+    run_on(DataSpec::Synthetic { rows: SAMPLES }, train, sync, servers, slope).await
+}
+
+async fn run_on(data: DataSpec, train: Train, sync: &str, servers: u32, slope: f32) -> (Report, Found) {
     let found = Found::default();
     let slopes = Arc::clone(&found);
     let seams = Seams {
         launcher: Some(Arc::new(move |outlets| {
-            Box::new(Threads { outlets, lives: Arc::default(), slope, found: Arc::clone(&slopes) })
+            Box::new(Threads { outlets, lives: Arc::default(), train, slope, found: Arc::clone(&slopes) })
         })),
         ..Seams::default()
     };
@@ -105,7 +160,8 @@ async fn run(sync: &str, servers: u32, slope: f32) -> (Report, Found) {
         workers: 2,
         servers,
         sync: sync.parse().unwrap(),
-        data: Some(DataSpec::Synthetic { rows: SAMPLES }),
+        program: matches!(data, DataSpec::Samples(_)).then(|| vec!["none".to_owned()]),
+        data: Some(data),
         global_batch_size: 40,
         policy: "none".to_owned(),
         run_dir: Some(folder.path().join("run")),
@@ -128,7 +184,7 @@ async fn run(sync: &str, servers: u32, slope: f32) -> (Report, Found) {
 #[test]
 fn two_jobs_in_one_process_train_their_own_models_exactly() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    let both = async { tokio::join!(run("allreduce", 0, 3.0), run("ps-bsp", 1, -5.0)) };
+    let both = async { tokio::join!(run(train, "allreduce", 0, 3.0), run(train, "ps-bsp", 1, -5.0)) };
     let (first, second) = runtime.block_on(both);
     for ((report, found), slope) in [(first, 3.0), (second, -5.0)] {
         assert_eq!(report.outcome, Outcome::Completed);
@@ -137,4 +193,15 @@ fn two_jobs_in_one_process_train_their_own_models_exactly() {
         assert_eq!(found.len(), 2, "{found:?}");
         assert!(found.values().all(|found| (found - slope).abs() < 0.01), "{slope}: {found:?}");
     }
+}
+
+#[test]
+fn workers_with_models_of_their_own_begin_with_the_first_ones_and_take_the_same_steps() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let (report, found) =
+        runtime.block_on(run_on(DataSpec::Samples(SAMPLES), train_own, "allreduce", 0, 3.0));
+    assert_eq!(report.outcome, Outcome::Completed);
+    assert!(report.samples.is_exact() && report.samples.committed == SAMPLES, "{:?}", report.samples);
+    let found: Vec<f32> = found.lock().unwrap().values().copied().collect();
+    assert!(found.len() == 2 && found[0] == found[1] && (found[0] - 3.0).abs() < 0.01, "{found:?}");
 }

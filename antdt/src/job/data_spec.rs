@@ -16,25 +16,28 @@ pub enum DataSpec {
         /// Number of generated rows.
         rows: u64,
     },
+    /// This many samples that a program of the user's has: it is told their numbers.
+    Samples(u64),
 }
 
 impl FromStr for DataSpec {
     type Err = InvalidValue;
     fn from_str(text: &str) -> Result<Self, InvalidValue> {
-        match text.strip_prefix("synthetic:") {
-            Some(rows) => {
-                // Underscores group digits, as in Rust.
-                let digits: String = rows.chars().filter(|c| *c != '_').collect();
-                let rows = digits.parse().map_err(|_| {
-                    InvalidValue::new(
-                        "--data",
-                        text,
-                        "synthetic:ROWS with a whole number, such as synthetic:100000",
-                    )
-                })?;
+        let number = |digits: &str, expected: &str| {
+            // Underscores group digits, as in Rust.
+            let digits: String = digits.chars().filter(|c| *c != '_').collect();
+            digits.parse().map_err(|_| InvalidValue::new("--data", text, expected))
+        };
+        match text.split_once(':') {
+            Some(("synthetic", rows)) => {
+                let rows = number(rows, "synthetic:ROWS with a whole number, such as synthetic:100000")?;
                 Ok(Self::Synthetic { rows })
             }
-            None => {
+            Some(("samples", samples)) => {
+                number(samples, "samples:NUMBER with a whole number, such as samples:60000")
+                    .map(Self::Samples)
+            }
+            _ => {
                 let expected = "a file or folder, or synthetic:ROWS such as synthetic:100000";
                 if text.is_empty() || text == "synthetic" {
                     return Err(InvalidValue::new("--data", format!("`{text}`"), expected));
@@ -50,6 +53,7 @@ impl fmt::Display for DataSpec {
         match self {
             Self::Path(path) => write!(f, "{}", path.display()),
             Self::Synthetic { rows } => write!(f, "synthetic:{rows}"),
+            Self::Samples(samples) => write!(f, "samples:{samples}"),
         }
     }
 }

@@ -77,8 +77,8 @@ settings! {
     pace_rule: String = RatioRule::NAME.to_owned(), "pace-rule", "NAME", among rule::REGISTRY.names();
     /// Built-in model to train.
     workload: String = workload::default_name(), "workload", "NAME", among workload::REGISTRY.names();
-    /// The samples: a file, a folder, synthetic:ROWS, or, in a program built with the feature remote, a URL: s3://, gs://,
-    /// az://, https://. Required unless the workers run a program of the user's (-- PROGRAM).
+    /// The samples: a file, a folder, synthetic:ROWS, samples:NUMBER that a program of the user's has (-- PROGRAM), or, in a program
+    /// built with the feature remote, a URL: s3://, gs://, az://, https://. Required unless the workers run such a program.
     // Without a variable: ANTDT_DATA names the folder of data sets that tests and benchmarks look in.
     data: Option<DataSpec> = None, "data", "SOURCE", no variable;
     /// Format of the data: one with fixed columns, or a table whose columns are told by their names.
@@ -441,7 +441,17 @@ impl JobSpec {
     /// Whether there is a folder for checkpoints.
     pub(crate) fn keeps_checkpoints(&self) -> bool {
         let folders = [&self.checkpoint_dir, &self.run_dir, &self.report_dir, &self.resume];
-        folders.iter().any(|folder| folder.is_some())
+        folders.iter().any(|folder| folder.is_some()) && !self.has_own_model()
+    }
+
+    /// Whether the workers are programs that take their samples from the job and keep the model themselves.
+    pub(crate) const fn has_own_model(&self) -> bool {
+        matches!(self.data, Some(DataSpec::Samples(_)))
+    }
+
+    /// Whether the workers are programs that take nothing from the job.
+    pub(crate) const fn is_foreign(&self) -> bool {
+        self.program.is_some() && self.data.is_none()
     }
 
     /// Returns the device settings of a worker; `None` if the job has none for it.

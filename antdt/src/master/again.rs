@@ -37,7 +37,9 @@ impl Before {
     ) -> Self {
         Self {
             sinks,
-            recorder: Recorder::new(spec.sync.capabilities(), spec.workers).after(evaluations),
+            recorder: Recorder::new(spec.sync.capabilities(), spec.workers)
+                .after(evaluations)
+                .knowing_loss(!spec.has_own_model()),
             shards: Vec::new(),
             samples: BTreeMap::new(),
             duplicated: 0,

@@ -6,13 +6,15 @@ use std::time::Duration;
 use antdt_core::Counts;
 use antdt_core::text::format_duration;
 use antdt_job::SyncMode;
+use antdt_launch::{LaunchStatus, NodeExit};
+use antdt_rt::CancellationToken;
 
 use super::again::{Before, as_scaled, sum};
 use super::outcome::{balance, report};
 use super::runner::{Ended, Nodes};
 use super::sink::JobNote;
 use super::start::{Running, Tasks};
-use super::{JobError, lock, record};
+use super::{INTERRUPTED, JobError, lock, record};
 use crate::job::EvalEvery;
 use crate::report::{Outcome, Report};
 
@@ -25,6 +27,9 @@ const GRACE: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(30)];
 
 /// How much later than its grace ends a node is killed, so that it is named while it lives.
 const NAMED: Duration = Duration::from_millis(200);
+
+/// How often nodes are looked at that end.
+const POLL: Duration = Duration::from_millis(10);
 
 /// How long the launcher may take to end the nodes that were killed, before the master gives up waiting.
 const KILL_PATIENCE: Duration = Duration::from_secs(30);
@@ -43,7 +48,11 @@ pub(super) async fn close(
     shared.parked.clear();
     // Nothing is started any more.
     let nodes = lock(&shared.nodes).take();
-    if let Some(nodes) = nodes {
+    let mut outcome = outcome;
+    if let Some(mut nodes) = nodes {
+        if outcome.is_ok() && spec.has_own_model() {
+            outcome = finish_programs(&mut nodes, &shared.stop).await;
+        }
         let grace = spec.grace.unwrap_or(GRACE[usize::from(spec.program.is_some())]);
         end_nodes(nodes, outcome.is_ok(), grace).await;
     }
@@ -99,6 +108,31 @@ pub(super) async fn close(
     Ok((report, next))
 }
 
+/// Waits for what programs do after the training, such as to evaluate and write their model, for as long as that takes. Returns how the
+/// job ended with it.
+async fn finish_programs(nodes: &mut Nodes, stop: &CancellationToken) -> Result<(), String> {
+    while nodes.any_left() {
+        if stop.is_cancelled() {
+            return Err(format!("{INTERRUPTED} after the training, while its programs ran on"));
+        }
+        tokio::time::sleep(POLL).await;
+    }
+    let failed = nodes.latest().into_iter().find_map(|node| match node.status {
+        LaunchStatus::Gone(exit) if exit.code != Some(0) => Some((node.holder, exit)),
+        _ => None,
+    });
+    match failed {
+        Some((holder, NodeExit { code: Some(code), .. })) => {
+            Err(format!("{holder} ended with exit code {code} after the training"))
+        }
+        Some((holder, exit)) => {
+            let signal = exit.signal.map_or_else(String::new, |signal| format!(" by signal {signal}"));
+            Err(format!("{holder} was killed{signal} after the training"))
+        }
+        None => Ok(()),
+    }
+}
+
 /// Waits until all nodes are gone. Nodes of a job that went well exit by themselves: workers are done, servers are told
 /// with their next heartbeat. All others are asked to, and then killed.
 async fn end_nodes(mut nodes: Nodes, went_well: bool, grace: Duration) {
@@ -130,7 +164,7 @@ async fn wait_until_gone(nodes: &mut Nodes, patience: Duration) -> bool {
         if tokio::time::Instant::now() >= deadline {
             return false;
         }
-        tokio::time::sleep(Duration::from_millis(10)).await;
+        tokio::time::sleep(POLL).await;
     }
     true
 }

@@ -141,7 +141,8 @@ fn begin(
     let default = (spec.run_dir.is_some() || spec.report_dir.is_some())
         .then(|| run_dir::place(&spec, job).map(|run| run.join(resume::CHECKPOINTS)));
     // A job without a folder of its own goes on in the one that it was resumed from.
-    let place = spec.checkpoint_dir.clone().or(default.flatten()).or(before).filter(|_| dataset.is_some());
+    let place = spec.checkpoint_dir.clone().or(default.flatten()).or(before);
+    let place = place.filter(|_| dataset.is_some() && !spec.has_own_model());
     let folder = match place {
         Some(place) => match own_folder(&spec, absolute(place))? {
             Some((folder, place, taken)) => {

@@ -299,6 +299,7 @@ fn head_config(
 fn may_be_taken_over(spec: &JobSpec, programs: &Programs) -> bool {
     (spec.run_dir.is_some() || spec.report_dir.is_some())
         && !programs.foreign
+        && !spec.has_own_model()
         && spec.emulate_network.is_none()
 }
 

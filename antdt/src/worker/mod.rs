@@ -12,6 +12,7 @@ mod interrupt;
 mod keep;
 mod lift;
 pub mod plane;
+pub mod program;
 pub mod pulled;
 mod share;
 mod training;
@@ -46,6 +47,7 @@ use training::{Ground, Training};
 pub use error::WorkerError;
 pub use hot::RowMemoryFactory;
 pub use lift::Accelerator;
+pub use program::{ProgramModel, ProgramSession};
 pub use pulled::{PulledBatch, PulledModel, PulledParams, TrainingSession};
 
 /// Name, in the shard service, of the data set that a job trains on.
@@ -75,6 +77,25 @@ pub fn run_with(
     rule: &UpdateRule,
     planes: &Planes,
 ) -> Result<(), WorkerError> {
+    run_to(env, trainer, rule, planes).map(|_| ())
+}
+
+/// How a worker that did not fail came to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WorkerEnd {
+    /// No samples are left.
+    EndOfData,
+    /// The master ordered it to leave.
+    Drained,
+}
+
+/// Runs the worker as [`run_with`] does, and returns how it ended.
+fn run_to(
+    env: &NodeEnv,
+    trainer: Box<dyn Trainer>,
+    rule: &UpdateRule,
+    planes: &Planes,
+) -> Result<WorkerEnd, WorkerError> {
     let interrupt = Arc::new(Interrupt::default());
     let listener = Listener::bind_with(env.data_plane()?, env.job_token(), env.connections.clone())?;
     let told = Arc::clone(&interrupt);
@@ -115,8 +136,9 @@ pub fn run_with(
         let mut training = Training::new(&ground, &mut compute, peers, plane, resume.take())?;
         let finished = drive::drive(&agent, sync, &source, &mut training)?;
         let plane = training.into_plane();
+        let ending = if finished.end_of_data { WorkerEnd::EndOfData } else { WorkerEnd::Drained };
         if !finish(&agent, &keep, &mut compute, finished, plane)? {
-            return Ok(());
+            return Ok(ending);
         }
     }
 }

@@ -151,9 +151,12 @@ impl<'a> Training<'a> {
     fn enter_group(&mut self, joined: &Joined) -> Result<(), WorkerError> {
         self.roll_back(joined)?;
         let (mut comm, abort) = self.peers.connect(joined)?;
-        if let Some(source) = joined.source {
+        let first = self.plane.begins_apart().then_some(Rank(0));
+        if let Some(source) = joined.source.or(first) {
+            let has_model =
+                if joined.source.is_some() { self.is_trained } else { comm.group().me() == source };
             let holder = self.ground.agent.holder();
-            plane::share(&mut self.plane, self.is_trained, &mut comm, source, holder)?;
+            plane::share(&mut self.plane, has_model, &mut comm, source, holder)?;
         }
         // A new member has seen no exchange yet.
         self.plane.all(|home| home.entered());

@@ -455,6 +455,39 @@ fn one_worker_for_each_gpu_is_a_number_or_says_why_there_is_none() {
 }
 
 #[test]
+fn samples_of_a_program_want_one_and_keep_no_checkpoints_of_the_job() {
+    let own = |s: &mut JobSpec| {
+        s.data = Some("samples:60_000".parse().unwrap());
+        s.program = Some(vec!["python3".to_owned(), "train.py".to_owned()]);
+        s.format = None;
+    };
+    assert_eq!("samples:60_000".parse::<DataSpec>().unwrap().to_string(), "samples:60000");
+    let error = "samples:many".parse::<DataSpec>().unwrap_err().to_string();
+    assert!(error.starts_with("--data = samples:many: must be samples:NUMBER"), "{error}");
+    let alone = refusal(|s| {
+        own(s);
+        s.program = None;
+    });
+    assert!(alone.starts_with("--data = samples:60000: must be with a program of your own"), "{alone}");
+    let none = refusal(|s| {
+        own(s);
+        s.data = Some(DataSpec::Samples(0));
+    });
+    assert!(none.starts_with("--data = samples:0: must be at least 1 row or sample"), "{none}");
+    for flag in ["--checkpoint-dir", "--resume"] {
+        let kept = refusal(|s| {
+            own(s);
+            let folder = if flag == "--resume" { &mut s.resume } else { &mut s.checkpoint_dir };
+            *folder = Some("c".into());
+        });
+        assert!(kept.starts_with(&format!("{flag} = c: must be left out with a program")), "{kept}");
+    }
+    let spec =
+        JobSpec { data: Some(DataSpec::Samples(9)), report_dir: Some("report".into()), ..JobSpec::default() };
+    assert!(!spec.keeps_checkpoints());
+}
+
+#[test]
 fn data_is_a_path_or_synthetic_rows() {
     assert_eq!("synthetic:1_000".parse(), Ok(DataSpec::Synthetic { rows: 1000 }));
     assert_eq!("a/b.tsv".parse(), Ok(DataSpec::Path("a/b.tsv".into())));

@@ -66,9 +66,12 @@ impl JobSpec {
                 return Err(InvalidValue::new(flag, processes, expected));
             }
         }
-        if let Some(DataSpec::Synthetic { rows: 0 }) = &self.data {
-            let expected = "at least 1 row, such as synthetic:100000";
-            return Err(InvalidValue::new("--data", "synthetic:0", expected));
+        if let Some(data @ (DataSpec::Synthetic { rows: 0 } | DataSpec::Samples(0))) = &self.data {
+            return Err(InvalidValue::new(
+                "--data",
+                data,
+                "at least 1 row or sample, such as synthetic:100000",
+            ));
         }
         if !(0.0..1.0).contains(&self.eval_fraction) {
             let expected = "at least 0 and below 1, such as 0.2";
@@ -274,16 +277,19 @@ impl JobSpec {
                             model's shape before it starts";
             return Err(InvalidValue::new("--sync", &self.sync, expected));
         }
-        if self.program.is_some()
-            && self.data.is_none()
+        if let (Some(data), true, None) = (&self.data, self.has_own_model(), &self.program) {
+            let expected = "with a program of your own, which has the samples: `antdt run … -- PROGRAM`";
+            return Err(InvalidValue::new("--data", data, expected));
+        }
+        if (self.is_foreign() || self.has_own_model())
             && (self.resume.is_some() || self.checkpoint_dir.is_some())
         {
             let (flag, path) = match &self.resume {
                 Some(path) => ("--resume", path),
                 None => ("--checkpoint-dir", self.checkpoint_dir.as_ref().expect("one of the two is set")),
             };
-            let expected = "left out with a program that takes its data from elsewhere: what it has trained is not known here; give \
-                            --data, or let the program keep checkpoints of its own";
+            let expected = "left out with a program that has its own data or its own model: what it has trained is not known here; \
+                            let the program keep checkpoints of its own";
             return Err(InvalidValue::new(flag, path.display(), expected));
         }
         if self.program.as_ref().is_some_and(Vec::is_empty) {

@@ -50,6 +50,8 @@ pub(in crate::master) struct Recorder {
     plans: BTreeMap<PlanVersion, Plan>,
     recent_steps: BTreeSet<u64>,
     loss_now: Option<f64>,
+    /// Whether workers tell the loss of their batches.
+    knows_loss: bool,
 }
 
 impl Recorder {
@@ -75,6 +77,7 @@ impl Recorder {
             plans: BTreeMap::new(),
             recent_steps: BTreeSet::new(),
             loss_now: None,
+            knows_loss: true,
         }
     }
 
@@ -82,6 +85,11 @@ impl Recorder {
     pub(in crate::master) fn after(self, mut evaluations: Vec<EvaluationEntry>) -> Self {
         evaluations.retain(|entry| entry.samples > 0);
         Self { evaluations, ..self }
+    }
+
+    /// Of a job whose workers tell the loss of their batches, or whose programs keep it to themselves.
+    pub(in crate::master) fn knowing_loss(self, knows_loss: bool) -> Self {
+        Self { knows_loss, ..self }
     }
 
     /// Goes on with the record of a job whose processes were started again.
@@ -280,7 +288,7 @@ impl Recorder {
         );
         #[allow(clippy::cast_precision_loss, reason = "a mean")]
         let mean = loss_sum / report.samples as f64;
-        if mean.is_finite() {
+        if mean.is_finite() && self.knows_loss {
             self.loss.push(end.as_secs_f64(), report.samples, mean);
             self.loss_now =
                 Some(self.loss_now.map_or(mean, |now| LOSS_MEMORY * now + (1.0 - LOSS_MEMORY) * mean));

@@ -27,6 +27,7 @@ mod mixed;
 mod offer;
 mod own;
 mod peers;
+mod program;
 mod replicas;
 mod servers;
 mod site;
@@ -54,6 +55,7 @@ pub use table_sums::TableSums;
 
 pub(super) use copy::share;
 pub(super) use own::kept_optimizer;
+pub(super) use program::ProgramReplica;
 pub(super) use servers::is_gone;
 
 /// Values to compute with, where they lie.
@@ -160,6 +162,11 @@ pub trait Home {
     /// Returns whether this worker has the parameters, or reaches those that have them.
     fn is_here(&self) -> bool {
         true
+    }
+
+    /// Returns whether workers may begin with parameters that differ: where none is trained, all then take those of the first one.
+    fn begins_apart(&self) -> bool {
+        false
     }
 
     /// A plan takes effect: later steps are taken at this share of the learning rate (`None`: the whole).
@@ -459,6 +466,13 @@ impl Plane {
         match &self.0 {
             Homes::Joint(home) => home.is_here(),
             Homes::Apart { dense, rows } => dense.is_here() && rows.is_here(),
+        }
+    }
+
+    pub(super) fn begins_apart(&self) -> bool {
+        match &self.0 {
+            Homes::Joint(home) => home.begins_apart(),
+            Homes::Apart { dense, rows } => dense.begins_apart() || rows.begins_apart(),
         }
     }
 
