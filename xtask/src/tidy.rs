@@ -301,7 +301,7 @@ fn placed_mutants(tree: &Tree) -> Vec<String> {
 }
 
 /// Crates that touch hardware or raw memory: they deny unsafe code, and allow it per module with a reason.
-const UNSAFE: [&str; 3] = ["antdt-collective", "antdt-gpu", "antdt-rdma"];
+const UNSAFE: [&str; 4] = ["antdt-collective", "antdt-gpu", "antdt-py", "antdt-rdma"];
 
 /// Unsafe code is forbidden in every crate root, except where hardware and raw memory are touched.
 fn no_unsafe(tree: &Tree) -> Vec<String> {

@@ -1,0 +1,26 @@
+"""AntDT for PyTorch: every node busy, every sample counted once.
+
+Five lines in a training script::
+
+    antdt.init()
+    loader = DataLoader(dataset, batch_sampler=antdt.BatchSampler(dataset))
+    model = antdt.DDP(model)
+    optimizer = antdt.wrap(optimizer)
+
+and ``antdt run --nproc-per-node 4 --data samples:60000 -- python train.py``.
+"""
+
+from ._antdt import WorkerError, __version__
+from ._job import UsageError, init, is_initialized
+from .data import BatchSampler
+
+__all__ = ["BatchSampler", "DDP", "UsageError", "WorkerError", "__version__", "init", "is_initialized", "wrap"]
+
+
+def __getattr__(name: str):
+    # Torch is imported by those that use it.
+    if name in ("DDP", "wrap"):
+        from . import ddp
+
+        return getattr(ddp, name)
+    raise AttributeError(f"module 'antdt' has no attribute {name!r}")

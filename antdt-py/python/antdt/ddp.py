@@ -1,0 +1,339 @@
+"""Replicas of a PyTorch model in all workers: ``DDP`` adds up gradients, ``wrap`` takes the steps that all workers take."""
+
+import json
+import struct
+import types
+from typing import Any, Dict, List, Optional, Tuple
+
+import torch
+from torch.autograd import Variable
+
+from ._job import Job, Model, UsageError, current
+
+
+class _TorchModel(Model):
+    """The parameters and the optimizers of this worker, and the step that is open."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.modules: List["DDP"] = []
+        self.optimizers: List[Any] = []
+        self.trainable: List[torch.nn.Parameter] = []
+        self.parameters = 0
+        self.marks = 0
+        self._flat = torch.zeros(0)
+        self._batch: List[int] = []
+        #: Whether the batch that the loop has is one sample whose gradient does not count.
+        self.is_borrowed = False
+        #: What the backward pass of this batch led to: "step", or "void" if there is no step to take with it.
+        self._outcome: Optional[str] = None
+        #: Optimizers that have taken the open step.
+        self._stepped: set = set()
+        self._taking: List[Tuple[torch.Tensor, torch.Tensor]] = []
+        self._taken: Any = None
+
+    # What the worker knows of the model
+
+    def add_module(self, module: "DDP") -> None:
+        self._must_not_run("antdt.DDP")
+        self.modules.append(module)
+        self._measure()
+
+    def add_optimizer(self, optimizer: Any) -> None:
+        self._must_not_run("antdt.wrap")
+        self.optimizers.append(optimizer)
+        self._measure()
+
+    def _must_not_run(self, what: str) -> None:
+        if self.job._session is not None:
+            raise UsageError(f"{what} was called after the first batch: call it before the training loop")
+
+    def _measure(self) -> None:
+        known: Dict[int, torch.nn.Parameter] = {}
+        for module in self.modules:
+            for parameter in module.module.parameters():
+                if parameter.requires_grad:
+                    known.setdefault(id(parameter), parameter)
+        self.trainable = list(known.values())
+        self.parameters = sum(parameter.numel() for parameter in self.trainable)
+        groups = sum(len(optimizer.param_groups) for optimizer in self.optimizers)
+        self.marks = -(-len(self.trainable) // 64) + groups
+
+    # The training loop
+
+    def pulled(self, job: Job) -> str:
+        """The loop wants a batch: what came before is over."""
+        if not self.optimizers:
+            raise UsageError("the optimizer is not known: call optimizer = antdt.wrap(optimizer) before the training loop")
+        if self._outcome == "step":
+            # The loop did not step, such as a GradScaler whose gradients are not finite: so it is on all workers.
+            self._step_over()
+        self._outcome = None
+        if self._batch:
+            raise UsageError(
+                "a batch was taken before the step with the one before: call loss.backward() and optimizer.step() for each batch, "
+                "and leave num_workers=0 in the DataLoader, which otherwise takes batches ahead"
+            )
+        asked = job.next()
+        if asked == "gradient":
+            raise UsageError("a batch was taken before the backward pass of the one before: call loss.backward() for each batch")
+        return asked
+
+    def pull(self, samples: List[int]) -> None:
+        self._batch, self.is_borrowed = samples, False
+
+    def borrowed(self) -> List[int]:
+        self._batch, self.is_borrowed = [0], True
+        return [0]
+
+    def forward_begins(self) -> None:
+        """The samples are read."""
+        if not self._batch or self.is_borrowed or self._outcome is not None:
+            return
+        if self.job.asked == "batch":
+            self.job.session.loaded()
+            self.job.answered()
+            if self.job.next() != "gradient":
+                # The group broke meanwhile.
+                self._outcome = "void"
+
+    def backward_ends(self) -> None:
+        """All gradients of the batch are there: adds them up over all workers."""
+        if self._outcome is not None and not self._batch:
+            raise UsageError("two backward passes for one batch: add the losses up and call backward() once")
+        if not self._batch:
+            raise UsageError("a backward pass without a batch of antdt.BatchSampler: its gradient is no sample's")
+        job, session = self.job, self.job.session
+        if self._outcome != "void":
+            if not self.is_borrowed:
+                if job.asked != "gradient":
+                    raise UsageError("a backward pass without a forward pass of antdt.DDP: call the model that it returned, in train() mode")
+                flat = self._gather()
+                session.gradient(flat.data_ptr(), flat.numel(), float(len(self._batch)), self._marks())
+                job.answered()
+            self._outcome = "step" if job.next() == "step" else "void"
+        self._batch = []
+        if self._outcome == "step":
+            self._scatter()
+        else:
+            for parameter in self.trainable:
+                parameter.grad = None
+
+    def _flat_memory(self) -> torch.Tensor:
+        if self._flat.numel() != self.parameters:
+            self._flat = torch.zeros(self.parameters, dtype=torch.float32)
+        return self._flat
+
+    def _pieces(self):
+        flat, begin = self._flat_memory(), 0
+        for parameter in self.trainable:
+            end = begin + parameter.numel()
+            yield parameter, flat[begin:end].view(parameter.shape)
+            begin = end
+
+    def _gather(self) -> torch.Tensor:
+        with torch.no_grad():
+            for parameter, piece in self._pieces():
+                if parameter.grad is None:
+                    piece.zero_()
+                else:
+                    piece.copy_(parameter.grad)
+        return self._flat
+
+    def _marks(self) -> List[int]:
+        words = [0] * -(-len(self.trainable) // 64)
+        for index, parameter in enumerate(self.trainable):
+            if parameter.grad is not None:
+                words[index // 64] |= 1 << (index % 64)
+        rates = [struct.unpack("<Q", struct.pack("<d", float(group["lr"])))[0] for group in self._groups()]
+        return words + rates
+
+    def _groups(self):
+        return [group for optimizer in self.optimizers for group in optimizer.param_groups]
+
+    def _scatter(self) -> None:
+        """Gradients become those of the mean loss over the samples of all workers."""
+        shares, rate_share = self.job.session.step()
+        brought = [marks for samples, marks in shares if samples > 0]
+        total = sum(samples for samples, _ in shares)
+        if total == 0:
+            # Nobody had samples, as at the end of the data: there is no step to take.
+            self._step_over()
+            self._outcome = "void"
+            for parameter in self.trainable:
+                parameter.grad = None
+            return
+        words = -(-len(self.trainable) // 64)
+        known = [0] * words
+        for marks in brought:
+            for index in range(words):
+                known[index] |= marks[index]
+        # All workers take a step at the same rates: those of the first that has samples in it.
+        rates = [struct.unpack("<d", struct.pack("<Q", bits))[0] for bits in brought[0][words:]]
+        self._rates = [rate * rate_share for rate in rates]
+        flat = self._flat_memory()
+        self.job.session.sums(flat.data_ptr(), flat.numel(), 1.0 / total)
+        with torch.no_grad():
+            for index, (parameter, piece) in enumerate(self._pieces()):
+                if not known[index // 64] >> (index % 64) & 1:
+                    parameter.grad = None
+                elif parameter.grad is None:
+                    parameter.grad = piece.to(parameter.device, parameter.dtype, copy=True)
+                else:
+                    parameter.grad.copy_(piece)
+        self._stepped = set()
+
+    def step(self, optimizer: Any, step, *args, **kwargs):
+        """Takes the open step with one optimizer, or leaves it out if there is none."""
+        if self._outcome == "void":
+            return None
+        if self._outcome != "step":
+            raise UsageError("a step without a gradient: call loss.backward() for each batch before optimizer.step()")
+        begin = 0
+        for other in self.optimizers:
+            if other is optimizer:
+                break
+            begin += len(other.param_groups)
+        groups = optimizer.param_groups
+        own = [group["lr"] for group in groups]
+        for group, rate in zip(groups, self._rates[begin : begin + len(groups)]):
+            group["lr"] = rate
+        try:
+            result = step(*args, **kwargs)
+        finally:
+            for group, rate in zip(groups, own):
+                group["lr"] = rate
+        self._stepped.add(id(optimizer))
+        if len(self._stepped) == len(self.optimizers):
+            self._step_over()
+        return result
+
+    def _step_over(self) -> None:
+        self.job.session.stepped()
+        self.job.answered()
+        self._outcome = None
+
+    # The model on its way to another worker
+
+    def _state(self) -> Dict[str, Any]:
+        return {
+            "modules": [module.module.state_dict() for module in self.modules],
+            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
+        }
+
+    def give(self) -> Tuple[bytes, List[Tuple[int, int]], Any]:
+        arrays: List[torch.Tensor] = []
+        outline = json.dumps(_outlined(self._state(), arrays)).encode()
+        return outline, [(array.data_ptr(), array.numel()) for array in arrays], arrays
+
+    def take(self, outline: bytes) -> List[Tuple[int, int]]:
+        arrays: List[torch.Tensor] = []
+        self._taken = _restored(json.loads(outline), arrays)
+        self._taking = arrays
+        return [(array.data_ptr(), array.numel()) for array in arrays]
+
+    def taken(self) -> None:
+        state, self._taken, self._taking = self._taken, None, []
+        for what, ours in (("modules", self.modules), ("optimizers", self.optimizers)):
+            if len(state[what]) != len(ours):
+                raise UsageError(f"this worker has {len(ours)} {what} and the others {len(state[what])}")
+        for module, values in zip(self.modules, state["modules"]):
+            module.module.load_state_dict(values)
+        for optimizer, values in zip(self.optimizers, state["optimizers"]):
+            optimizer.load_state_dict(values)
+
+
+def _outlined(value: Any, arrays: List[torch.Tensor]) -> Any:
+    """The value as JSON; tensors become bytes in ``arrays``."""
+    if isinstance(value, torch.Tensor):
+        held = value.detach().cpu().contiguous()
+        arrays.append(held.reshape(-1).view(torch.uint8) if held.numel() else torch.zeros(0, dtype=torch.uint8))
+        return {"tensor": [str(value.dtype).split(".")[-1], list(value.shape)]}
+    if isinstance(value, dict):
+        return {"items": [[_outlined(key, arrays), _outlined(item, arrays)] for key, item in value.items()]}
+    if isinstance(value, tuple):
+        return {"tuple": [_outlined(item, arrays) for item in value]}
+    if isinstance(value, list):
+        return [_outlined(item, arrays) for item in value]
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    raise UsageError(f"the state of the model or the optimizer has a {type(value).__name__}, which cannot travel to another worker")
+
+
+def _restored(value: Any, arrays: List[torch.Tensor]) -> Any:
+    """The value that was outlined; its tensors are over ``arrays``, to be filled."""
+    if isinstance(value, list):
+        return [_restored(item, arrays) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if "tensor" in value:
+        name, shape = value["tensor"]
+        made = torch.empty(shape, dtype=getattr(torch, name))
+        arrays.append(made.view(-1).view(torch.uint8) if made.numel() else torch.zeros(0, dtype=torch.uint8))
+        return made
+    if "tuple" in value:
+        return tuple(_restored(item, arrays) for item in value["tuple"])
+    return {_restored(key, arrays): _restored(item, arrays) for key, item in value["items"]}
+
+
+def _of(job: Job) -> _TorchModel:
+    if job.model is None:
+        job.model = _TorchModel(job)
+    return job.model
+
+
+class DDP(torch.nn.Module):
+    """A model of which every worker has a replica.
+
+    After ``loss.backward()``, ``parameter.grad`` is the gradient of the mean loss over the samples of all workers' batches, whatever
+    their sizes: the loss must be the mean over the batch. All workers begin with the model of the first one.
+
+    Gradients are added up as ``float32``, whatever the type of the parameters.
+    """
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        super().__init__()
+        self.module = module
+        job = current()
+        self._model: Optional[_TorchModel] = None if job is None else _of(job)
+        if self._model is not None:
+            self._model.add_module(self)
+            self._queued = False
+            for parameter in module.parameters():
+                if parameter.requires_grad:
+                    parameter.register_hook(self._gradient)
+
+    def forward(self, *args, **kwargs):
+        if self._model is not None and self.training and torch.is_grad_enabled():
+            self._model.forward_begins()
+        return self.module(*args, **kwargs)
+
+    def _gradient(self, gradient: torch.Tensor) -> torch.Tensor:
+        model = self._model
+        if not any(module._queued for module in model.modules):
+            self._queued = True
+            Variable._execution_engine.queue_callback(self._backward_ended)
+        return gradient
+
+    def _backward_ended(self) -> None:
+        self._queued = False
+        self._model.backward_ends()
+
+
+def wrap(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """Has ``optimizer.step()`` take the steps that all workers take: at the rate that the plan in force says, and none for a batch whose
+    group broke, which comes again. Returns the same optimizer.
+    """
+    job = current()
+    if job is None:
+        return optimizer
+    model = _of(job)
+    model.add_optimizer(optimizer)
+    step = optimizer.step
+
+    def stepped(_, *args, **kwargs):
+        return model.step(optimizer, step, *args, **kwargs)
+
+    # A method of the instance, so that it is still one of torch's optimizers to a scheduler or a GradScaler.
+    optimizer.step = types.MethodType(stepped, optimizer)
+    return optimizer

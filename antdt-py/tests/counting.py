@@ -1,0 +1,48 @@
+"""Counts at the model how often each sample is in a step. `python counting.py FOLDER [SECONDS]`: each batch takes SECONDS."""
+
+import json
+import os
+import sys
+import time
+
+import torch
+from torch.utils.data import DataLoader
+
+import antdt
+
+folder, seconds = sys.argv[1], float(sys.argv[2]) if len(sys.argv) > 2 else 0.0
+SAMPLES = int(os.environ.get("SAMPLES", "601"))
+
+
+class Counting(torch.nn.Module):
+    """A weight for each sample: the gradient of a step says which samples were in it."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(SAMPLES))
+        self.register_buffer("counts", torch.zeros(SAMPLES, dtype=torch.int64))
+
+    def forward(self, samples):
+        return self.weight[samples].mean()
+
+
+antdt.init()
+loader = DataLoader(range(SAMPLES), batch_sampler=antdt.BatchSampler(range(SAMPLES)))
+model = antdt.DDP(Counting())
+optimizer = antdt.wrap(torch.optim.SGD(model.parameters(), lr=1.0))
+rank = os.environ.get("RANK", "0")
+with open(os.path.join(folder, f"started-{rank}"), "a") as file:
+    file.write(f"{os.getpid()}\n")
+for epoch in range(int(os.environ.get("EPOCHS", "1"))):
+    for batch in loader:
+        time.sleep(seconds)
+        optimizer.zero_grad()
+        model(batch).backward()
+        gradient = model.module.weight.grad
+        if gradient is not None:
+            # Each sample has the share 1 / total of the mean.
+            total = round(1 / float(gradient[gradient > 0].min()))
+            model.module.counts += torch.round(gradient * total).to(torch.int64)
+        optimizer.step()
+with open(os.path.join(folder, f"counts-{rank}.json"), "w") as file:
+    json.dump({"pid": os.getpid(), "counts": model.module.counts.tolist()}, file)

@@ -1,0 +1,65 @@
+"""A script that was written for one process, with AntDT's lines in it. Writes which samples were in each step, and the model."""
+
+import json
+import os
+import sys
+
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+import antdt
+
+SAMPLES, EPOCHS = 400, 2
+
+
+class Network(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.hidden = torch.nn.Linear(12, 16)
+        self.unused = torch.nn.Linear(3, 3)
+        self.frozen = torch.nn.Linear(16, 16)
+        self.out = torch.nn.Linear(16, 2)
+        self.frozen.requires_grad_(False)
+
+    def forward(self, x):
+        return self.out(self.frozen(torch.tanh(self.hidden(x))))
+
+
+def data():
+    numbers = torch.Generator().manual_seed(7)
+    inputs = torch.randn(SAMPLES, 12, generator=numbers)
+    labels = (inputs[:, 0] * 3 + inputs[:, 1]).gt(0).long()
+    return TensorDataset(inputs, labels, torch.arange(SAMPLES))
+
+
+def train(network, loader, epochs, taken):
+    """The loop of any script; `taken` is told the samples of each step."""
+    model = antdt.DDP(network)
+    optimizer = antdt.wrap(torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.1))
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, gamma=0.97)
+    for _ in range(epochs):
+        for x, y, number in loader:
+            optimizer.zero_grad()
+            loss = torch.nn.functional.cross_entropy(model(x), y)
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+            optimizer.step()
+            scheduler.step()
+            taken(number.tolist())
+
+
+def main():
+    folder, rank = sys.argv[1], int(os.environ.get("RANK", "0"))
+    # Another model in each process: all go on with that of the first.
+    torch.manual_seed(rank)
+    antdt.init()
+    sampler = antdt.BatchSampler(data())
+    network, steps = Network(), []
+    train(network, DataLoader(data(), batch_sampler=sampler), EPOCHS, lambda batch: steps.append([] if sampler.is_borrowed else batch))
+    torch.save(network.state_dict(), os.path.join(folder, f"model-{rank}.pt"))
+    with open(os.path.join(folder, f"steps-{rank}.json"), "w") as file:
+        json.dump(steps, file)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,169 @@
+"""Jobs of `antdt run` whose workers are PyTorch scripts. `ANTDT` names the program; the package is on the path.
+
+Run by `cargo xtask python`, or: `ANTDT=target/debug/antdt python3 -m unittest discover antdt-py/tests`.
+"""
+
+import glob
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+import torch
+
+import antdt
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+PROGRAM = os.environ["ANTDT"]
+#: No job of these tests takes as long.
+LIMIT = 120
+
+
+def start(folder, script, *arguments, workers=2, samples=601, epochs=1, options=(), **variables):
+    command = [
+        PROGRAM, "run", "--nproc-per-node", str(workers), "--data", f"samples:{samples}", "--epochs", str(epochs),
+        "--report-dir", os.path.join(folder, "report"), *options, "--", sys.executable, os.path.join(HERE, script), folder, *arguments,
+    ]  # fmt: skip
+    environment = {**os.environ, "SAMPLES": str(samples), "EPOCHS": str(epochs), "OMP_NUM_THREADS": "1", **variables}
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def setUpModule():
+    # This process trains alone.
+    antdt.init()
+
+
+class Jobs(unittest.TestCase):
+    def setUp(self):
+        held = tempfile.TemporaryDirectory()
+        self.addCleanup(held.cleanup)
+        self.folder = held.name
+
+    def run_job(self, script, *arguments, code=0, **settings):
+        job = start(self.folder, script, *arguments, **settings)
+        self.addCleanup(job.kill)
+        said, _ = job.communicate(timeout=LIMIT)
+        self.assertEqual(job.returncode, code, said)
+        return said
+
+    def report(self):
+        with open(os.path.join(self.folder, "report", "report.json")) as file:
+            return json.load(file)
+
+    def read(self, pattern):
+        found = {}
+        for path in glob.glob(os.path.join(self.folder, pattern)):
+            with open(path) as file:
+                found[os.path.basename(path)] = json.load(file)
+        return found
+
+    def assert_counted(self, epochs):
+        counted = self.read("counts-*.json")
+        self.assertTrue(counted)
+        for name, found in counted.items():
+            wrong = {sample: count for sample, count in enumerate(found["counts"]) if count != epochs}
+            self.assertEqual(wrong, {}, name)
+        samples = self.report()["samples"]
+        self.assertEqual(samples["committed"], samples["expected"], samples)
+        return counted
+
+    def test_each_sample_is_in_one_step_of_each_epoch(self):
+        self.run_job("counting.py", workers=3, epochs=2)
+        self.assertEqual(len(self.assert_counted(epochs=2)), 3)
+
+    def test_workers_train_the_model_that_one_process_trains_on_the_whole_batches(self):
+        from digits import EPOCHS, SAMPLES, Network, data, train
+
+        self.run_job("digits.py", workers=3, samples=SAMPLES, epochs=EPOCHS, options=("--global-batch-size", "32"))
+        steps = [found for _, found in sorted(self.read("steps-*.json").items())]
+        self.assertEqual({len(found) for found in steps}, {len(steps[0])}, "all take every step")
+        whole = [sorted(sum(batches, [])) for batches in zip(*steps)]
+        self.assertEqual(sorted(sum(whole, [])), sorted(list(range(SAMPLES)) * EPOCHS))
+        torch.manual_seed(0)
+        network, rows = Network(), data()
+        # At the end of the data all may have nothing, and take no step.
+        train(network, [rows[batch] for batch in whole if batch], 1, lambda _: None)
+        for rank in range(3):
+            found = torch.load(os.path.join(self.folder, f"model-{rank}.pt"))
+            for name, expected in network.state_dict().items():
+                difference = (found[name] - expected).abs().max() / expected.abs().max()
+                self.assertLess(float(difference), 1e-6, f"{name} of rank {rank}")
+
+    def test_a_killed_worker_is_replaced_and_the_others_keep_their_processes(self):
+        job = start(self.folder, "counting.py", "0.1", workers=3, samples=3000, options=("--global-batch-size", "60"))
+        self.addCleanup(job.kill)
+        deadline = time.monotonic() + LIMIT
+        while len(self.started()) < 3 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        time.sleep(1.5)
+        before = self.started()
+        os.kill(before["1"][0], signal.SIGKILL)
+        said, _ = job.communicate(timeout=LIMIT)
+        self.assertEqual(job.returncode, 0, said)
+        after = self.started()
+        self.assertEqual([after[rank] for rank in "02"], [before[rank] for rank in "02"], said)
+        self.assertEqual(len(after["1"]), 2, said)
+        self.assert_counted(epochs=1)
+
+    def started(self):
+        found = {}
+        for path in glob.glob(os.path.join(self.folder, "started-*")):
+            with open(path) as file:
+                found[path.rsplit("-", 1)[1]] = [int(line) for line in file if line.endswith("\n")]
+        return found
+
+    def test_a_number_of_samples_that_is_wrong_is_answered_with_the_right_one(self):
+        said = self.run_job("counting.py", code=1, samples=600, SAMPLES="601")
+        self.assertIn("--data samples:601", said)
+
+    def test_wrong_use_is_answered_with_what_to_call(self):
+        for how, remedy in {
+            "no-optimizer": "antdt.wrap(optimizer)",
+            "no-backward": "loss.backward()",
+            "twice": "call backward() once",
+            "past-ddp": "call the model that it returned",
+            "ahead": "num_workers=0",
+        }.items():
+            with self.subTest(how):
+                self.assertIn(remedy, self.run_job("wrong.py", how, code=1, options=("--force",)))
+
+    def test_a_step_that_the_script_leaves_out_is_over_all_the_same(self):
+        self.run_job("wrong.py", "no-step")
+        self.assertEqual(self.report()["samples"]["committed"], 601)
+
+    def test_what_a_script_does_after_the_training_is_waited_for_and_counts(self):
+        said = self.run_job("wrong.py", "raises-later", code=1)
+        self.assertIn("after the training", said)
+        self.assertEqual(self.report()["samples"]["committed"], 601)
+
+    def test_an_error_of_the_script_is_shown_with_its_traceback(self):
+        said = self.run_job("wrong.py", "raises", code=1)
+        self.assertIn("ZeroDivisionError", said)
+
+
+class Alone(unittest.TestCase):
+    def test_the_same_script_trains_without_a_job(self):
+        with tempfile.TemporaryDirectory() as folder:
+            script = os.path.join(HERE, "counting.py")
+            subprocess.run([sys.executable, script, folder], check=True, timeout=LIMIT)
+            with open(os.path.join(folder, "counts-0.json")) as file:
+                self.assertEqual(set(json.load(file)["counts"]), {1})
+
+    def test_another_launcher_s_processes_are_told_to_use_ours(self):
+        environment = {**os.environ, "WORLD_SIZE": "2"}
+        command = [sys.executable, "-c", "import antdt; antdt.init()"]
+        ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT)
+        self.assertIn("antdt run --nproc-per-node", ended.stderr)
+
+    def test_what_needs_init_says_so(self):
+        command = [sys.executable, "-c", "import antdt; antdt.BatchSampler([1, 2])"]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT)
+        self.assertIn("antdt.init() was not called", ended.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
