@@ -16,6 +16,7 @@ mod features;
 mod flaky;
 mod mutants;
 mod packages;
+mod python;
 mod rdma_vm;
 mod sanitize;
 mod shell;
@@ -43,6 +44,8 @@ cargo xtask sanitize                  kernels and shared memory under AddressSan
 cargo xtask rdma-vm [--mode dummy|veth] [--filter PART] [--quick]
                                       the transport over RDMA against Soft-RoCE, in a guest that QEMU emulates; SKIPPED
                                       where QEMU or packages for it are missing
+cargo xtask python                    the tests of the Python package, with the program and the module of this build
+cargo xtask wheel                     the package with the program, optimised, as a wheel; wants maturin
 cargo xtask bench [NAME] [FLAGS]      builds and runs a benchmark (default: job); `cargo xtask bench --help` names
                                       them and the flags";
 
@@ -86,6 +89,8 @@ fn run(arguments: &[String]) -> Result<ExitCode> {
             println!("sanitizer: {}", sanitize::quietly(root)?);
             Ok(())
         }
+        ["python"] => python::run(root),
+        ["wheel"] => python::wheel(root).map(|wheel| println!("{}", wheel.display())),
         [] | ["--help" | "-h" | "help", ..] => {
             println!("{USAGE}");
             Ok(())

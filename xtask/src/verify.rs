@@ -10,7 +10,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 
 use crate::features::{self, Features};
-use crate::{bench, codegen, flaky, mutants, packages, rdma_vm, sanitize, shell, sim, skipped, tidy};
+use crate::{bench, codegen, flaky, mutants, packages, python, rdma_vm, sanitize, shell, sim, skipped, tidy};
 
 /// The crates that must compute without a runtime.
 pub(crate) const PURE: [&str; 15] = [
@@ -58,6 +58,15 @@ pub(crate) fn verify(root: &Path, flags: &[&str]) -> Result<()> {
         let Some(why) = incomplete else { return Ok(Done::Ran(rows)) };
         skipped.push(skipped::Skipped::step("survive", &why));
         Ok(Done::Skipped(format!("INCOMPLETE: {why}{rows}")))
+    })?;
+    step_says("python", "cargo xtask python", || {
+        Ok(match python::test(root, features)? {
+            python::Outcome::Passed(said) => Done::Ran(said),
+            python::Outcome::Skipped(why) => {
+                skipped.push(skipped::Skipped::step("python", &why));
+                Done::Skipped(format!("SKIPPED: {why}"))
+            }
+        })
     })?;
     cargo(root, "doc tests", &[&["test", "--doc", "--workspace"], features].concat(), &[])?;
     // With the examples come the features of what only tests need. Without these, most of what others wrote, which clippy
