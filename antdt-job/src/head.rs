@@ -29,6 +29,7 @@ mod note;
 mod participants;
 mod plans;
 mod preempt;
+mod regroup;
 mod restart;
 mod restarts;
 mod rollback;
@@ -52,6 +53,7 @@ use handover::{Handover, ServerRestart};
 pub use mode_choice::ModeChoice;
 use mode_choice::Probe;
 pub use note::{EventKind, Note};
+use regroup::Regroup;
 pub use restart::{HeadRecord, NodeRecord};
 use restart::{Recorded, Spent};
 use restarts::Restarts;
@@ -65,6 +67,7 @@ pub struct Head {
     core: HeadCore,
     mode: Box<dyn HeadHalf>,
     restarts: Restarts,
+    regroup: Regroup,
     checkpoints: Option<Checkpoints>,
     /// The checkpoint that ended last: where it lies, or why there is none.
     last_ended: Option<(CheckpointId, Result<String, String>)>,
@@ -108,6 +111,7 @@ impl Head {
         Ok(Self {
             mode: config.sync.head(),
             restarts: Restarts::new(config.max_restarts),
+            regroup: Regroup::default(),
             checkpoints: config.checkpoints.clone().map(Checkpoints::new),
             last_ended: None,
             no_checkpoint: None,

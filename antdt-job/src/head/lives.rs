@@ -296,6 +296,13 @@ impl Head {
             return;
         }
         let unregistered = status == NodeStatus::Pending;
+        if !self.core.config.must_register
+            && self.core.nodes[holder.node].registered.is_none()
+            && exit != Exit::NotStarted
+        {
+            self.program_ended(now, holder, exit, tail);
+            return;
+        }
         let ordered = self.restarts.is_ordered(holder);
         self.lose(now, holder);
         self.restart_event(now, holder.node, RestartEvent::Exited(holder));
@@ -434,7 +441,7 @@ fn left() -> HeadAnswer {
 }
 
 /// How a process ended, and why, if its launcher knows it.
-fn ended(holder: Holder, exit: Exit, tail: &[String]) -> String {
+pub(super) fn ended(holder: Holder, exit: Exit, tail: &[String]) -> String {
     let why = cause(tail).map(|cause| format!(": {cause}")).unwrap_or_default();
     format!("{holder} ended: {exit}{why}")
 }

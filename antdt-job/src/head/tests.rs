@@ -58,7 +58,7 @@ impl World {
         policy: Box<dyn Policy>,
         checkpoints: Option<CheckpointSchedule>,
     ) -> Self {
-        let head = Head::new(HeadConfig {
+        Self::of(HeadConfig {
             sync: sync.parse().unwrap(),
             workers,
             servers,
@@ -76,7 +76,32 @@ impl World {
             can_roll_back: false,
             hosts: Arc::default(),
         })
-        .unwrap();
+    }
+
+    /// A job of programs that take no part in the protocol.
+    fn of_programs(workers: u32) -> Self {
+        Self::of(HeadConfig {
+            sync: "allreduce".parse().unwrap(),
+            workers,
+            servers: 0,
+            global_batch_size: 64,
+            heartbeat: Duration::from_millis(100),
+            max_restarts: 2,
+            min_workers: workers,
+            must_register: false,
+            dry_run: false,
+            policy: Box::new(Unmanaged),
+            monitor: MonitorConfig::default(),
+            checkpoints: None,
+            evaluations: None,
+            choice: None,
+            can_roll_back: false,
+            hosts: Arc::default(),
+        })
+    }
+
+    fn of(config: HeadConfig) -> Self {
+        let head = Head::new(config).unwrap();
         let mut world =
             Self { head, now: JobTime::ZERO, effects: Vec::new(), notes: Vec::new(), formed: None };
         world.tell(HeadEvent::Begin);
@@ -1385,6 +1410,49 @@ fn a_process_that_never_registers_is_ended_and_started_again() {
     assert_eq!(world.orders(), ["kill worker-1#0"]);
     world.exits(worker(1, 0), KILLED);
     world.ordered_among_others(&["launch worker-1#1"]);
+}
+
+#[test]
+fn programs_of_one_group_are_started_again_together_and_the_first_failure_is_the_one_that_is_told() {
+    let mut world = World::of_programs(3);
+    world.orders();
+    // One is done before; with another life of the others it begins again, too.
+    world.exits(worker(2, 0), Exit::Finished);
+    assert_eq!(world.orders(), [""; 0]);
+    world.exits(worker(1, 0), Exit::Unretryable { code: 1 });
+    assert_eq!(world.orders(), ["kill worker-0#0"]);
+    world.exits(worker(0, 0), KILLED);
+    assert_eq!(world.orders(), ["launch worker-0#1", "launch worker-1#1", "launch worker-2#1"]);
+    // One dies of what was done to another.
+    world.exits(worker(0, 1), KILLED);
+    assert_eq!(world.orders(), ["kill worker-1#1", "kill worker-2#1"]);
+    world.exits(worker(1, 1), Exit::Unretryable { code: 1 });
+    // A late word of a life before.
+    world.exits(worker(0, 0), KILLED);
+    world.exits(worker(2, 1), Exit::Finished);
+    assert_eq!(world.orders(), ["launch worker-0#2", "launch worker-1#2", "launch worker-2#2"]);
+    let told = |note: &Note| match note {
+        Note::Event { kind: EventKind::Lost, text, .. } => Some(text.clone()),
+        _ => None,
+    };
+    let lost: Vec<String> = world.notes.iter().filter_map(told).collect();
+    assert_eq!(lost, ["worker-1#0 ended: exit code 1", "worker-0#1 ended: killed by signal 9"]);
+    world.exits(worker(2, 2), Exit::Unretryable { code: 1 });
+    assert_eq!(
+        world.orders(),
+        [
+            "fail: worker-2 ended: exit code 1; all programs were started again 2 times already (--max-restarts); it said: out of luck"
+        ]
+    );
+}
+
+#[test]
+fn programs_that_all_end_are_a_job_that_is_done() {
+    let mut world = World::of_programs(2);
+    world.orders();
+    world.exits(worker(1, 0), Exit::Finished);
+    world.exits(worker(0, 0), Exit::Finished);
+    assert_eq!(world.orders(), ["end"]);
 }
 
 #[test]
