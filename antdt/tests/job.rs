@@ -1180,10 +1180,30 @@ fn a_trainer_of_ones_own_gets_the_same_care() {
 #[test]
 fn a_foreign_program_that_fails_fails_the_job_with_its_last_words() {
     let script = "echo error: no such luck >&2; exit 1";
-    let output = finish(antdt(&["run", "--quiet", "--", "sh", "-c", script]).spawn().unwrap());
+    let job = ["run", "--quiet", "--max-restarts", "0", "--", "sh", "-c", script];
+    let output = finish(antdt(&job).spawn().unwrap());
     assert_eq!(output.status.code(), Some(1));
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("error: worker-0 ended: exit code 1; it said: no such luck"), "{said}");
+    let expected = "error: worker-0 ended: exit code 1; no program is started again with --max-restarts 0; it said: no such luck";
+    assert!(said.contains(expected), "{said}");
+}
+
+#[test]
+fn foreign_programs_are_started_again_together_when_one_fails_in_any_way() {
+    // The first life of rank 1 fails, and rank 0 waits for it for ever.
+    let script = "echo life $RANK.$TORCHELASTIC_RESTART_COUNT; case $RANK.$TORCHELASTIC_RESTART_COUNT in \
+                  1.0) exit 1;; *.0) sleep 98763;; esac";
+    let job = ["run", "--nproc-per-node", "3", "--", "sh", "-c", script];
+    let output = finish(antdt(&job).spawn().unwrap());
+    let [said, errors] = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
+    assert!(output.status.success(), "{said}{errors}");
+    for rank in 0..3 {
+        for life in 0..2 {
+            let line = format!("[worker-{rank}] life {rank}.{life}");
+            assert_eq!(said.matches(&line).count(), 1, "{line}: {said}");
+        }
+    }
+    assert!(said.contains("worker-1#0 ended (exit code 1)") && !said.contains("samples:"), "{said}");
 }
 
 #[test]

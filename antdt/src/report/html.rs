@@ -87,6 +87,9 @@ fn header(page: &mut String, report: &Report) {
             ("bad", format!("failed after {:.1} s: {}", report.job_completion_time_s, escape(why)))
         }
     };
+    if report.is_foreign() {
+        return header_of_programs(page, report, (class, &verdict));
+    }
     let samples = &report.samples;
     let (exact_class, exact) = if samples.is_exact() {
         match report.averages_models() {
@@ -128,6 +131,20 @@ fn header(page: &mut String, report: &Report) {
             },
             grouped(samples.lost),
             grouped(samples.duplicated),
+        ),
+    );
+}
+
+/// Of programs of which nothing is known but how they ended.
+fn header_of_programs(page: &mut String, report: &Report, (class, verdict): (&str, &str)) {
+    let restarts: u32 = report.workers.iter().map(|worker| worker.restarts).sum();
+    push(
+        page,
+        format_args!(
+            "<header>\n<h1>AntDT job <span>{}</span></h1>\n<p class=\"chips\"><b class=\"{class}\">{verdict}</b></p>\n\
+             <dl class=\"tiles\">\n<div><dt>restarts</dt><dd>{restarts}</dd></div>\n</dl>\n\
+             <p>A program of the user's, which took no samples from AntDT: what it trained is not known here.</p>\n</header>\n",
+            escape(&report.job_id),
         ),
     );
 }

@@ -173,6 +173,12 @@ impl Report {
         self.capabilities().is_some_and(Capabilities::averages_models)
     }
 
+    /// Returns whether the workers were programs of the user's that took nothing from the job: of samples, steps and a model, nothing is
+    /// known then.
+    fn is_foreign(&self) -> bool {
+        self.config.contains_key("program") && !self.config.contains_key("data")
+    }
+
     /// Largest number of ranges of missing samples in a report.
     pub const MISSING_MAX: usize = 1_000;
 

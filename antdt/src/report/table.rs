@@ -10,7 +10,10 @@ use super::{CheckpointEntry, EvaluationEntry, FinalQuality, Outcome, Report, Sam
 /// with a newline.
 pub fn render(report: &Report) -> String {
     let mut out = String::new();
-    push_columns(&mut out, &workers(report));
+    match report.is_foreign() {
+        true => push_columns(&mut out, &programs(report)),
+        false => push_columns(&mut out, &workers(report)),
+    }
     if !report.actions.is_empty() {
         out.push('\n');
         for action in &report.actions {
@@ -20,7 +23,8 @@ pub fn render(report: &Report) -> String {
     }
     out.push('\n');
     let reasons = [&report.chosen, &report.resumed, &report.stopped_early].into_iter().flatten().cloned();
-    let lines = [outcome(report), balance(report)].into_iter().chain(reasons);
+    let balance = (!report.is_foreign()).then(|| balance(report));
+    let lines = std::iter::once(outcome(report)).chain(balance).chain(reasons);
     let lines = lines.chain(report.evaluations.iter().map(evaluation)).chain(checkpoint(report));
     for line in lines.chain(model_spread(report)).chain(final_quality(&report.final_quality)) {
         push(&mut out, format_args!("{line}\n"));
@@ -50,6 +54,13 @@ fn workers(report: &Report) -> Vec<[String; 6]> {
     rows
 }
 
+/// The same of programs of which nothing else is known.
+fn programs(report: &Report) -> Vec<[String; 2]> {
+    let heading = ["program", "restarts"].map(str::to_owned);
+    let rows = report.workers.iter().map(|worker| [worker.id.clone(), worker.restarts.to_string()]);
+    std::iter::once(heading).chain(rows).collect()
+}
+
 fn outcome(report: &Report) -> String {
     let outcome = match &report.outcome {
         Outcome::Completed => "completed".to_owned(),
@@ -57,6 +68,9 @@ fn outcome(report: &Report) -> String {
         Outcome::Failed { why } => format!("FAILED ({why})"),
     };
     let Report { job_completion_time_s: time, steps, sync, policy, .. } = report;
+    if report.is_foreign() {
+        return format!("{outcome} in {time:.1} s: a program of your own");
+    }
     let speed = if report.emulated { ", emulated speed" } else { "" };
     format!("{outcome} in {time:.1} s: {steps} steps, {sync}, policy {policy}{speed}")
 }

@@ -218,6 +218,19 @@ fn the_table_shows_workers_actions_and_the_balance() {
 }
 
 #[test]
+fn nothing_is_said_of_samples_steps_and_policy_of_a_program_that_took_none() {
+    let mut report = sample();
+    report.config = [("program".to_owned(), "[\"train.py\"]".to_owned())].into();
+    let (table, page) = (table::render(&report), html::render(&report));
+    assert!(table.starts_with("program ") && table.contains(": a program of your own\n"), "{table}");
+    for claim in ["samples:", "policy ", "steps,", "accounted for", "(exact)"] {
+        assert!(!table.contains(claim) && !page.contains(claim), "{claim}");
+    }
+    report.config.insert("data".to_owned(), "samples:9".to_owned());
+    assert!(table::render(&report).contains("samples: "));
+}
+
+#[test]
 fn the_table_counts_samples_after_the_newest_checkpoint() {
     let mut report = sample();
     let kept = |samples| Some(CheckpointEntry { id: 3, samples, folder: "/c".into() });
