@@ -33,7 +33,7 @@ optimizer = antdt.wrap(torch.optim.SGD(model.parameters(), lr=1.0))
 rank = os.environ.get("RANK", "0")
 with open(os.path.join(folder, f"started-{rank}"), "a") as file:
     file.write(f"{os.getpid()}\n")
-for epoch in range(int(os.environ.get("EPOCHS", "1"))):
+for _ in range(int(os.environ.get("EPOCHS", "1"))):
     for batch in loader:
         time.sleep(seconds)
         optimizer.zero_grad()

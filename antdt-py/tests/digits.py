@@ -55,7 +55,12 @@ def main():
     antdt.init()
     sampler = antdt.BatchSampler(data())
     network, steps = Network(), []
-    train(network, DataLoader(data(), batch_sampler=sampler), EPOCHS, lambda batch: steps.append([] if sampler.is_borrowed else batch))
+    train(
+        network,
+        DataLoader(data(), batch_sampler=sampler),
+        EPOCHS,
+        lambda batch: steps.append([] if sampler.is_borrowed else batch),
+    )
     torch.save(network.state_dict(), os.path.join(folder, f"model-{rank}.pt"))
     with open(os.path.join(folder, f"steps-{rank}.json"), "w") as file:
         json.dump(steps, file)

@@ -16,7 +16,7 @@ if sys.argv[2] != "no-optimizer":
     optimizer = antdt.wrap(torch.optim.SGD(model.parameters(), lr=0.1))
 for batch in loader:
     if sys.argv[2] == "raises":
-        1 / 0
+        raise ZeroDivisionError("the script is wrong")
     called = model.module if sys.argv[2] == "past-ddp" else model
     loss = called(batch.float().unsqueeze(1)).mean()
     if sys.argv[2] == "twice":
@@ -28,4 +28,4 @@ for batch in loader:
 if sys.argv[2] == "raises-later":
     # Longer than nodes of other jobs may take to exit.
     time.sleep(5)
-    1 / 0
+    raise ZeroDivisionError("the script is wrong")

@@ -10,6 +10,8 @@ Five lines in a training script::
 and ``antdt run --nproc-per-node 4 --data samples:60000 -- python train.py``.
 """
 
+from typing import Any
+
 from ._antdt import WorkerError, __version__
 from ._job import UsageError, init, is_initialized
 from .data import BatchSampler
@@ -17,7 +19,7 @@ from .data import BatchSampler
 __all__ = ["BatchSampler", "DDP", "UsageError", "WorkerError", "__version__", "init", "is_initialized", "wrap"]
 
 
-def __getattr__(name: str):
+def __getattr__(name: str) -> Any:
     # Torch is imported by those that use it.
     if name in ("DDP", "wrap"):
         from . import ddp

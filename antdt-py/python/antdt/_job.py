@@ -2,9 +2,12 @@
 
 import os
 import sys
-from typing import Any, List, Optional, Tuple
+from types import TracebackType
+from typing import Any, Callable, List, Optional, Tuple, Type
 
 from . import _antdt
+
+_Hook = Callable[[Type[BaseException], BaseException, Optional[TracebackType]], Any]
 
 
 class UsageError(RuntimeError):
@@ -18,6 +21,20 @@ class Model:
     parameters: int
     #: Number of whole numbers that go with each gradient.
     marks: int
+    #: Whether the batch that the loop has is one sample whose gradient does not count.
+    is_borrowed: bool
+
+    def pulled(self) -> str:
+        """The loop wants a batch: returns what the worker asks."""
+        raise NotImplementedError
+
+    def pull(self, samples: List[int]) -> None:
+        """The loop gets these samples."""
+        raise NotImplementedError
+
+    def borrowed(self) -> List[int]:
+        """The loop gets a sample that does not count; returns it."""
+        raise NotImplementedError
 
     def give(self) -> Tuple[bytes, List[Tuple[int, int]], Any]:
         """Returns an outline, arrays by address and length in bytes, and what keeps them in memory."""
@@ -52,43 +69,51 @@ class Job:
             raise UsageError("no batch was taken yet: iterate over the DataLoader with antdt.BatchSampler first")
         return self._session
 
-    def start(self) -> None:
-        """Begins the worker, once the data and the model are known."""
-        if self._session is not None:
-            return
+    @property
+    def runs(self) -> bool:
+        """Whether the worker began."""
+        return self._session is not None
+
+    def start(self) -> Model:
+        """Begins the worker, once the data and the model are known. Returns the model."""
         if self.model is None:
             raise UsageError(
                 "the first batch is taken before the model is known: call antdt.DDP(model) and "
                 "antdt.wrap(optimizer) before the training loop"
             )
-        self._session = _antdt.Session(self.model.parameters, self.samples, self.model.marks)
+        if self._session is None:
+            self._session = _antdt.Session(self.model.parameters, self.samples or 0, self.model.marks)
+        return self.model
 
     def next(self) -> str:
         """Returns what the worker asks, after answering what needs no training loop; waits if it asks nothing."""
-        while self.asked in (None, "give", "take"):
+        while self.asked is None:
             if self.ended is not None:
                 return self.ended
-            self.asked = self.session.wait()
-            if self.asked in ("over", "drained"):
-                self.asked, self.ended = None, self.asked
-                return self.ended
-            try:
-                if self.asked == "give":
-                    outline, arrays, _held = self.model.give()
-                    self.session.gave(outline, arrays)
-                elif self.asked == "take":
-                    places = self.model.take(bytes(self.session.outline()))
-                    for index, (address, length) in enumerate(places):
-                        self.session.array(index, address, length)
-                    self.model.taken()
-                    self.session.took()
-                else:
-                    return self.asked
-            except Exception as error:
-                self.session.failed(f"{type(error).__name__}: {error}")
-                raise
-            self.asked = None
+            asked: str = self.session.wait()
+            if asked in ("over", "drained"):
+                self.ended = asked
+            elif asked in ("give", "take"):
+                try:
+                    self._copy(asked)
+                except Exception as error:
+                    self.session.failed(f"{type(error).__name__}: {error}")
+                    raise
+            else:
+                self.asked = asked
         return self.asked
+
+    def _copy(self, asked: str) -> None:
+        """Gives the model to another worker, or takes that of another."""
+        model, session = self.start(), self.session
+        if asked == "give":
+            outline, arrays, _held = model.give()
+            session.gave(outline, arrays)
+            return
+        for index, (address, length) in enumerate(model.take(bytes(session.outline()))):
+            session.array(index, address, length)
+        model.taken()
+        session.took()
 
     def answered(self) -> None:
         self.asked = None
@@ -130,10 +155,10 @@ def current() -> Optional[Job]:
     return _job
 
 
-def _excepthook(before):
+def _excepthook(before: _Hook) -> _Hook:
     """A worker that cannot go on ends with the exit code that says whether another life can help."""
 
-    def hook(kind, error, trace):
+    def hook(kind: Type[BaseException], error: BaseException, trace: Optional[TracebackType]) -> None:
         before(kind, error, trace)
         code = getattr(error, "exit_code", None)
         if code is not None:

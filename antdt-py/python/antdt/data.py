@@ -46,7 +46,8 @@ class BatchSampler:
     @property
     def is_borrowed(self) -> bool:
         """Whether the newest batch is one sample whose gradient does not count: leave its loss out of what the script reports."""
-        return self._job is not None and self._job.model is not None and self._job.model.is_borrowed
+        model = None if self._job is None else self._job.model
+        return model is not None and model.is_borrowed
 
     def __len__(self) -> int:
         """Number of batches of an epoch: in a job, of the steps that all workers take together, if no worker dies."""
@@ -70,10 +71,9 @@ class BatchSampler:
                 f"start it with `antdt run --epochs {epoch + 1} …`",
                 stacklevel=2,
             )
-        job.start()
-        model = job.model
+        model = job.start()
         while True:
-            asked = model.pulled(job)
+            asked = model.pulled()
             if asked == "over":
                 return
             if asked == "drained":

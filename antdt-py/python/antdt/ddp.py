@@ -3,7 +3,7 @@
 import json
 import struct
 import types
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple
 
 import torch
 from torch.autograd import Variable
@@ -23,12 +23,13 @@ class _TorchModel(Model):
         self.marks = 0
         self._flat = torch.zeros(0)
         self._batch: List[int] = []
-        #: Whether the batch that the loop has is one sample whose gradient does not count.
         self.is_borrowed = False
+        #: Whether a backward pass is under way, at whose end gradients are added up.
+        self.is_queued = False
         #: What the backward pass of this batch led to: "step", or "void" if there is no step to take with it.
         self._outcome: Optional[str] = None
         #: Optimizers that have taken the open step.
-        self._stepped: set = set()
+        self._stepped: Set[int] = set()
         self._taking: List[Tuple[torch.Tensor, torch.Tensor]] = []
         self._taken: Any = None
 
@@ -45,7 +46,7 @@ class _TorchModel(Model):
         self._measure()
 
     def _must_not_run(self, what: str) -> None:
-        if self.job._session is not None:
+        if self.job.runs:
             raise UsageError(f"{what} was called after the first batch: call it before the training loop")
 
     def _measure(self) -> None:
@@ -61,10 +62,11 @@ class _TorchModel(Model):
 
     # The training loop
 
-    def pulled(self, job: Job) -> str:
-        """The loop wants a batch: what came before is over."""
+    def pulled(self) -> str:
         if not self.optimizers:
-            raise UsageError("the optimizer is not known: call optimizer = antdt.wrap(optimizer) before the training loop")
+            raise UsageError(
+                "the optimizer is not known: call optimizer = antdt.wrap(optimizer) before the training loop"
+            )
         if self._outcome == "step":
             # The loop did not step, such as a GradScaler whose gradients are not finite: so it is on all workers.
             self._step_over()
@@ -74,9 +76,11 @@ class _TorchModel(Model):
                 "a batch was taken before the step with the one before: call loss.backward() and optimizer.step() for each batch, "
                 "and leave num_workers=0 in the DataLoader, which otherwise takes batches ahead"
             )
-        asked = job.next()
+        asked = self.job.next()
         if asked == "gradient":
-            raise UsageError("a batch was taken before the backward pass of the one before: call loss.backward() for each batch")
+            raise UsageError(
+                "a batch was taken before the backward pass of the one before: call loss.backward() for each batch"
+            )
         return asked
 
     def pull(self, samples: List[int]) -> None:
@@ -99,6 +103,7 @@ class _TorchModel(Model):
 
     def backward_ends(self) -> None:
         """All gradients of the batch are there: adds them up over all workers."""
+        self.is_queued = False
         if self._outcome is not None and not self._batch:
             raise UsageError("two backward passes for one batch: add the losses up and call backward() once")
         if not self._batch:
@@ -107,7 +112,9 @@ class _TorchModel(Model):
         if self._outcome != "void":
             if not self.is_borrowed:
                 if job.asked != "gradient":
-                    raise UsageError("a backward pass without a forward pass of antdt.DDP: call the model that it returned, in train() mode")
+                    raise UsageError(
+                        "a backward pass without a forward pass of antdt.DDP: call the model that it returned, in train() mode"
+                    )
                 flat = self._gather()
                 session.gradient(flat.data_ptr(), flat.numel(), float(len(self._batch)), self._marks())
                 job.answered()
@@ -124,7 +131,7 @@ class _TorchModel(Model):
             self._flat = torch.zeros(self.parameters, dtype=torch.float32)
         return self._flat
 
-    def _pieces(self):
+    def _pieces(self) -> Iterator[Tuple[torch.nn.Parameter, torch.Tensor]]:
         flat, begin = self._flat_memory(), 0
         for parameter in self.trainable:
             end = begin + parameter.numel()
@@ -148,7 +155,7 @@ class _TorchModel(Model):
         rates = [struct.unpack("<Q", struct.pack("<d", float(group["lr"])))[0] for group in self._groups()]
         return words + rates
 
-    def _groups(self):
+    def _groups(self) -> List[Dict[str, Any]]:
         return [group for optimizer in self.optimizers for group in optimizer.param_groups]
 
     def _scatter(self) -> None:
@@ -183,7 +190,7 @@ class _TorchModel(Model):
                     parameter.grad.copy_(piece)
         self._stepped = set()
 
-    def step(self, optimizer: Any, step, *args, **kwargs):
+    def step(self, optimizer: Any, step: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Takes the open step with one optimizer, or leaves it out if there is none."""
         if self._outcome == "void":
             return None
@@ -257,7 +264,9 @@ def _outlined(value: Any, arrays: List[torch.Tensor]) -> Any:
         return [_outlined(item, arrays) for item in value]
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
-    raise UsageError(f"the state of the model or the optimizer has a {type(value).__name__}, which cannot travel to another worker")
+    raise UsageError(
+        f"the state of the model or the optimizer has a {type(value).__name__}, which cannot travel to another worker"
+    )
 
 
 def _restored(value: Any, arrays: List[torch.Tensor]) -> Any:
@@ -277,12 +286,12 @@ def _restored(value: Any, arrays: List[torch.Tensor]) -> Any:
 
 
 def _of(job: Job) -> _TorchModel:
-    if job.model is None:
+    if not isinstance(job.model, _TorchModel):
         job.model = _TorchModel(job)
     return job.model
 
 
-class DDP(torch.nn.Module):
+class DDP(torch.nn.Module):  # type: ignore[misc]
     """A model of which every worker has a replica.
 
     After ``loss.backward()``, ``parameter.grad`` is the gradient of the mean loss over the samples of all workers' batches, whatever
@@ -298,26 +307,21 @@ class DDP(torch.nn.Module):
         self._model: Optional[_TorchModel] = None if job is None else _of(job)
         if self._model is not None:
             self._model.add_module(self)
-            self._queued = False
             for parameter in module.parameters():
                 if parameter.requires_grad:
                     parameter.register_hook(self._gradient)
 
-    def forward(self, *args, **kwargs):
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
         if self._model is not None and self.training and torch.is_grad_enabled():
             self._model.forward_begins()
         return self.module(*args, **kwargs)
 
     def _gradient(self, gradient: torch.Tensor) -> torch.Tensor:
         model = self._model
-        if not any(module._queued for module in model.modules):
-            self._queued = True
-            Variable._execution_engine.queue_callback(self._backward_ended)
+        if model is not None and not model.is_queued:
+            model.is_queued = True
+            Variable._execution_engine.queue_callback(model.backward_ends)
         return gradient
-
-    def _backward_ended(self) -> None:
-        self._queued = False
-        self._model.backward_ends()
 
 
 def wrap(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
@@ -331,7 +335,7 @@ def wrap(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     model.add_optimizer(optimizer)
     step = optimizer.step
 
-    def stepped(_, *args, **kwargs):
+    def stepped(_: Any, *args: Any, **kwargs: Any) -> Any:
         return model.step(optimizer, step, *args, **kwargs)
 
     # A method of the instance, so that it is still one of torch's optimizers to a scheduler or a GradScaler.
