@@ -125,7 +125,6 @@ class Jobs(unittest.TestCase):
             "no-optimizer": "antdt.wrap(optimizer)",
             "no-backward": "loss.backward()",
             "twice": "call backward() once",
-            "past-ddp": "call the model that it returned",
             "ahead": "num_workers=0",
         }.items():
             with self.subTest(how):

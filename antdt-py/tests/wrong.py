@@ -17,8 +17,7 @@ if sys.argv[2] != "no-optimizer":
 for batch in loader:
     if sys.argv[2] == "raises":
         raise ZeroDivisionError("the script is wrong")
-    called = model.module if sys.argv[2] == "past-ddp" else model
-    loss = called(batch.float().unsqueeze(1)).mean()
+    loss = model(batch.float().unsqueeze(1)).mean()
     if sys.argv[2] == "twice":
         loss.backward(retain_graph=True)
     if sys.argv[2] != "no-backward":

@@ -28,8 +28,8 @@ class Model:
         """The loop wants a batch: returns what the worker asks."""
         raise NotImplementedError
 
-    def pull(self, samples: List[int]) -> None:
-        """The loop gets these samples."""
+    def pull(self, samples: List[int]) -> bool:
+        """The loop is to get these samples; returns whether they are still wanted."""
         raise NotImplementedError
 
     def borrowed(self) -> List[int]:

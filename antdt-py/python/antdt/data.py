@@ -86,5 +86,6 @@ class BatchSampler:
             samples, of_epoch = job.session.batch()
             if of_epoch > epoch:
                 return
-            model.pull(samples)
-            yield samples
+            # From here on the time is that of the batch: of reading it, too.
+            if model.pull(samples):
+                yield samples

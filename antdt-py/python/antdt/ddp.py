@@ -83,23 +83,18 @@ class _TorchModel(Model):
             )
         return asked
 
-    def pull(self, samples: List[int]) -> None:
+    def pull(self, samples: List[int]) -> bool:
+        self.job.session.loaded()
+        self.job.answered()
+        if self.job.next() != "gradient":
+            # The group broke meanwhile, and the batch comes again.
+            return False
         self._batch, self.is_borrowed = samples, False
+        return True
 
     def borrowed(self) -> List[int]:
         self._batch, self.is_borrowed = [0], True
         return [0]
-
-    def forward_begins(self) -> None:
-        """The samples are read."""
-        if not self._batch or self.is_borrowed or self._outcome is not None:
-            return
-        if self.job.asked == "batch":
-            self.job.session.loaded()
-            self.job.answered()
-            if self.job.next() != "gradient":
-                # The group broke meanwhile.
-                self._outcome = "void"
 
     def backward_ends(self) -> None:
         """All gradients of the batch are there: adds them up over all workers."""
@@ -109,16 +104,11 @@ class _TorchModel(Model):
         if not self._batch:
             raise UsageError("a backward pass without a batch of antdt.BatchSampler: its gradient is no sample's")
         job, session = self.job, self.job.session
-        if self._outcome != "void":
-            if not self.is_borrowed:
-                if job.asked != "gradient":
-                    raise UsageError(
-                        "a backward pass without a forward pass of antdt.DDP: call the model that it returned, in train() mode"
-                    )
-                flat = self._gather()
-                session.gradient(flat.data_ptr(), flat.numel(), float(len(self._batch)), self._marks())
-                job.answered()
-            self._outcome = "step" if job.next() == "step" else "void"
+        if not self.is_borrowed:
+            flat = self._gather()
+            session.gradient(flat.data_ptr(), flat.numel(), float(len(self._batch)), self._marks())
+            job.answered()
+        self._outcome = "step" if job.next() == "step" else "void"
         self._batch = []
         if self._outcome == "step":
             self._scatter()
@@ -312,8 +302,6 @@ class DDP(torch.nn.Module):  # type: ignore[misc]
                     parameter.register_hook(self._gradient)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        if self._model is not None and self.training and torch.is_grad_enabled():
-            self._model.forward_begins()
         return self.module(*args, **kwargs)
 
     def _gradient(self, gradient: torch.Tensor) -> torch.Tensor:
