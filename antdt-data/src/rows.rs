@@ -50,6 +50,23 @@ impl ByteRows {
     pub(crate) fn parts(&mut self) -> (&[u8], &mut Vec<(usize, usize)>) {
         (&self.bytes, &mut self.spans)
     }
+
+    /// Rewrites the samples from number `from` on: `write` appends the new form of one to a buffer.
+    pub(crate) fn rewrite<E>(
+        &mut self,
+        from: u64,
+        write: impl Fn(&[u8], &mut Vec<u8>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let kept = usize::try_from(from - self.first).map_or(self.spans.len(), |at| at.min(self.spans.len()));
+        let base = self.spans.get(kept).map_or(self.bytes.len(), |span| span.0);
+        let old = self.bytes.split_off(base);
+        for (start, end) in self.spans.split_off(kept) {
+            let at = self.bytes.len();
+            write(&old[start - base..end - base], &mut self.bytes)?;
+            self.spans.push((at, self.bytes.len()));
+        }
+        Ok(())
+    }
 }
 
 impl Rows for ByteRows {

@@ -1,6 +1,7 @@
 //! Dialects of text files: how rows and fields are separated.
 
 use std::borrow::Cow;
+use std::iter;
 
 use memchr::memchr;
 use serde::{Deserialize, Serialize};
@@ -99,6 +100,18 @@ impl Dialect {
     /// Returns the fields of a row, without their quotes. An empty row has one empty field.
     pub const fn fields<'a>(&self, row: &'a [u8]) -> Fields<'a> {
         Fields { dialect: *self, rest: Some(row) }
+    }
+
+    /// The fields of a row as they are written there, quotes included.
+    pub(super) fn raw_fields(self, row: &[u8]) -> impl Iterator<Item = &[u8]> {
+        let mut fields = self.fields(row);
+        iter::from_fn(move || {
+            let from = fields.rest?;
+            fields.next();
+            // What is left begins after a delimiter.
+            let left = fields.rest.map_or(0, |rest| rest.len() + 1);
+            Some(&from[..from.len() - left])
+        })
     }
 }
 

@@ -4,7 +4,7 @@
 //! of other data is noticed without reading the data; it is then built again. A change of a few bytes that keeps length
 //! and time of change, and misses those pieces, is not noticed.
 //!
-//! Format 3: `ANTDTROW`, version `u32`, the [`RowIndex`] as `postcard` writes it, and the CRC-32C of all this.
+//! Format 4: `ANTDTROW`, version `u32`, the [`RowIndex`] as `postcard` writes it, and the CRC-32C of all this.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -16,6 +16,7 @@ use crc32c::crc32c;
 use serde::{Deserialize, Serialize};
 
 use super::dialect::Dialect;
+use super::order::ColumnOrder;
 use super::scan::{RowScanner, Span};
 use crate::error::{IndexError, OpenError};
 use crate::source::{Container, Source, Stamp};
@@ -24,7 +25,7 @@ use crate::source::{Container, Source, Stamp};
 mod tests;
 
 const MAGIC: &[u8; 8] = b"ANTDTROW";
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 
 /// Rows from one mark to the next, while there are few marks. Of rows of 200 bytes, a read begins at most 51 KB early, and
 /// the index is 1/6400 of the data; a larger stride would save memory that is not missed, and cost small shards time.
@@ -69,6 +70,23 @@ impl std::fmt::Debug for RowCheck<'_> {
     }
 }
 
+/// How the rows of one file are read and checked.
+#[derive(Debug, Clone)]
+pub(super) struct RowForm<'a> {
+    pub(super) dialect: Dialect,
+    pub(super) check: RowCheck<'a>,
+    /// Order in which the check gets the columns; `None` for that of the file.
+    pub(super) order: Option<ColumnOrder>,
+}
+
+impl RowForm<'_> {
+    /// Id of the check, as an index records it.
+    fn check_id(&self) -> u32 {
+        let check = self.check.id();
+        self.order.as_ref().map_or(check, |order| order.check_id(check))
+    }
+}
+
 /// By what an index knows its file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Fingerprint {
@@ -90,8 +108,6 @@ pub(super) struct RowIndex {
     dialect: Dialect,
     /// Of the check that its rows have passed.
     check: u32,
-    /// Start and end of the header; both 0 without one.
-    pub(super) header: (u64, u64),
     pub(super) num_rows: u64,
     stride: u64,
     /// Where rows `0`, `stride`, `2 * stride`, … begin.
@@ -113,19 +129,17 @@ impl RowIndex {
     /// Reads the whole file once, and checks every row.
     pub(super) fn build(
         source: &Source,
-        dialect: Dialect,
-        check: RowCheck<'_>,
+        form: &RowForm<'_>,
         fingerprint: Fingerprint,
     ) -> Result<Self, OpenError> {
-        Self::build_within(MARKS_MAX, source, dialect, check, fingerprint)
+        Self::build_within(MARKS_MAX, source, form, fingerprint)
     }
 
     /// With `marks_max` marks at most, an even number.
     fn build_within(
         marks_max: usize,
         source: &Source,
-        dialect: Dialect,
-        check: RowCheck<'_>,
+        form: &RowForm<'_>,
         fingerprint: Fingerprint,
     ) -> Result<Self, OpenError> {
         let path = &source.path;
@@ -134,19 +148,19 @@ impl RowIndex {
         let mut build = Build {
             index: Self {
                 fingerprint,
-                dialect,
-                check: check.id(),
-                header: (0, 0),
+                dialect: form.dialect,
+                check: form.check_id(),
                 num_rows: 0,
                 stride: STRIDE,
                 marks: Vec::new(),
             },
             marks_max,
-            check,
-            header_due: dialect.header,
+            form,
+            arranged: Vec::new(),
+            header_due: form.dialect.header,
             wrong: None,
         };
-        let mut scanner = RowScanner::new(dialect, begin);
+        let mut scanner = RowScanner::new(form.dialect, begin);
         // What was read from `base` on: the row that has not ended yet, and a chunk.
         let (mut text, mut base) = (Vec::new(), begin);
         loop {
@@ -188,13 +202,8 @@ impl RowIndex {
         Window { at, len_bytes: until.saturating_sub(at), skip: start % self.stride }
     }
 
-    /// Whether it is the index of a file, read in a dialect.
-    pub(super) fn check(
-        &self,
-        fingerprint: &Fingerprint,
-        dialect: Dialect,
-        check: RowCheck<'_>,
-    ) -> Result<(), IndexError> {
+    /// Whether it is the index of a file whose rows have this form.
+    pub(super) fn check(&self, fingerprint: &Fingerprint, form: &RowForm<'_>) -> Result<(), IndexError> {
         let (ours, theirs) = (self.fingerprint, fingerprint);
         let what = if ours.stamp.len_bytes != theirs.stamp.len_bytes {
             "the length of the file"
@@ -202,9 +211,9 @@ impl RowIndex {
             "the time of its last change"
         } else if ours.checksum != theirs.checksum {
             "its content"
-        } else if self.dialect != dialect {
+        } else if self.dialect != form.dialect {
             "the dialect"
-        } else if self.check != check.id() {
+        } else if self.check != form.check_id() {
             "what its rows were checked for"
         } else {
             return Ok(());
@@ -246,10 +255,8 @@ impl RowIndex {
         self.stride > 0
             && self.num_rows <= len_bytes
             && self.num_rows.div_ceil(self.stride) == self.marks.len() as u64
-            && self.header.0 <= self.header.1
-            && self.marks.first().is_none_or(|first| *first >= self.header.1)
             && self.marks.is_sorted_by(|a, b| a < b)
-            && self.marks.last().map_or(self.header.1 <= len_bytes, |last| *last < len_bytes)
+            && self.marks.last().is_none_or(|last| *last < len_bytes)
     }
 }
 
@@ -257,7 +264,9 @@ impl RowIndex {
 struct Build<'a> {
     index: RowIndex,
     marks_max: usize,
-    check: RowCheck<'a>,
+    form: &'a RowForm<'a>,
+    /// A row in the order that the check needs.
+    arranged: Vec<u8>,
     header_due: bool,
     /// The first row that failed its check: its line, and why.
     wrong: Option<(u64, String)>,
@@ -274,10 +283,19 @@ impl Build<'_> {
         }
         if self.header_due {
             self.header_due = false;
-            index.header = (span.start, span.end);
             return;
         }
-        if let Err(why) = (self.check.check)(index.dialect, line) {
+        let check = self.form.check.check;
+        let checked = match &self.form.order {
+            None => check(index.dialect, line),
+            Some(order) => {
+                self.arranged.clear();
+                let arranged = order.arrange(index.dialect, line, &mut self.arranged);
+                let counted = |why| format!("{why} (columns are counted as in the first file)");
+                arranged.and_then(|()| check(index.dialect, &self.arranged).map_err(counted))
+            }
+        };
+        if let Err(why) = checked {
             self.wrong = Some((span.line, why));
             return;
         }
@@ -303,7 +321,7 @@ impl Build<'_> {
 }
 
 /// Where the text of a file begins: after a byte order mark. Refuses what is compressed.
-fn text_begin(source: &Source) -> Result<u64, OpenError> {
+pub(super) fn text_begin(source: &Source) -> Result<u64, OpenError> {
     match source.container()? {
         Container::Plain => {}
         container => return Err(OpenError::Compressed { path: source.path.clone(), container }),

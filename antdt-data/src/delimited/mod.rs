@@ -14,11 +14,13 @@ use crate::layout::DatasetLayout;
 use crate::rows::ByteRows;
 use crate::source::Source;
 use crate::splitter::Splitter;
-use index::{Fingerprint, RowIndex};
+use index::{Fingerprint, RowForm, RowIndex};
+use order::ColumnOrder;
 use scan::{RowScanner, Span};
 
 mod dialect;
 mod index;
+mod order;
 mod scan;
 
 #[cfg(test)]
@@ -45,6 +47,8 @@ struct Indexed {
     source: Source,
     index: RowIndex,
     origin: IndexOrigin,
+    /// Where the columns of the first file are; `None` if where they are there.
+    order: Option<ColumnOrder>,
 }
 
 /// Where the row index of a file came from when the file was opened.
@@ -61,11 +65,14 @@ pub enum IndexOrigin {
 impl Delimited {
     /// Opens text files, in the order given, and indexes those that have no stored index yet.
     ///
+    /// Rows of a file whose header names the columns of the first file in another order, or others beside them, are checked and read
+    /// with the columns of the first file, in its order.
+    ///
     /// Several processes may do so at the same time: an index file appears complete or not at all, and in a
     /// folder of indexes only one process builds it.
     ///
     /// # Errors
-    /// If a file is missing, without rows, compressed, or ends inside a quote; if headers differ; if an index
+    /// If a file is missing, without rows, compressed, or ends inside a quote; if its header lacks a column of the first file; if an index
     /// cannot be written, in which case another [`IndexPlace`] helps.
     pub fn open<P: AsRef<Path>>(
         paths: impl IntoIterator<Item = P>,
@@ -102,31 +109,25 @@ impl Delimited {
 
     fn add(&mut self, source: Source, place: &IndexPlace, check: RowCheck<'_>) -> Result<(), OpenError> {
         let path = source.path.clone();
-        let (index, origin) = find(&source, self.dialect, place, check)?;
+        let header = if self.dialect.header { header(&source, self.dialect)? } else { None };
+        let order = match (&self.header, &header, self.files.first()) {
+            (Some(expected), Some(header), Some(first)) => ColumnOrder::of(self.dialect, expected, header)
+                .map_err(|what| {
+                    let first = first.source.path.clone();
+                    OpenError::Columns { path: path.clone(), first, what }
+                })?,
+            _ => None,
+        };
+        let form = RowForm { dialect: self.dialect, check, order };
+        let (index, origin) = find(&source, &form, place)?;
         if index.num_rows == 0 {
             return Err(OpenError::Empty { path });
-        }
-        if self.dialect.header {
-            let header = read_header(&source, &index)?;
-            match (&self.header, self.files.first()) {
-                (Some(expected), Some(first)) if *expected != header => {
-                    return Err(OpenError::Columns {
-                        path,
-                        first: first.source.path.clone(),
-                        what: format!(
-                            "its header is {:?} instead of {:?}",
-                            String::from_utf8_lossy(&header),
-                            String::from_utf8_lossy(expected)
-                        ),
-                    });
-                }
-                _ => self.header = Some(header),
-            }
         }
         if !self.layout.push(index.num_rows) {
             return Err(OpenError::TooMany { path });
         }
-        self.files.push(Indexed { source, index, origin });
+        self.header = self.header.take().or(header);
+        self.files.push(Indexed { source, index, origin, order: form.order });
         Ok(())
     }
 
@@ -187,7 +188,7 @@ impl Splitter for Delimited {
         ReadError::check(range, self.num_samples())?;
         let mut rows = ByteRows::starting_at(range.start);
         for piece in self.layout.pieces(range) {
-            let Indexed { source, index, .. } = &self.files[piece.file];
+            let Indexed { source, index, order, .. } = &self.files[piece.file];
             let window = index.window(piece.rows.start, piece.rows.end);
             let base = rows.buffer().len();
             source.append(window.at, window.len_bytes, piece.sample, rows.buffer())?;
@@ -213,6 +214,10 @@ impl Splitter for Delimited {
             if due > 0 || !closed {
                 return Err(source.changed(piece.sample));
             }
+            if let Some(order) = order {
+                let arrange = |row: &[u8], into: &mut Vec<u8>| order.arrange(self.dialect, row, into);
+                rows.rewrite(piece.sample, arrange).map_err(|_| source.changed(piece.sample))?;
+            }
         }
         Ok(rows)
     }
@@ -221,16 +226,15 @@ impl Splitter for Delimited {
 /// Takes the index from where it is kept, or builds it and keeps it there.
 fn find(
     source: &Source,
-    dialect: Dialect,
+    form: &RowForm<'_>,
     place: &IndexPlace,
-    check: RowCheck<'_>,
 ) -> Result<(RowIndex, IndexOrigin), OpenError> {
     let fingerprint = Fingerprint::of(source)?;
-    let build = || RowIndex::build(source, dialect, check, fingerprint);
+    let build = || RowIndex::build(source, form, fingerprint);
     let Some(kept) = place.of(source) else {
         return Ok((build()?, IndexOrigin::Built));
     };
-    let load = || load(&kept, &fingerprint, dialect, check);
+    let load = || load(&kept, &fingerprint, form);
     let mut origin = match load()? {
         Ok(index) => return Ok((index, IndexOrigin::Loaded)),
         Err(origin) => origin,
@@ -261,8 +265,7 @@ fn find(
 fn load(
     kept: &Path,
     fingerprint: &Fingerprint,
-    dialect: Dialect,
-    check: RowCheck<'_>,
+    form: &RowForm<'_>,
 ) -> Result<Result<RowIndex, IndexOrigin>, OpenError> {
     let bytes = match fs::read(kept) {
         Ok(bytes) => bytes,
@@ -270,16 +273,22 @@ fn load(
         Err(source) => return Err(OpenError::IndexPlace { path: kept.to_owned(), source }),
     };
     let index = RowIndex::from_bytes(&bytes).and_then(|index| {
-        index.check(fingerprint, dialect, check)?;
+        index.check(fingerprint, form)?;
         Ok(index)
     });
     Ok(index.map_err(IndexOrigin::Rebuilt))
 }
 
-/// The header row of a file.
-fn read_header(source: &Source, index: &RowIndex) -> Result<Vec<u8>, OpenError> {
-    let (start, end) = index.header;
-    let mut header = Vec::new();
-    source.append(start, end - start, 0, &mut header).map_err(OpenError::from_read)?;
-    Ok(header)
+/// The header of a file, its first row; `None` if the file has no row.
+fn header(source: &Source, dialect: Dialect) -> Result<Option<Vec<u8>>, OpenError> {
+    index::text_begin(source)?;
+    for len_bytes in [64 << 10, 16 << 20] {
+        let begin = source.first(len_bytes)?;
+        let whole = begin.len() as u64 == source.len_bytes();
+        let header = Delimited::rows_of(dialect, &begin, whole).first().map(|row| row.to_vec());
+        if header.is_some() || whole {
+            return Ok(header);
+        }
+    }
+    Err(OpenError::malformed(&source.path, "no header ends within its first 16 MB".to_owned()))
 }

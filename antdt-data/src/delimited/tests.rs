@@ -71,6 +71,45 @@ fn a_header_names_columns_and_is_no_sample() {
 }
 
 #[test]
+fn files_with_their_columns_in_another_order_are_read_by_name() {
+    let folder = Folder::new();
+    let dialect = Dialect::csv().with_header();
+    let a = folder.write("a.csv", "id,\"full, name\",x\n1,\"a, \"\"b\"\"\",p\n2,b,\n");
+    let b = folder.write("b.csv", "\u{feff}\"x\",\"full, name\",new,id \n,q,n,3\r\n\"r\ns\",t,n,4");
+    let c = folder.write("c.csv", "id,\"full, name\",x\n5,u,v\n");
+    let open = || Delimited::open([&a, &b, &c], dialect, &IndexPlace::Beside);
+    let rows = ["1,\"a, \"\"b\"\"\",p", "2,b,", "3,q,", "4,t,\"r\ns\"", "5,u,v"].map(Into::into);
+    check_splitter(&open().unwrap(), &rows, <[u8]>::to_vec);
+    let again = open().unwrap();
+    check_splitter(&again, &rows, <[u8]>::to_vec);
+    assert!(again.origins().all(|origin| *origin == IndexOrigin::Loaded));
+
+    // Rows were checked in the order of the first file; as a first file, it is checked again.
+    let turned = Delimited::open([&b, &b], dialect, &IndexPlace::Beside).unwrap();
+    let what = "what its rows were checked for";
+    assert_eq!(origin(&turned), IndexOrigin::Rebuilt(IndexError::OtherData { what }));
+
+    let checked = |text| {
+        let d = folder.write("d.csv", text);
+        let sources = [&a, &d].map(|path| Source::file(path).unwrap());
+        Delimited::of(sources, dialect, &IndexPlace::Memory, NOT_BAD)
+    };
+    let error = checked("x,\"full, name\",id\n1,2,bad\n").unwrap_err().to_string();
+    let words = "d.csv line 2: column 1 is bad (columns are counted as in the first file)";
+    assert!(error.contains(words), "{error}");
+    for (text, words) in [
+        ("x,id\n1,2\n", "d.csv has other columns than"),
+        ("x,id\n1,2\n", "its header \"x,id\" lacks column \"full, name\""),
+        ("x,id,x,\"full, name\"\n1,2,3,4\n", "two of its columns are called \"x\""),
+        ("x,\"full, name\",id\n1,2,3\n1,2\n", "d.csv line 3: 2 columns, but the header has 3"),
+    ] {
+        let d = folder.write("d.csv", text);
+        let error = Delimited::open([&a, &d], dialect, &IndexPlace::Memory).unwrap_err().to_string();
+        assert!(error.contains(words), "{error}");
+    }
+}
+
+#[test]
 fn comments_and_lines_of_spaces_are_no_rows() {
     let folder = Folder::new();
     let dialect = Dialect::csv().with_header().with_comment(Some(b'|'));
@@ -305,6 +344,27 @@ proptest! {
             let last = data.num_samples() - 1;
             let alone = data.read(SampleRange { start: last, end: last + 1 }).unwrap();
             prop_assert_eq!(alone.row(last), rows.last().map(Vec::as_slice));
+        }
+    }
+
+    /// Headers and rows of few bytes, so that many files have the same columns in another order.
+    #[test]
+    fn any_two_files_with_headers_are_a_data_set_or_an_error(files in prop::array::uniform2(prop::collection::vec(
+        prop_oneof![3 => Just(b','), 2 => Just(b'\n'), 1 => Just(b'"'), 3 => b'a'..b'd', 1 => any::<u8>()], 0..40
+    ))) {
+        let folder = Folder::new();
+        let paths = [folder.write("a", &files[0]), folder.write("b", &files[1])];
+        let dialect = Dialect::csv().with_header();
+        match Delimited::open(&paths, dialect, &IndexPlace::Memory) {
+            Ok(data) => {
+                let rows = all(&data).unwrap();
+                let columns = dialect.fields(data.header.as_ref().unwrap()).count();
+                if data.files[1].order.is_some() {
+                    let from = usize::try_from(data.layout.ends()[0]).unwrap();
+                    prop_assert!(rows[from..].iter().all(|row| dialect.fields(row).count() == columns));
+                }
+            }
+            Err(error) => prop_assert!(!error.to_string().is_empty()),
         }
     }
 

@@ -85,6 +85,34 @@ fn a_table_is_the_same_rows_with_any_delimiter_and_any_spelling_of_its_header() 
 }
 
 #[test]
+fn files_of_text_with_reordered_headers_are_the_same_samples() {
+    let folder = tempfile::tempdir().unwrap();
+    for (delimiter, name) in [(",", "csv"), ("\t", "tsv")] {
+        let turned: String = churn(delimiter)
+            .lines()
+            .map(|line| line.rsplit(delimiter).collect::<Vec<_>>().join(delimiter) + "\n")
+            .collect();
+        let read_with = |second: &str| {
+            let data = folder.path().join(format!("{name}-data"));
+            fs::create_dir_all(&data).unwrap();
+            fs::write(data.join(format!("a.{name}")), churn(delimiter)).unwrap();
+            fs::write(data.join(format!("b.{name}")), second).unwrap();
+            open(&data, Some(name), &choice("churned")).map(|(mut rows, _)| read(&mut rows))
+        };
+        let (same, reordered) = (read_with(&churn(delimiter)).unwrap(), read_with(&turned).unwrap());
+        assert_eq!(same.labels.len(), 120);
+        assert_eq!(same, reordered);
+        let error = read_with(&turned.replacen("Tenure", "Years", 1)).unwrap_err().to_string();
+        assert!(error.contains(&format!("b.{name}")) && error.contains("lacks column \"Tenure\""), "{error}");
+        let error = read_with(&turned.replacen("\nYes", "\nmaybe", 1)).unwrap_err().to_string();
+        assert!(
+            error.contains(&format!("b.{name} line 2: ")) && error.contains("Churned: 'maybe'"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
 fn a_bad_row_is_named_with_its_line_and_column_and_the_remedy() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.csv");
