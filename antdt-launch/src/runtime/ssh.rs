@@ -4,25 +4,31 @@
 //! of processes; the shell puts the node's file under a descriptor of the node and removes its name before the node starts, so that
 //! nothing is left on the host, however the node ends.
 //!
+//! The first line that the script prints says that the shell runs. It is kept from the output of the node; where it is missing, the
+//! host could not be reached.
+//!
 //! What this launcher ends is the command. Where command and node are one process (`ip netns exec`), that ends the node. Over a
 //! network the node is not told: it gets no grace, and ends by itself once its master fences it or does not answer.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::process::Stdio;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use antdt_core::registry::{Setting, Settings};
-use antdt_core::{Holder, InvalidValue, NodeId, Role};
+use antdt_core::{Exit, Holder, InvalidValue, NodeId, Role};
 use tokio::process::Command;
 
 use super::node_file::memory;
 use super::process::{LAUNCHER_PID, ProcessLauncher};
 use super::registry::Entry;
-use crate::launcher::{ADVERTISE, BIND, LaunchError, LaunchStatus, Launcher, NODE_FILE, NodeSpec, Outlets};
+use crate::launcher::{
+    ADVERTISE, BIND, LaunchError, LaunchStatus, Launcher, LauncherEvent, NODE_FILE, NodeSpec, Outlets,
+    OutputLine, OutputStream,
+};
 
 /// The launcher's line in the registry.
 pub(super) const ENTRY: Entry = Entry {
@@ -55,6 +61,9 @@ const COMMAND: &str = "ssh -T -o BatchMode=yes {host} sh -s";
 
 /// Stands for the name of the host in the command.
 const HOST: &str = "{host}";
+
+/// First line of what a script prints.
+const REACHED: &str = "antdt: a shell runs on this host";
 
 /// A host: its name, and the address that its nodes bind to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -148,7 +157,7 @@ fn quoted(word: &[u8]) -> Vec<u8> {
 
 /// The script that becomes the node.
 fn script(spec: &NodeSpec, address: &str) -> Vec<u8> {
-    let mut script = Vec::new();
+    let mut script = format!("echo '{REACHED}'\n").into_bytes();
     // Where the hosts share a kernel, the command has the variable of a child of this process, which the node is not.
     script.extend(format!("unset {LAUNCHER_PID}\n").into_bytes());
     // What the master says of itself in the same variables is not true of a node on another host.
@@ -169,17 +178,72 @@ fn script(spec: &NodeSpec, address: &str) -> Vec<u8> {
     script
 }
 
+/// An incarnation whose shell has not said yet that it runs.
+#[derive(Debug, Default)]
+struct Attempt {
+    host: String,
+    /// What its command wrote last to its standard error.
+    said: String,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Attempts(Arc<Mutex<BTreeMap<Holder, Attempt>>>);
+
+impl Attempts {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Holder, Attempt>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the outlets of the commands: a shell's first line goes no further, and the end of a command that reached no shell has
+    /// its host for a cause.
+    fn outlets(&self, outlets: Outlets) -> Outlets {
+        let Outlets { events, lines } = outlets;
+        let (of_lines, of_events) = (self.clone(), self.clone());
+        let lines = Arc::new(move |line: OutputLine<'_>| {
+            if line.text == REACHED {
+                of_lines.lock().remove(&line.holder);
+                return;
+            }
+            if line.stream == OutputStream::Err
+                && !line.text.trim().is_empty()
+                && let Some(attempt) = of_lines.lock().get_mut(&line.holder)
+            {
+                line.text.trim().clone_into(&mut attempt.said);
+            }
+            lines(line);
+        });
+        let events = Arc::new(move |mut event| {
+            if let LauncherEvent::Gone { holder, exit, tail } = &mut event {
+                tail.retain(|line| line != REACHED);
+                let failed = exit.code.is_some_and(|code| code != 0);
+                let attempt = of_events.lock().remove(holder);
+                if let Some(Attempt { host, mut said }) = attempt.filter(|_| failed) {
+                    if said.is_empty() {
+                        "its command said nothing".clone_into(&mut said);
+                    }
+                    tail.push(format!("{}host {host} cannot be reached: {said}", Exit::CAUSE));
+                }
+            }
+            events(event);
+        });
+        Outlets { events, lines }
+    }
+}
+
 /// A launcher whose nodes are started by commands of this machine.
 struct SshLauncher {
     config: Arc<SshConfig>,
     avoided: BTreeSet<String>,
+    attempts: Attempts,
     /// The commands.
     commands: ProcessLauncher,
 }
 
 impl SshLauncher {
     fn new(config: Arc<SshConfig>, outlets: Outlets) -> Self {
-        Self { config, avoided: BTreeSet::new(), commands: ProcessLauncher::new(outlets) }
+        let attempts = Attempts::default();
+        let commands = ProcessLauncher::new(attempts.outlets(outlets));
+        Self { config, avoided: BTreeSet::new(), attempts, commands }
     }
 }
 
@@ -209,7 +273,10 @@ impl Launcher for SshLauncher {
             .map_err(|source: io::Error| LaunchError::File { holder, source })?;
         let mut command = self.config.command(&host.name);
         command.stdin(Stdio::from(input));
-        self.commands.start(holder, command, None)
+        let attempt = Attempt { host: host.name.clone(), ..Attempt::default() };
+        self.attempts.lock().insert(holder, attempt);
+        let started = self.commands.start(holder, command, None);
+        started.inspect_err(|_| drop(self.attempts.lock().remove(&holder)))
     }
 
     fn end(&mut self, holder: Holder, grace: Duration) -> bool {
@@ -243,6 +310,50 @@ mod tests {
         let factory = REGISTRY.build("ssh", &texts(&[("hosts", "a,b,c"), HERE])).unwrap();
         let suite = move || check_launcher(|outlets| factory(outlets), LIMIT);
         tokio::task::spawn_blocking(suite).await.unwrap().unwrap_or_else(|violation| panic!("{violation}"));
+    }
+
+    /// The end of a node and all that its user was shown, of a launcher whose `ssh` is this script.
+    async fn run_with(fake: &str) -> (Vec<String>, Vec<String>) {
+        let folder = tempfile::tempdir().unwrap();
+        let ssh = folder.path().join("ssh");
+        std::fs::write(&ssh, fake).unwrap();
+        let command = format!("sh {} -T {{host}} sh -s", ssh.display());
+        let factory = REGISTRY.build("ssh", &texts(&[("hosts", "a,b"), ("command", &command)])).unwrap();
+        let shown = Arc::new(Mutex::new(Vec::new()));
+        let (sender, ends) = std::sync::mpsc::channel();
+        let lines = Arc::clone(&shown);
+        let mut launcher = factory(Outlets {
+            events: Arc::new(move |event| {
+                if let LauncherEvent::Gone { tail, .. } = event {
+                    sender.send(tail).unwrap();
+                }
+            }),
+            lines: Arc::new(move |line| lines.lock().unwrap().push(line.text.to_owned())),
+        });
+        let spec = NodeSpec {
+            holder: Holder::new(NodeId::worker(1), antdt_core::Incarnation(0)),
+            program: "sh".into(),
+            args: ["-c", "echo of the node; exit 255"].map(Into::into).into(),
+            env: Vec::new(),
+            file: String::new(),
+        };
+        launcher.launch(&spec).unwrap();
+        let tail = tokio::task::spawn_blocking(move || ends.recv_timeout(LIMIT).unwrap()).await.unwrap();
+        let shown = shown.lock().unwrap().clone();
+        (tail, shown)
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn host_that_cannot_be_reached_is_named_and_one_that_runs_the_node_is_not() {
+        let refused = "ssh: connect to host b port 22: Connection refused";
+        let (tail, shown) = run_with(&format!("echo 'a banner'; echo '{refused}' >&2; exit 255")).await;
+        assert_eq!(tail.last().unwrap(), &format!("{}host b cannot be reached: {refused}", Exit::CAUSE));
+        assert!(shown.contains(&refused.to_owned()), "{shown:?}");
+        let (tail, _) = run_with("exit 255").await;
+        assert_eq!(tail, [format!("{}host b cannot be reached: its command said nothing", Exit::CAUSE)]);
+        // The code is the node's own.
+        let (tail, shown) = run_with("shift 2; \"$@\"").await;
+        assert_eq!((tail, shown), (vec!["of the node".to_owned()], vec!["of the node".to_owned()]));
     }
 
     #[test]
