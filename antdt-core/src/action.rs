@@ -201,6 +201,8 @@ pub enum Reason {
         node: NodeId,
         /// Time per sample of the node divided by the median of its peers, in percent.
         slowness_percent: u32,
+        /// Whether a restart has cured a node of this job before; otherwise this one is a try.
+        has_cured: bool,
     },
     /// The parameters are divided among the servers by other weights, because a server is slow, or is slow no more.
     Repartition {
@@ -314,9 +316,14 @@ impl fmt::Display for Reason {
                 f.write_str("the only live worker has the global batch to itself")
             }
             Self::MembershipChanged { workers } => write!(f, "{workers} live workers share the global batch"),
-            Self::PersistentStraggler { node, slowness_percent } => {
+            Self::PersistentStraggler { node, slowness_percent, has_cured } => {
                 let ratio = f64::from(*slowness_percent) / 100.0;
-                write!(f, "{node} took {ratio:.2}x its peers' time per sample through the long window")
+                write!(f, "{node} took {ratio:.2}x its peers' time per sample through the long window")?;
+                if *has_cured {
+                    Ok(())
+                } else {
+                    f.write_str("; a try: no restart has cured a node of this job yet")
+                }
             }
             Self::Repartition { node, slowness_percent, share_percent, before_percent, gain_percent } => {
                 let ratio = f64::from(*slowness_percent) / 100.0;

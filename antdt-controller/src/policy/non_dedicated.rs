@@ -217,6 +217,7 @@ impl NonDedicated {
         }
         let speeds = ClassSpeeds::of(live);
         let mut free = budget.room(now, live.len());
+        let has_cured = self.has_cured(view);
         let mut actions = Vec::new();
         for node in persistent {
             let Some(break_even) = self.break_even(view, &speeds, node) else { continue };
@@ -234,7 +235,11 @@ impl NonDedicated {
             actions.push(ProposedAction {
                 target: Holder::new(node.id, node.incarnation),
                 kind: NodeActionKind::KillRestart { drain: self.config.drain },
-                reason: Reason::PersistentStraggler { node: node.id, slowness_percent: percent(ratio(node)) },
+                reason: Reason::PersistentStraggler {
+                    node: node.id,
+                    slowness_percent: percent(ratio(node)),
+                    has_cured,
+                },
             });
         }
         actions
@@ -312,7 +317,10 @@ impl NonDedicated {
             let break_even = outage.break_even(cured);
             self.may_restart(now, view, server, break_even, budget, workers)?;
             let kind = NodeActionKind::KillRestart { drain: self.config.drain };
-            (kind, Reason::PersistentStraggler { node: id, slowness_percent })
+            (
+                kind,
+                Reason::PersistentStraggler { node: id, slowness_percent, has_cured: self.has_cured(view) },
+            )
         };
         match budget.room(now, workers) {
             0 => Err(Reason::TooSoon),
@@ -371,12 +379,20 @@ impl NonDedicated {
 
     /// Whether the node was restarted for slowness before and is slow again, hardly less than it was.
     fn restart_did_not_help(&self, node: &NodeView) -> bool {
-        self.strikes.get(&node.id).is_some_and(|strike| {
-            node.incarnation > strike.incarnation
-                && node
-                    .slowness_ratio
-                    .is_some_and(|ratio| ratio > strike.slowness_ratio * self.config.cured_below)
-        })
+        self.slowness_left(node).is_some_and(|left| left > self.config.cured_below)
+    }
+
+    /// Whether a node that was restarted for slowness is known to be cured.
+    fn has_cured(&self, view: &ClusterView) -> bool {
+        let is_sure = |node: &&NodeView| node.estimate.is_some_and(|it| it.batches >= SURE_BATCHES);
+        let nodes = view.workers.iter().chain(&view.servers).filter(is_sure);
+        nodes.filter_map(|node| self.slowness_left(node)).any(|left| left <= self.config.cured_below)
+    }
+
+    /// Part of its slowness that a node still has which was restarted for it.
+    fn slowness_left(&self, node: &NodeView) -> Option<f64> {
+        let strike = self.strikes.get(&node.id).filter(|strike| node.incarnation > strike.incarnation)?;
+        Some(node.slowness_ratio? / strike.slowness_ratio)
     }
 
     /// How long the job must go on for a restart of `node` to pay; `None` if it is no slower than its peers.

@@ -1293,7 +1293,7 @@ impl Policy for RestartOne {
             return Decision::nothing(Reason::Balanced);
         }
         let node = &view.workers[1];
-        let reason = Reason::PersistentStraggler { node: node.id, slowness_percent: 400 };
+        let reason = Reason::PersistentStraggler { node: node.id, slowness_percent: 400, has_cured: false };
         let kind = NodeActionKind::KillRestart { drain: Duration::from_secs(5) };
         let target = Holder::new(node.id, node.incarnation);
         Decision { node_actions: vec![ProposedAction { target, kind, reason }], ..Decision::default() }
@@ -2064,7 +2064,7 @@ fn a_hand_over_outlives_its_keeper_and_is_carried_out_when_a_server_dies_before_
 /// Wants this to be done to server 1, once.
 fn once_to_server_1(view: &ClusterView, budget: &RestartBudget, kind: NodeActionKind) -> Decision {
     let target = Holder::new(NodeId::server(1), view.servers[1].incarnation);
-    let reason = Reason::PersistentStraggler { node: target.node, slowness_percent: 400 };
+    let reason = Reason::PersistentStraggler { node: target.node, slowness_percent: 400, has_cured: false };
     let action = ProposedAction { target, kind, reason: reason.clone() };
     let node_actions = if budget.spent(target.node).0 == 0 { vec![action] } else { Vec::new() };
     Decision { node_actions, reasons: vec![reason], ..Decision::default() }

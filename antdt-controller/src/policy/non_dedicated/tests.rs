@@ -113,7 +113,7 @@ fn a_persistent_straggler_is_restarted_when_that_pays() {
         let expected = ProposedAction {
             target: Holder::new(WORKER_3, Incarnation(0)),
             kind: NodeActionKind::KillRestart { drain: Duration::from_secs(30) },
-            reason: Reason::PersistentStraggler { node: WORKER_3, slowness_percent: 400 },
+            reason: Reason::PersistentStraggler { node: WORKER_3, slowness_percent: 400, has_cured: false },
         };
         assert_eq!(decision.node_actions, [expected], "{mode:?}");
         assert_eq!(decision.batch_sizes, None, "the membership changes first");
@@ -191,6 +191,26 @@ fn a_node_that_came_back_as_slow_is_not_restarted_again() {
     assert_eq!(decision.reasons[0], Reason::RestartDidNotHelp { node: WORKER_3 });
     assert!(decision.node_actions.is_empty() && decision.batch_sizes.is_some());
     assert_eq!(after_restart(3.1).node_actions.len(), 1, "it became a fifth faster: another try");
+}
+
+#[test]
+fn restart_is_said_to_be_a_try_until_one_has_cured() {
+    let mut policy = NonDedicated::default();
+    let mut view = persistent(Capabilities::REPLICAS_IN_STEP);
+    let mut reason = |view: &ClusterView| {
+        let decision = policy.decide(NOW, view, &RestartBudget::default());
+        decision.node_actions[0].reason.to_string()
+    };
+    let said = reason(&view);
+    assert!(said.ends_with("; a try: no restart has cured a node of this job yet"), "{said}");
+    view.workers[3] = NodeView { incarnation: Incarnation(1), ..view.workers[2].clone() };
+    view.workers[3].id = WORKER_3;
+    view.workers[3].slowness_ratio = Some(1.0);
+    view.workers[2].estimate =
+        Some(PaceEstimate { sample_time: Duration::from_millis(4), spread: 0.02, batches: 64 });
+    make_persistent(&mut view, 2);
+    let said = reason(&view);
+    assert!(said.starts_with("worker-2 took ") && said.ends_with("through the long window"), "{said}");
 }
 
 #[test]
@@ -276,7 +296,8 @@ fn a_server_that_is_slow_all_the_time_is_restarted_beyond_break_even_where_resta
     let decision = decide(&view);
     let [action] = &decision.node_actions[..] else { panic!("{decision:?}") };
     assert_eq!(action.target, Holder::new(NodeId::server(1), Incarnation(0)), "the slowest one");
-    let expected = Reason::PersistentStraggler { node: NodeId::server(1), slowness_percent: 400 };
+    let expected =
+        Reason::PersistentStraggler { node: NodeId::server(1), slowness_percent: 400, has_cured: false };
     assert_eq!(action.reason, expected);
 
     // 10 s to start nodes, 1 s of pause, 2 s to write a checkpoint and 2 s to read it, of 3/16 of the time.
