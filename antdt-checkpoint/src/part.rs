@@ -217,6 +217,7 @@ const _: () = assert!(cfg!(target_endian = "little"), "parts are written as they
 #[cfg(test)]
 mod tests {
     use antdt_core::{ParamGroup, TableSpec};
+    use proptest::prelude::*;
 
     use super::*;
 
@@ -343,5 +344,58 @@ mod tests {
         assert!(check(&[(0, 4), (3, 6)]).unwrap_err().contains("3..4 are in two parts"));
         assert!(check(&[(1, 1), (2, 2)]).unwrap_err().contains("0..6 are in no part"));
         check_cover(0, &[]).unwrap();
+    }
+
+    /// Numbers and texts that a header may hold in place of its own.
+    fn number() -> impl Strategy<Value = u64> {
+        prop_oneof![0_u64..70, prop::sample::select(vec![u64::MAX, 1 << 61, 1 << 63, 1 << 32]), any::<u64>()]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(256))]
+
+        #[test]
+        fn any_bytes_are_a_header_or_an_error(prefix: [u8; 8], file_bytes: u64, json in "[\\[\\]{}\",:0-9a-zF_]{0,60}") {
+            if let Ok(len) = Header::json_len(prefix, file_bytes) {
+                prop_assert!(len as u64 <= file_bytes.min(100_000_000));
+            }
+            for json in [json.clone(), format!("{{\"w\":{{\"dtype\":\"F32\",{json}}}}}")] {
+                if let Ok(header) = Header::decode(json.as_bytes()) {
+                    let _ = PartShape::from_header(&header, &layout());
+                }
+            }
+        }
+
+        /// What is allocated for a part is as long as the data that its header announces, which are compared with the file's.
+        #[test]
+        fn any_numbers_in_a_header_are_a_part_of_that_length_or_an_error(
+            edits in prop::collection::vec((any::<prop::sample::Index>(), 0_usize..5, number(), number()), 0..4),
+            dense in prop_oneof![Just("3..6".to_owned()), "[0-9.]{0,8}", "[0-9]{1,22}\\.\\.[0-9]{1,22}"],
+            states in prop_oneof![Just("1".to_owned()), "[0-9]{1,22}"],
+        ) {
+            let shape = PartShape::of(&layout(), &portion()).unwrap();
+            let mut header = shape.header(&layout(), "server-1").unwrap();
+            header.metadata.insert("antdt.dense".to_owned(), dense);
+            header.metadata.insert("antdt.optimizer_states".to_owned(), states);
+            for (at, what, a, b) in edits {
+                let len = header.tensors.len();
+                let tensor = header.tensors.values_mut().nth(at.index(len)).unwrap();
+                match what {
+                    0 => tensor.data_offsets = (a, b),
+                    1 => tensor.data_offsets.1 = a,
+                    2 => tensor.shape = vec![a, b],
+                    3 => tensor.shape[0] = a,
+                    _ => tensor.dtype = if a % 2 == 0 { Dtype::F32 } else { Dtype::I64 },
+                }
+            }
+            let Ok(bytes) = header.encode() else { return Ok(()) };
+            if let Ok(header) = Header::decode(&bytes[Header::PREFIX..])
+                && let Ok(shape) = PartShape::from_header(&header, &layout())
+            {
+                let mut zeros = shape.zeros(&layout());
+                let taken: usize = arrays_mut(&mut zeros).iter().map(|array| array.len()).sum();
+                prop_assert_eq!(taken as u64, header.data_bytes());
+            }
+        }
     }
 }

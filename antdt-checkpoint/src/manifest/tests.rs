@@ -1,4 +1,6 @@
 use antdt_core::{ParamLayout, TableSpec};
+use proptest::prelude::*;
+use serde_json::{Value, json};
 
 use super::*;
 use crate::identity::DataIdentity;
@@ -128,5 +130,56 @@ fn folders_are_named_so_that_names_sort_as_numbers() {
     }
     for other in ["12", "+0000000000000000012", "00000000000000000012.part", "99999999999999999999", ""] {
         assert_eq!(checkpoint_of(other), None, "{other}");
+    }
+}
+
+/// All values within a value that hold no further ones.
+fn leaves(value: &mut Value) -> Vec<&mut Value> {
+    if value.as_array().is_some_and(|values| !values.is_empty()) {
+        value.as_array_mut().into_iter().flatten().flat_map(leaves).collect()
+    } else if value.as_object().is_some_and(|fields| !fields.is_empty()) {
+        value.as_object_mut().into_iter().flat_map(|fields| fields.values_mut()).flat_map(leaves).collect()
+    } else {
+        vec![value]
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    #[test]
+    fn any_bytes_are_no_manifest(bytes in prop::collection::vec(any::<u8>(), 0..300), digits in "[0-9eE.\\-]{0,40}") {
+        prop_assert!(Manifest::from_json(&bytes).is_err());
+        let head = format!("{{\"format\": {digits}}}");
+        prop_assert!(Manifest::from_json(head.as_bytes()).is_err());
+    }
+
+    /// As from a program with a defect: the checksum fits, the values do not.
+    #[test]
+    fn any_values_in_a_manifest_are_read_or_refused(
+        at in any::<prop::sample::Index>(),
+        to in prop_oneof![
+            any::<u64>().prop_map(|number| json!(number)),
+            any::<i64>().prop_map(|number| json!(number)),
+            any::<f64>().prop_map(|number| json!(number)),
+            ".{0,20}".prop_map(|text| json!(text)),
+            prop::sample::select(vec![json!(null), json!([]), json!({}), json!(u64::MAX), json!([[u64::MAX, 2]])]),
+        ],
+    ) {
+        let mut value: Value = serde_json::from_str(&sample().to_json()).unwrap();
+        value.as_object_mut().unwrap().remove("checksum");
+        let mut all = leaves(&mut value);
+        *all.swap_remove(at.index(all.len())) = to;
+        let text = serde_json::to_string_pretty(&value).unwrap();
+        let text = seal(text.strip_suffix("\n}").unwrap());
+        match Manifest::from_json(text.as_bytes()) {
+            Ok(manifest) => {
+                prop_assert_eq!(&Manifest::from_json(manifest.to_json().as_bytes()).unwrap(), &manifest);
+                prop_assert!(manifest.bytes() >= manifest.files[0].bytes);
+                // Whatever it says, a job is told whether it may go on from it.
+                let _ = manifest.job.check(&sample().job);
+            }
+            Err(error) => prop_assert!(!error.to_string().contains('\n'), "{error}"),
+        }
     }
 }

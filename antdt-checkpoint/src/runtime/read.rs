@@ -110,6 +110,9 @@ pub(super) fn unread(path: &Path) -> impl Fn(io::Error) -> CheckpointReadError +
     }
 }
 
+/// Longest manifest that is read, in bytes: one of 100,000 files is shorter.
+const MANIFEST_LEN_MAX: u64 = 64 << 20;
+
 /// Reads the manifest of the checkpoint in a folder.
 pub(super) fn manifest(
     storage: &dyn Storage,
@@ -118,12 +121,15 @@ pub(super) fn manifest(
 ) -> Result<Manifest, CheckpointReadError> {
     let path = folder.join(Manifest::NAME);
     let mut bytes = Vec::new();
-    let read = storage.read(&path).and_then(|mut file| file.read_to_end(&mut bytes));
+    let read = storage.read(&path).and_then(|file| file.take(MANIFEST_LEN_MAX + 1).read_to_end(&mut bytes));
     read.map_err(|error| match error.kind() {
         ErrorKind::NotFound => CheckpointReadError::Unfinished(folder.to_owned()),
         _ => unread(&path)(error),
     })?;
-    let manifest = Manifest::from_json(&bytes)
+    let manifest = Some(&bytes[..])
+        .filter(|bytes| bytes.len() as u64 <= MANIFEST_LEN_MAX)
+        .ok_or_else(|| ManifestError::Malformed { why: format!("it has more than {MANIFEST_LEN_MAX} bytes") })
+        .and_then(Manifest::from_json)
         .map_err(|error| CheckpointReadError::Manifest { path: path.clone(), error })?;
     if manifest.checkpoint != checkpoint {
         let why = format!("it is of checkpoint {}, in a folder of another", manifest.checkpoint);

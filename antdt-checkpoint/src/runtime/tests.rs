@@ -369,6 +369,11 @@ fn each_damage_is_named_with_file_and_remedy_and_the_older_checkpoint_is_taken()
     assert!(text.contains(Manifest::NAME) && text.contains("EOF"), "{text}");
     let text = change(Manifest::NAME, |bytes| *bytes = b"manifest".to_vec());
     assert!(text.contains("not a manifest"), "{text}");
+    let text = damaged(|place| {
+        let manifest = fs::File::options().write(true).open(place.join(Manifest::NAME)).unwrap();
+        manifest.set_len(1 << 40).unwrap();
+    });
+    assert!(text.contains("more than 67108864 bytes"), "{text}");
     let text = change(Manifest::NAME, |bytes| {
         let text = String::from_utf8(bytes.clone()).unwrap();
         *bytes = text.replacen("\"format\": 1", "\"format\": 7", 1).into_bytes();
