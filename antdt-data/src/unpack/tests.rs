@@ -1,5 +1,6 @@
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use proptest::prelude::*;
 
 use super::*;
 use crate::delimited::{Delimited, Dialect, IndexPlace, RowCheck};
@@ -146,4 +147,38 @@ fn errors_of_the_content_name_the_file_that_was_copied_and_errors_of_the_disk_th
     fs::remove_file(source.stored_at()).unwrap();
     let error = source.first(1).unwrap_err().to_string();
     assert!(error.contains(&kept.path().display().to_string()), "{error}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    #[test]
+    fn damaged_gzip_is_its_text_or_an_error_and_leaves_nothing(
+        edits in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
+        cut in any::<prop::sample::Index>(),
+        shorten: bool,
+        noise: bool,
+    ) {
+        let text: Vec<u8> = (0..500_u32).flat_map(|i| format!("{i},{}\n", i * i).into_bytes()).collect();
+        let mut packed = gzip(&text);
+        let len = packed.len();
+        for (at, to) in edits {
+            packed[at.index(len)] = to;
+        }
+        if noise {
+            // A stream of anything behind a header that says gzip.
+            packed.drain(10..10 + len / 2);
+        }
+        if shorten {
+            packed.truncate(cut.index(packed.len()));
+        }
+        let (folder, kept) = (Folder::new(), Folder::new());
+        let path = folder.write("a.gz", &packed);
+        let is_gzip = Source::file(&path).unwrap().container().unwrap() == Container::Gzip;
+        if let Ok(read) = open(&path, &Cache::at(kept.path())).0 {
+            prop_assert_eq!(&read, if is_gzip { &text } else { &packed });
+        }
+        let names = fs::read_dir(kept.path()).unwrap().map(|entry| entry.unwrap().file_name());
+        prop_assert!(names.into_iter().all(|name| !name.to_string_lossy().ends_with("part")));
+    }
 }
