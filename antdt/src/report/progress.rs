@@ -93,9 +93,10 @@ impl<W: Write> ProgressLine<W> {
     /// more, and the job goes on.
     pub fn show(&mut self, progress: &LiveProgress) {
         if let Some(out) = &mut self.out {
-            // Return, text, erase the rest of the line: no flicker. Between the codes that switch wrapping off and on again: what
-            // does not fit would go on in the next line, and each update begin a new one.
-            if write!(out, "\r\x1b[?7l{progress}\x1b[K\x1b[?7h").and_then(|()| out.flush()).is_err() {
+            // Return, text, erase all after it: no flicker. Between the codes that switch wrapping off and on again: what
+            // does not fit would go on in the next line, and each update begin a new one. The cursor returns to the first column:
+            // a terminal that is made narrower wraps the line into several, and keeps the cursor in the first of them.
+            if write!(out, "\r\x1b[?7l{progress}\x1b[J\x1b[?7h\r").and_then(|()| out.flush()).is_err() {
                 self.out = None;
             }
             self.shown = true;
@@ -106,7 +107,7 @@ impl<W: Write> ProgressLine<W> {
     pub fn clear(&mut self) {
         if let Some(out) = &mut self.out
             && self.shown
-            && write!(out, "\r\x1b[K").and_then(|()| out.flush()).is_err()
+            && write!(out, "\r\x1b[J").and_then(|()| out.flush()).is_err()
         {
             self.out = None;
         }
@@ -122,6 +123,9 @@ impl<W: Write> Drop for ProgressLine<W> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
+    use std::rc::Rc;
+
     use super::*;
 
     fn progress() -> LiveProgress {
@@ -150,16 +154,95 @@ mod tests {
         );
     }
 
+    /// A terminal as the line uses it, which wraps its rows again when it gets narrower, and keeps the cursor at its character.
+    #[derive(Clone)]
+    struct Terminal(Rc<RefCell<TerminalRows>>);
+
+    struct TerminalRows {
+        width: usize,
+        rows: Vec<String>,
+        row: usize,
+        column: usize,
+    }
+
+    impl Terminal {
+        fn new(width: usize) -> Self {
+            Self(Rc::new(RefCell::new(TerminalRows { width, rows: vec![String::new()], row: 0, column: 0 })))
+        }
+
+        fn narrow(&self, width: usize) {
+            let mut it = self.0.borrow_mut();
+            let (mut rows, mut cursor) = (Vec::new(), (0, 0));
+            for (at, row) in it.rows.iter().enumerate() {
+                if at == it.row {
+                    cursor = (rows.len() + it.column / width, it.column % width);
+                }
+                let pieces =
+                    row.as_bytes().chunks(width).map(|piece| String::from_utf8_lossy(piece).into_owned());
+                rows.extend(pieces.chain(row.is_empty().then(String::new)));
+            }
+            rows.resize(rows.len().max(cursor.0 + 1), String::new());
+            (it.width, it.rows, (it.row, it.column)) = (width, rows, cursor);
+        }
+
+        fn shown(&self) -> Vec<String> {
+            self.0.borrow().rows.iter().map(|row| row.trim_end().to_owned()).collect()
+        }
+    }
+
+    impl Write for Terminal {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let mut it = self.0.borrow_mut();
+            let mut text = str::from_utf8(bytes).unwrap();
+            while let Some(next) = text.chars().next() {
+                let (row, column) = (it.row, it.column);
+                if let Some(code) = text.strip_prefix("\x1b[") {
+                    let (code, rest) = code.split_at(code.find(char::is_alphabetic).unwrap() + 1);
+                    match code {
+                        "K" => it.rows[row].truncate(column),
+                        "J" => {
+                            it.rows[row].truncate(column);
+                            it.rows.truncate(row + 1);
+                        }
+                        code => assert!(["?7l", "?7h"].contains(&code), "{code}"),
+                    }
+                    text = rest;
+                    continue;
+                }
+                text = &text[1..];
+                if next == '\r' {
+                    it.column = 0;
+                    continue;
+                }
+                // Without wrapping, what does not fit goes over the last character.
+                it.rows[row].truncate(column);
+                it.rows[row].push(next);
+                it.column = (column + 1).min(it.width - 1);
+            }
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
     #[test]
-    fn the_line_is_rewritten_and_erased_at_the_end() {
-        let mut out = Vec::new();
-        let mut line = ProgressLine::new(Some(&mut out));
-        line.show(&progress());
-        line.show(&progress());
-        drop(line);
-        let text = String::from_utf8(out).unwrap();
-        assert_eq!(text.matches('\r').count(), 3);
-        assert!(text.ends_with("\r\x1b[K") && !text.contains('\n'));
+    fn line_is_rewritten_and_erased_and_leaves_no_ghost_in_a_narrower_terminal() {
+        for (width, narrower) in [(200, 200), (200, 60), (200, 30), (80, 20)] {
+            let terminal = Terminal::new(width);
+            let mut line = ProgressLine::new(Some(terminal.clone()));
+            line.show(&progress());
+            line.show(&progress());
+            assert_eq!(terminal.shown().len(), 1);
+            terminal.narrow(narrower);
+            line.show(&LiveProgress { step: 121, ..progress() });
+            let shown = terminal.shown();
+            assert!(shown.len() == 1 && shown[0].starts_with("step 121 | "), "{width} {narrower} {shown:?}");
+            terminal.narrow(narrower / 2);
+            drop(line);
+            assert_eq!(terminal.shown(), [""], "{width} {narrower}");
+        }
     }
 
     #[test]
