@@ -236,19 +236,41 @@ impl WhatIf {
         }
     }
 
-    /// Returns a line to show beside a simulated run that continues after the end of its recording: it says
-    /// what the simulation assumes from there on. `None` for other runs.
-    pub fn beyond(&self, run: &Run) -> Option<String> {
-        let Trace::Recording(facts) = &self.trace else { return None };
+    /// Returns lines to show beside a simulated run that does not follow its recording: after the end of the recording, with workers
+    /// that were not recorded, or with an end before the first death or action that was. Empty for other runs.
+    pub fn beyond(&self, run: &Run) -> Vec<String> {
+        let Trace::Recording(facts) = &self.trace else { return Vec::new() };
+        if run.source != Provenance::Simulation {
+            return Vec::new();
+        }
+        let mut lines = Vec::new();
         let last = || facts.batches.values().flatten().map(|batch| batch.end).max();
-        let end = facts.completed.or_else(last)?;
-        (run.source == Provenance::Simulation && run.completed > end).then(|| {
-            let end_s = end.as_secs_f64();
-            format!(
-                "the recording reaches until {end_s:.1} s; after that each worker is assumed to be as fast as the median of \
-                 its recorded batches, and nothing to go wrong"
-            )
-        })
+        if let Some(end) = facts.completed.or_else(last).filter(|end| run.completed > *end) {
+            lines.push(format!(
+                "the recording reaches until {:.1} s; after that each worker is assumed to be as fast as the median of its \
+                 recorded batches, and nothing to go wrong",
+                end.as_secs_f64()
+            ));
+        }
+        let recorded = facts.batches.keys().filter(|node| node.role == Role::Worker).count();
+        if let Some(more @ 1..) = (self.setup.workers as usize).checked_sub(recorded) {
+            lines.push(format!(
+                "{recorded} workers were recorded; the other {more} are assumed to be as fast as a typical one of these, and never to \
+                 be slow or to die"
+            ));
+        }
+        // The first plan is made before any batch, of every job.
+        let begun = facts.batches.values().flatten().map(|batch| batch.end).min();
+        let deaths = facts.ends.iter().filter(|end| !end.expected).map(|end| end.at);
+        let actions = facts.actions.iter().map(|action| action.at).filter(|at| Some(*at) > begun);
+        let first = deaths.chain(actions).min();
+        if let Some(first) = first.filter(|first| run.completed < *first) {
+            lines.push(format!(
+                "the first death or action of the recording was at {:.1} s; a job that ends before shows little of a policy",
+                first.as_secs_f64()
+            ));
+        }
+        lines
     }
 
     /// Simulates the job under this policy, and returns its course.

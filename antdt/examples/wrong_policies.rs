@@ -33,7 +33,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for policy in policies {
         runs.push(world.run(policy)?);
     }
-    let beyond = runs.iter().find_map(|run| world.beyond(run));
+    let beyond = runs.iter().map(|run| world.beyond(run)).find(|lines| !lines.is_empty()).unwrap_or_default();
     let notes: Vec<&str> = beyond.iter().chain([&calibration]).map(String::as_str).collect();
     print!("{}", page::render(&trace, &world.setup, &runs, &notes));
     Ok(())

@@ -51,10 +51,14 @@ pub fn run(asked: &WhatIfCommand) -> Result<CommandOutput, CliError> {
             CliError::new(format!("{flag} = {}: {error}; name another file", path.display()))
         })
     };
-    // One world has one recording: the line is the same of all runs that have it.
-    let beyond: Vec<Option<String>> = runs.iter().map(|run| world.beyond(run)).collect();
-    let notes: Vec<&str> =
-        beyond.iter().flatten().take(1).chain([&calibration]).map(String::as_str).collect();
+    // One world has one recording: a line is the same of all runs that have it.
+    let beyond: Vec<Vec<String>> = runs.iter().map(|run| world.beyond(run)).collect();
+    let mut notes: Vec<&str> = Vec::new();
+    for note in beyond.iter().flatten().chain([&calibration]) {
+        if !notes.contains(&note.as_str()) {
+            notes.push(note);
+        }
+    }
     let mut text = table(&runs);
     for note in &notes {
         text += &format!("\n{note}\n");
@@ -63,7 +67,7 @@ pub fn run(asked: &WhatIfCommand) -> Result<CommandOutput, CliError> {
         let figures: Vec<Figures<'_>> = runs
             .iter()
             .zip(&beyond)
-            .map(|(run, beyond)| Figures::of(run, &calibration, beyond.as_deref()))
+            .map(|(run, beyond)| Figures::of(run, &calibration, beyond.join("; ")))
             .collect();
         let json = serde_json::to_string_pretty(&figures)
             .map_err(|error| CliError::new(format!("--json = {}: {error}", path.display())))?;
@@ -93,9 +97,9 @@ struct Figures<'a> {
     /// How far simulated figures are from real ones.
     #[serde(skip_serializing_if = "Option::is_none")]
     calibration: Option<&'a str>,
-    /// What was assumed after the end of the recording.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    beyond_recording: Option<&'a str>,
+    /// What was assumed beyond the recording.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    beyond_recording: String,
     completed: bool,
     /// The recording ends before the job.
     cut_off: bool,
@@ -119,7 +123,7 @@ struct Done<'a> {
 }
 
 impl<'a> Figures<'a> {
-    fn of(run: &'a Run, calibration: &'a str, beyond_recording: Option<&'a str>) -> Self {
+    fn of(run: &'a Run, calibration: &'a str, beyond_recording: String) -> Self {
         let done = |action: &'a RunAction| Done {
             time_s: action.at.as_secs_f64(),
             step: action.step,
