@@ -30,6 +30,8 @@ antdt.init()
 loader = DataLoader(range(SAMPLES), batch_sampler=antdt.BatchSampler(range(SAMPLES)))
 model = antdt.DDP(Counting())
 optimizer = antdt.wrap(torch.optim.SGD(model.parameters(), lr=1.0))
+scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step))
+antdt.carry(scheduler)
 rank = os.environ.get("RANK", "0")
 with open(os.path.join(folder, f"started-{rank}"), "a") as file:
     file.write(f"{os.getpid()}\n")
@@ -44,5 +46,6 @@ for _ in range(int(os.environ.get("EPOCHS", "1"))):
             total = round(1 / float(gradient[gradient > 0].min()))
             model.module.counts += torch.round(gradient * total).to(torch.int64)
         optimizer.step()
+        scheduler.step()
 with open(os.path.join(folder, f"counts-{rank}.json"), "w") as file:
-    json.dump({"pid": os.getpid(), "counts": model.module.counts.tolist()}, file)
+    json.dump({"scheduled": scheduler.last_epoch, "counts": model.module.counts.tolist()}, file)

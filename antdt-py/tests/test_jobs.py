@@ -107,7 +107,10 @@ class Jobs(unittest.TestCase):
         after = self.started()
         self.assertEqual([after[rank] for rank in "02"], [before[rank] for rank in "02"], said)
         self.assertEqual(len(after["1"]), 2, said)
-        self.assert_counted(epochs=1)
+        counted = self.assert_counted(epochs=1)
+        # A batch that comes again is scheduled again; a schedule that began anew would lack all steps before the death.
+        scheduled = [found["scheduled"] for found in counted.values()]
+        self.assertLess(max(scheduled) - min(scheduled), 4)
 
     def started(self):
         found = {}

@@ -16,12 +16,22 @@ from ._antdt import WorkerError, __version__
 from ._job import UsageError, init, is_initialized
 from .data import BatchSampler
 
-__all__ = ["BatchSampler", "DDP", "UsageError", "WorkerError", "__version__", "init", "is_initialized", "wrap"]
+__all__ = [
+    "BatchSampler",
+    "DDP",
+    "UsageError",
+    "WorkerError",
+    "__version__",
+    "carry",
+    "init",
+    "is_initialized",
+    "wrap",
+]
 
 
 def __getattr__(name: str) -> Any:
     # Torch is imported by those that use it.
-    if name in ("DDP", "wrap"):
+    if name in ("DDP", "carry", "wrap"):
         from . import ddp
 
         return getattr(ddp, name)

@@ -18,6 +18,7 @@ class _TorchModel(Model):
         self.job = job
         self.modules: List["DDP"] = []
         self.optimizers: List[Any] = []
+        self.carried: List[Any] = []
         self.trainable: List[torch.nn.Parameter] = []
         self.parameters = 0
         self.marks = 0
@@ -30,8 +31,13 @@ class _TorchModel(Model):
         self._outcome: Optional[str] = None
         #: Optimizers that have taken the open step.
         self._stepped: Set[int] = set()
-        self._taking: List[Tuple[torch.Tensor, torch.Tensor]] = []
+        #: Steps since this process began, or took the model.
+        self._steps = 0
+        #: Rates of the open step, of all groups of parameters.
+        self._rates: List[float] = []
+        #: The model that is taken over, and what of it comes into force with the next batch.
         self._taken: Any = None
+        self._late: Any = None
 
     # What the worker knows of the model
 
@@ -44,6 +50,10 @@ class _TorchModel(Model):
         self._must_not_run("antdt.wrap")
         self.optimizers.append(optimizer)
         self._measure()
+
+    def add_carried(self, carried: Any) -> None:
+        self._must_not_run("antdt.carry")
+        self.carried.append(carried)
 
     def _must_not_run(self, what: str) -> None:
         if self.job.runs:
@@ -58,7 +68,7 @@ class _TorchModel(Model):
         self.trainable = list(known.values())
         self.parameters = sum(parameter.numel() for parameter in self.trainable)
         groups = sum(len(optimizer.param_groups) for optimizer in self.optimizers)
-        self.marks = -(-len(self.trainable) // 64) + groups
+        self.marks = 1 + -(-len(self.trainable) // 64) + groups
 
     # The training loop
 
@@ -89,12 +99,22 @@ class _TorchModel(Model):
         if self.job.next() != "gradient":
             # The group broke meanwhile, and the batch comes again.
             return False
-        self._batch, self.is_borrowed = samples, False
+        self._begin(samples, is_borrowed=False)
         return True
 
     def borrowed(self) -> List[int]:
-        self._batch, self.is_borrowed = [0], True
+        self._begin([0], is_borrowed=True)
         return [0]
+
+    def _begin(self, samples: List[int], is_borrowed: bool) -> None:
+        self._batch, self.is_borrowed = samples, is_borrowed
+        if self._late is not None:
+            # Until here the loop of a worker that joins has run through the epochs before, and stepped its schedulers.
+            for group, rate in zip(self._groups(), self._late["rates"]):
+                group["lr"] = rate
+            for carried, state in zip(self.carried, self._late["carried"]):
+                carried.load_state_dict(state)
+            self._late = None
 
     def backward_ends(self) -> None:
         """All gradients of the batch are there: adds them up over all workers."""
@@ -143,7 +163,7 @@ class _TorchModel(Model):
             if parameter.grad is not None:
                 words[index // 64] |= 1 << (index % 64)
         rates = [struct.unpack("<Q", struct.pack("<d", float(group["lr"])))[0] for group in self._groups()]
-        return words + rates
+        return [self._steps, *words, *rates]
 
     def _groups(self) -> List[Dict[str, Any]]:
         return [group for optimizer in self.optimizers for group in optimizer.param_groups]
@@ -151,7 +171,7 @@ class _TorchModel(Model):
     def _scatter(self) -> None:
         """Gradients become those of the mean loss over the samples of all workers."""
         shares, rate_share = self.job.session.step()
-        brought = [marks for samples, marks in shares if samples > 0]
+        brought = [(marks[0], marks[1:]) for samples, marks in shares if samples > 0]
         total = sum(samples for samples, _ in shares)
         if total == 0:
             # Nobody had samples, as at the end of the data: there is no step to take.
@@ -162,11 +182,12 @@ class _TorchModel(Model):
             return
         words = -(-len(self.trainable) // 64)
         known = [0] * words
-        for marks in brought:
+        for _, marks in brought:
             for index in range(words):
                 known[index] |= marks[index]
-        # All workers take a step at the same rates: those of the first that has samples in it.
-        rates = [struct.unpack("<d", struct.pack("<Q", bits))[0] for bits in brought[0][words:]]
+        # All workers take a step at the same rates: those of the worker that has taken most of them; its schedulers know best.
+        _, leading = max(brought, key=lambda taken: taken[0])
+        rates = [struct.unpack("<d", struct.pack("<Q", bits))[0] for bits in leading[words:]]
         self._rates = [rate * rate_share for rate in rates]
         flat = self._flat_memory()
         self.job.session.sums(flat.data_ptr(), flat.numel(), 1.0 / total)
@@ -206,6 +227,7 @@ class _TorchModel(Model):
         return result
 
     def _step_over(self) -> None:
+        self._steps += 1
         self.job.session.stepped()
         self.job.answered()
         self._outcome = None
@@ -216,6 +238,7 @@ class _TorchModel(Model):
         return {
             "modules": [module.module.state_dict() for module in self.modules],
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
+            "carried": [carried.state_dict() for carried in self.carried],
         }
 
     def give(self) -> Tuple[bytes, List[Tuple[int, int]], Any]:
@@ -226,18 +249,18 @@ class _TorchModel(Model):
     def take(self, outline: bytes) -> List[Tuple[int, int]]:
         arrays: List[torch.Tensor] = []
         self._taken = _restored(json.loads(outline), arrays)
-        self._taking = arrays
         return [(array.data_ptr(), array.numel()) for array in arrays]
 
     def taken(self) -> None:
-        state, self._taken, self._taking = self._taken, None, []
-        for what, ours in (("modules", self.modules), ("optimizers", self.optimizers)):
+        state, self._taken, self._steps = self._taken, None, 0
+        for what, ours in (("modules", self.modules), ("optimizers", self.optimizers), ("carried", self.carried)):
             if len(state[what]) != len(ours):
                 raise UsageError(f"this worker has {len(ours)} {what} and the others {len(state[what])}")
         for module, values in zip(self.modules, state["modules"]):
             module.module.load_state_dict(values)
         for optimizer, values in zip(self.optimizers, state["optimizers"]):
             optimizer.load_state_dict(values)
+        self._late = {"rates": [group["lr"] for group in self._groups()], "carried": state["carried"]}
 
 
 def _outlined(value: Any, arrays: List[torch.Tensor]) -> Any:
@@ -329,3 +352,14 @@ def wrap(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     # A method of the instance, so that it is still one of torch's optimizers to a scheduler or a GradScaler.
     optimizer.step = types.MethodType(stepped, optimizer)
     return optimizer
+
+
+def carry(*objects: Any) -> None:
+    """Has further state go with the model to a worker that joins: of schedulers, a GradScaler, anything with ``state_dict()`` and
+    ``load_state_dict()``. Call it before the training loop.
+    """
+    job = current()
+    if job is not None:
+        model = _of(job)
+        for carried in objects:
+            model.add_carried(carried)
