@@ -27,8 +27,8 @@ mod verify;
 
 const USAGE: &str = "\
 cargo xtask verify [--strict] [--deep] [--rdma]
-                                      fmt, tidy, clippy, tests, a few real jobs that are hurt, doc tests, docs,
-                                      chaos; writes nothing but build products. --strict fails if a test was skipped that this machine could run;
+                                      fmt, tidy, clippy, tests, a few real jobs that are hurt, the Python package, doc
+                                      tests, docs, chaos; writes nothing but build products. --strict fails if a test was skipped that this machine could run;
                                       --deep adds all mutants, the sanitizer and ten times the chaos;
                                       --rdma adds `rdma-vm --quick`
 cargo xtask fix                       formats the code and renews what is generated
