@@ -112,6 +112,22 @@ class Jobs(unittest.TestCase):
         scheduled = [found["scheduled"] for found in counted.values()]
         self.assertLess(max(scheduled) - min(scheduled), 4)
 
+    def test_workers_come_and_go_while_the_job_runs(self):
+        job = start(self.folder, "counting.py", "0.1", samples=6000, options=("--global-batch-size", "60"))
+        self.addCleanup(job.kill)
+        for workers, rank in ((3, "2"), (1, None)):
+            deadline = time.monotonic() + LIMIT
+            while len(self.started()) < 2 and time.monotonic() < deadline:
+                time.sleep(0.05)
+            time.sleep(1)
+            run = os.path.join(self.folder, "report", "run")
+            subprocess.run([PROGRAM, "scale", str(workers), run], check=True, capture_output=True, timeout=LIMIT)
+            while rank is not None and rank not in self.started() and time.monotonic() < deadline:
+                time.sleep(0.05)
+        said, _ = job.communicate(timeout=LIMIT)
+        self.assertEqual(job.returncode, 0, said)
+        self.assertEqual(list(self.assert_counted(epochs=1)), ["counts-0.json"], said)
+
     def started(self):
         found = {}
         for path in glob.glob(os.path.join(self.folder, "started-*")):
