@@ -1,7 +1,7 @@
 //! The extension module `antdt._antdt`: a worker of a job whose training loop, model and optimizer are a Python program's.
 //!
 //! The package `antdt` beside it says what to do when; this module carries questions and answers between Python and
-//! [`ProgramSession`], and arrays between their memories. Every wait lets other Python threads run and hears Ctrl-C.
+//! [`ProgramSession`](antdt::worker::ProgramSession), and arrays between their memories. Every wait lets other Python threads run and hears Ctrl-C.
 
 #![deny(unsafe_code)]
 
