@@ -92,10 +92,11 @@ impl Workload {
 
 impl fmt::Debug for Workload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { needs_data, optimizer, learning_rate, weight_decay, is_told: _, open: _ } = self;
+        let Self { needs_data, optimizer, learning_rate, weight_decay, is_told, open: _ } = self;
         f.debug_struct("Workload")
             .field("needs_data", needs_data)
             .field("optimizer", optimizer)
+            .field("is_told", is_told)
             .field("learning_rate", learning_rate)
             .field("weight_decay", weight_decay)
             .finish_non_exhaustive()

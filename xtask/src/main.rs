@@ -10,6 +10,8 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 
+use self::features::Features;
+
 mod bench;
 mod codegen;
 mod features;
@@ -89,7 +91,10 @@ fn run(arguments: &[String]) -> Result<ExitCode> {
             println!("sanitizer: {}", sanitize::quietly(root)?);
             Ok(())
         }
-        ["python"] => python::run(root),
+        ["python"] => {
+            println!("python: {}", python::test(root, &Features::here(true).flags())?);
+            Ok(())
+        }
         ["wheel"] => python::wheel(root).map(|wheel| println!("{}", wheel.display())),
         [] | ["--help" | "-h" | "help", ..] => {
             println!("{USAGE}");

@@ -6,8 +6,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::features::Features;
 use crate::shell;
+use crate::verify::Done;
 
 /// Where the package and its tests are.
 const PACKAGE: &str = "antdt-py";
@@ -15,30 +15,13 @@ const PACKAGE: &str = "antdt-py";
 /// Interpreters that may have torch: the one of the user, and that of the system, for which Debian packages it.
 const INTERPRETERS: [&str; 2] = ["python3", "/usr/bin/python3"];
 
-/// How the tests of the package ended.
-pub(crate) enum Outcome {
-    /// All passed: how many there were, and with which torch.
-    Passed(String),
-    /// Why they could not run.
-    Skipped(String),
-}
-
-/// Runs the tests and says how they ended.
-pub(crate) fn run(root: &Path) -> Result<()> {
-    match test(root, &Features::here(true).flags())? {
-        Outcome::Passed(said) => println!("python: {said}"),
-        Outcome::Skipped(why) => println!("python: SKIPPED: {why}"),
-    }
-    Ok(())
-}
-
 /// Tests the package with the module and the program that the other tests are built with.
-pub(crate) fn test(root: &Path, features: &[&str]) -> Result<Outcome> {
+pub(crate) fn test(root: &Path, features: &[&str]) -> Result<Done> {
     let Some((python, torch)) = INTERPRETERS.iter().find_map(|python| Some((*python, torch_of(python)?)))
     else {
         let why =
             format!("none of {} has torch; install it (Debian: python3-torch)", INTERPRETERS.join(", "));
-        return Ok(Outcome::Skipped(why));
+        return Ok(Done::Skipped(format!("SKIPPED: {why}")));
     };
     let mut build = Command::new("cargo");
     shell::run_quietly(
@@ -53,7 +36,7 @@ pub(crate) fn test(root: &Path, features: &[&str]) -> Result<Outcome> {
     let ran = said.lines().find_map(|line| line.strip_prefix("Ran ")?.split(' ').next()?.parse::<u32>().ok());
     match ran {
         None | Some(0) => bail!("the tests of the Python package do not say how many there were:\n{said}"),
-        Some(ran) => Ok(Outcome::Passed(format!("{ran} tests with torch {torch}"))),
+        Some(ran) => Ok(Done::Ran(format!("{ran} tests with torch {torch}"))),
     }
 }
 
@@ -89,6 +72,8 @@ fn assemble(root: &Path, target: &Path) -> Result<PathBuf> {
 /// Builds the program and the module, optimised, and makes a wheel of both. Returns where it is.
 pub(crate) fn wheel(root: &Path) -> Result<PathBuf> {
     let target = shell::target_dir(root)?;
+    shell::read(Command::new("maturin").arg("--version"))
+        .context("maturin makes the wheel: `pip install maturin`")?;
     let mut build = Command::new("cargo");
     shell::run_quietly(build.args(["build", "--release", "--locked", "--bin", "antdt"]).current_dir(root))?;
     let bin = root.join(PACKAGE).join("python/antdt/bin");
@@ -100,7 +85,7 @@ pub(crate) fn wheel(root: &Path) -> Result<PathBuf> {
     let built = shell::run_quietly(&mut maturin);
     // What lies there is in the wheel, and would be in the next commit.
     fs::remove_dir_all(&bin)?;
-    built.context("maturin makes the wheel; install it with `pip install maturin`")?;
+    built?;
     let mut wheels: Vec<PathBuf> =
         fs::read_dir(&out)?.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
     wheels.sort_by_key(|wheel| fs::metadata(wheel).and_then(|found| found.modified()).ok());

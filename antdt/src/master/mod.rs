@@ -48,9 +48,9 @@ pub use claim::ClaimError;
 pub use error::JobError;
 pub(crate) use evaluations::lacks as lacks_evaluation;
 pub(crate) use fleet::Fleet;
-pub(crate) use journal::Orphaned;
 #[cfg(feature = "cli")]
-pub(crate) use journal::{left_settings, settings};
+pub(crate) use journal::settings;
+pub(crate) use journal::{Orphaned, left_settings};
 pub use seams::{PartError, RecorderFactory, Seams, StoreFactory};
 pub use sink::{JobNote, JobStart, NoteSink, SinkFactory};
 
