@@ -35,17 +35,22 @@ antdt.carry(scheduler)
 rank = os.environ.get("RANK", "0")
 with open(os.path.join(folder, f"started-{rank}"), "a") as file:
     file.write(f"{os.getpid()}\n")
-for _ in range(int(os.environ.get("EPOCHS", "1"))):
-    for batch in loader:
-        time.sleep(seconds)
-        optimizer.zero_grad()
-        model(batch).backward()
-        gradient = model.module.weight.grad
-        if gradient is not None:
-            # Each sample has the share 1 / total of the mean.
-            total = round(1 / float(gradient[gradient > 0].min()))
-            model.module.counts += torch.round(gradient * total).to(torch.int64)
-        optimizer.step()
-        scheduler.step()
+
+try:
+    for _ in range(int(os.environ.get("EPOCHS", "1"))):
+        for batch in loader:
+            time.sleep(seconds)
+            optimizer.zero_grad()
+            model(batch).backward()
+            gradient = model.module.weight.grad
+            if gradient is not None:
+                # Each sample has the share 1 / total of the mean.
+                total = round(1 / float(gradient[gradient > 0].min()))
+                model.module.counts += torch.round(gradient * total).to(torch.int64)
+            optimizer.step()
+            scheduler.step()
+except SystemExit:
+    # It is ordered to leave, and ends as it likes.
+    sys.exit(3)
 with open(os.path.join(folder, f"counts-{rank}.json"), "w") as file:
     json.dump({"scheduled": scheduler.last_epoch, "counts": model.module.counts.tolist()}, file)

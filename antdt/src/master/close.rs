@@ -1,19 +1,19 @@
 //! Closes a job that is over: ends its nodes and its tasks, and says what became of it.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use antdt_core::Counts;
 use antdt_core::text::format_duration;
-use antdt_job::SyncMode;
+use antdt_job::{EventKind, SyncMode};
 use antdt_launch::{LaunchStatus, NodeExit};
-use antdt_rt::CancellationToken;
 
 use super::again::{Before, as_scaled, sum};
 use super::outcome::{balance, report};
 use super::runner::{Ended, Nodes};
 use super::sink::JobNote;
-use super::start::{Running, Tasks};
+use super::start::{Running, Shared, Tasks};
 use super::{INTERRUPTED, JobError, lock, record};
 use crate::job::EvalEvery;
 use crate::report::{Outcome, Report};
@@ -49,9 +49,9 @@ pub(super) async fn close(
     // Nothing is started any more.
     let nodes = lock(&shared.nodes).take();
     let mut outcome = outcome;
-    if let Some(mut nodes) = nodes {
+    if let Some(nodes) = nodes {
         if outcome.is_ok() && spec.has_own_model() {
-            outcome = finish_programs(&mut nodes, &shared.stop).await;
+            outcome = finish_programs(&nodes, &shared).await;
         }
         let grace = spec.grace.unwrap_or(GRACE[usize::from(spec.program.is_some())]);
         end_nodes(nodes, outcome.is_ok(), grace).await;
@@ -110,15 +110,25 @@ pub(super) async fn close(
 
 /// Waits for what programs do after the training, such as to evaluate and write their model, for as long as that takes. Returns how the
 /// job ended with it.
-async fn finish_programs(nodes: &mut Nodes, stop: &CancellationToken) -> Result<(), String> {
+async fn finish_programs(nodes: &Nodes, shared: &Shared) -> Result<(), String> {
     while nodes.any_left() {
-        if stop.is_cancelled() {
+        if shared.stop.is_cancelled() {
             return Err(format!("{INTERRUPTED} after the training, while its programs ran on"));
         }
         tokio::time::sleep(POLL).await;
     }
+    // A worker that was retired or given up before has said how it ended.
+    let trained: BTreeSet<String> = {
+        let recorder = lock(&shared.recorder);
+        let finished = recorder.events.iter().filter(|event| event.kind == EventKind::Finished.name());
+        finished.map(|event| event.node.clone()).collect()
+    };
     let failed = nodes.latest().into_iter().find_map(|node| match node.status {
-        LaunchStatus::Gone(exit) if exit.code != Some(0) => Some((node.holder, exit)),
+        LaunchStatus::Gone(exit)
+            if exit.code != Some(0) && trained.contains(&node.holder.node.to_string()) =>
+        {
+            Some((node.holder, exit))
+        }
         _ => None,
     });
     match failed {
