@@ -20,10 +20,6 @@ const SIGNALS: Duration = Duration::from_millis(50);
 /// What a script is told of the job that it is a worker of.
 #[pyclass(frozen, get_all, module = "antdt._antdt")]
 pub(crate) struct JobInfo {
-    /// Name of this worker, such as `worker-1`.
-    node: String,
-    /// Number of the worker's lives before this one.
-    incarnation: u32,
     /// Passes over the data.
     epochs: u32,
     /// Samples of a step, over all workers.
@@ -40,13 +36,7 @@ pub(crate) fn job() -> PyResult<JobInfo> {
         Some(DataSpec::Samples(samples)) => Some(samples),
         _ => None,
     };
-    Ok(JobInfo {
-        node: env.holder.node.to_string(),
-        incarnation: env.holder.incarnation.0,
-        epochs: env.spec.epochs,
-        global_batch_size: env.spec.global_batch_size,
-        samples,
-    })
+    Ok(JobInfo { epochs: env.spec.epochs, global_batch_size: env.spec.global_batch_size, samples })
 }
 
 /// A worker of a job. Its thread is the worker; the thread that calls the methods is the program.

@@ -19,6 +19,7 @@ class Network(torch.nn.Module):
         self.unused = torch.nn.Linear(3, 3)
         self.frozen = torch.nn.Linear(16, 16)
         self.out = torch.nn.Linear(16, 2)
+        self.scale = torch.nn.Linear(2, 2)
         self.frozen.requires_grad_(False)
 
     def forward(self, x):
@@ -34,16 +35,21 @@ def data():
 
 def train(network, loader, epochs, taken):
     """The loop of any script; `taken` is told the samples of each step."""
-    model = antdt.DDP(network)
-    optimizer = antdt.wrap(torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.1))
+    model, scale = antdt.DDP(network), antdt.DDP(network.scale)
+    last = list(network.scale.parameters())
+    others = [parameter for name, parameter in network.named_parameters() if not name.startswith("scale.")]
+    optimizer = antdt.wrap(torch.optim.AdamW(others, lr=0.01, weight_decay=0.1))
+    second = antdt.wrap(torch.optim.SGD(last, lr=0.05, momentum=0.9))
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, gamma=0.97)
     for _ in range(epochs):
         for x, y, number in loader:
             optimizer.zero_grad()
-            loss = torch.nn.functional.cross_entropy(model(x), y)
+            second.zero_grad()
+            loss = torch.nn.functional.cross_entropy(scale(model(x)), y)
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
             optimizer.step()
+            second.step()
             scheduler.step()
             taken(number.tolist())
 

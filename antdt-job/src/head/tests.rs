@@ -58,7 +58,17 @@ impl World {
         policy: Box<dyn Policy>,
         checkpoints: Option<CheckpointSchedule>,
     ) -> Self {
-        Self::of(HeadConfig {
+        Self::of(Self::config(sync, workers, servers, policy, checkpoints))
+    }
+
+    fn config(
+        sync: &'static str,
+        workers: u32,
+        servers: u32,
+        policy: Box<dyn Policy>,
+        checkpoints: Option<CheckpointSchedule>,
+    ) -> HeadConfig {
+        HeadConfig {
             sync: sync.parse().unwrap(),
             workers,
             servers,
@@ -75,29 +85,13 @@ impl World {
             choice: None,
             can_roll_back: false,
             hosts: Arc::default(),
-        })
+        }
     }
 
     /// A job of programs that take no part in the protocol.
     fn of_programs(workers: u32) -> Self {
-        Self::of(HeadConfig {
-            sync: "allreduce".parse().unwrap(),
-            workers,
-            servers: 0,
-            global_batch_size: 64,
-            heartbeat: Duration::from_millis(100),
-            max_restarts: 2,
-            min_workers: workers,
-            must_register: false,
-            dry_run: false,
-            policy: Box::new(Unmanaged),
-            monitor: MonitorConfig::default(),
-            checkpoints: None,
-            evaluations: None,
-            choice: None,
-            can_roll_back: false,
-            hosts: Arc::default(),
-        })
+        let config = Self::config("allreduce", workers, 0, Box::new(Unmanaged), None);
+        Self::of(HeadConfig { must_register: false, ..config })
     }
 
     fn of(config: HeadConfig) -> Self {

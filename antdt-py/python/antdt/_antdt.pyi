@@ -8,8 +8,6 @@ class WorkerError(RuntimeError):
     exit_code: int
 
 class JobInfo:
-    node: str
-    incarnation: int
     epochs: int
     global_batch_size: int
     samples: Optional[int]

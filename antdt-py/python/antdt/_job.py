@@ -58,7 +58,7 @@ class Job:
     def __init__(self) -> None:
         self.info = _antdt.job()
         self.model: Optional[Model] = None
-        self.samples: Optional[int] = None
+        self.has_sampler = False
         self.asked: Optional[str] = None
         self.ended: Optional[str] = None
         self._session: Optional[Any] = None
@@ -82,7 +82,7 @@ class Job:
                 "antdt.wrap(optimizer) before the training loop"
             )
         if self._session is None:
-            self._session = _antdt.Session(self.model.parameters, self.samples or 0, self.model.marks)
+            self._session = _antdt.Session(self.model.parameters, self.info.samples or 0, self.model.marks)
         return self.model
 
     def next(self) -> str:

@@ -39,9 +39,9 @@ class BatchSampler:
                 f"the data set has {self._length} samples and the job was told {told}: start it with "
                 f"`antdt run --data samples:{self._length} …`"
             )
-        if self._job.samples is not None:
+        if self._job.has_sampler:
             raise UsageError("a job has one antdt.BatchSampler: evaluate with an ordinary DataLoader")
-        self._job.samples = self._length
+        self._job.has_sampler = True
 
     @property
     def is_borrowed(self) -> bool:

@@ -31,7 +31,7 @@ fn arrows_of(packages: Vec<Package>, rows: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_manifest_that_leaves_out_what_a_registry_shows_is_caught() {
+fn manifest_without_documentation_and_keywords_is_caught() {
     let unsaid = vec!["documentation".to_owned(), "keywords".to_owned()];
     let bare = Package { unsaid, ..package("antdt-gpu", vec![]) };
     let found = manifests(&tree(vec![bare, package("antdt-core", vec![])], &[]));

@@ -111,6 +111,11 @@ impl GroupStep<'_> {
     pub const fn has_gradient(&self) -> bool {
         self.samples > 0 || self.streamed
     }
+
+    /// Takes what this worker brings of the dense gradient, `[len]`: zeros if it is for another step.
+    fn take_dense(&self, gradient: &mut BatchGradient<'_>, len: usize) -> Vec<f32> {
+        if self.has_gradient() { std::mem::take(gradient.dense) } else { vec![0.0; len] }
+    }
 }
 
 /// The gradient of a batch: sums over its samples.

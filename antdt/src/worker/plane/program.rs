@@ -162,10 +162,7 @@ impl DensePlane for ProgramReplica {
         gradient: &mut BatchGradient<'_>,
     ) -> Result<(), WorkerError> {
         self.recycle();
-        let dense = match step.has_gradient() {
-            true => std::mem::take(gradient.dense),
-            false => vec![0.0; self.parameters],
-        };
+        let dense = step.take_dense(gradient, self.parameters);
         self.sums = Some(self.memory.reduce(peers.group()?, None, dense)?);
         Ok(())
     }

@@ -276,11 +276,7 @@ impl DensePlane for Replicas {
         if let Some(stream) = self.stream.take() {
             return self.end_stream(peers, stream);
         }
-        // Its own may still be computed, and is not for this step.
-        let dense = match step.has_gradient() {
-            true => std::mem::take(gradient.dense),
-            false => vec![0.0; self.layout.dense_len()],
-        };
+        let dense = step.take_dense(gradient, self.layout.dense_len());
         // A gradient that is computed goes in the buckets of the plan, too: the others' may travel while they compute, and compressors
         // keep what they have not sent of each bucket.
         if self.begin_stream(peers)?
