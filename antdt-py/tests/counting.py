@@ -47,10 +47,12 @@ try:
                 # Each sample has the share 1 / total of the mean.
                 total = round(1 / float(gradient[gradient > 0].min()))
                 model.module.counts += torch.round(gradient * total).to(torch.int64)
+            if os.environ.get("HANGS") == rank and os.environ["ANTDT_INCARNATION"] == "0" and scheduler.last_epoch == 9:
+                time.sleep(10_000)
             optimizer.step()
             scheduler.step()
 except SystemExit:
     # It is ordered to leave, and ends as it likes.
-    sys.exit(3)
+    sys.exit(int(os.environ.get("LEAVES", "0")))
 with open(os.path.join(folder, f"counts-{rank}.json"), "w") as file:
     json.dump({"scheduled": scheduler.last_epoch, "counts": model.module.counts.tolist()}, file)

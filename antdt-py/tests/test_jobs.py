@@ -112,8 +112,13 @@ class Jobs(unittest.TestCase):
         scheduled = [found["scheduled"] for found in counted.values()]
         self.assertLess(max(scheduled) - min(scheduled), 4)
 
+    def test_a_worker_that_hangs_before_its_step_is_replaced(self):
+        said = self.run_job("counting.py", "0.05", samples=2400, options=("--global-batch-size", "60"), HANGS="1")
+        self.assertIn("worker-1#0 hangs while", said)
+        self.assert_counted(epochs=1)
+
     def test_workers_come_and_go_while_the_job_runs(self):
-        job = start(self.folder, "counting.py", "0.1", samples=6000, options=("--global-batch-size", "60"))
+        job = start(self.folder, "counting.py", "0.1", samples=6000, options=("--global-batch-size", "60"), LEAVES="3")
         self.addCleanup(job.kill)
         for workers, rank in ((3, "2"), (1, None)):
             deadline = time.monotonic() + LIMIT

@@ -23,6 +23,8 @@ class Model:
     marks: int
     #: Whether the batch that the loop has is one sample whose gradient does not count.
     is_borrowed: bool
+    #: Whether this worker has the model that all workers train: it took part in a step, gave the model or took it.
+    has_model: bool
 
     def pulled(self) -> str:
         """The loop wants a batch: returns what the worker asks."""

@@ -1,6 +1,8 @@
 """Which samples come next: from the leases of the worker, in batches of the size that the plan in force gives it."""
 
+import os
 import random
+import sys
 import warnings
 from typing import Iterator, List, Optional, Sized
 
@@ -75,6 +77,8 @@ class BatchSampler:
         while True:
             asked = model.pulled()
             if asked == "over":
+                if not model.has_model:
+                    _ends_without_model()
                 return
             if asked == "drained":
                 # Another life takes over what is left: nothing after the training loop is to run here.
@@ -89,3 +93,12 @@ class BatchSampler:
             # From here on the time is that of the batch: of reading it, too.
             if model.pull(samples):
                 yield samples
+
+
+def _ends_without_model() -> None:
+    """Ends a worker that came when the last sample was trained: what the script does then is for those that have the model."""
+    why = "antdt: the training ended before this worker had the model, so that it runs nothing after it"
+    if os.environ.get("RANK") == "0":
+        raise SystemExit(f"{why}; RANK 0 was replaced too late: what it was to write, nobody has written")
+    print(why, file=sys.stderr)
+    raise SystemExit(0)

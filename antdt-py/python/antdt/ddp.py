@@ -25,6 +25,7 @@ class _TorchModel(Model):
         self._flat = torch.zeros(0)
         self._batch: List[int] = []
         self.is_borrowed = False
+        self.has_model = False
         #: Whether a backward pass is under way, at whose end gradients are added up.
         self.is_queued = False
         #: What the backward pass of this batch led to: "step", or "void" if there is no step to take with it.
@@ -107,7 +108,7 @@ class _TorchModel(Model):
         return [0]
 
     def _begin(self, samples: List[int], is_borrowed: bool) -> None:
-        self._batch, self.is_borrowed = samples, is_borrowed
+        self._batch, self.is_borrowed, self.has_model = samples, is_borrowed, True
         if self._late is not None:
             # Until here the loop of a worker that joins has run through the epochs before, and stepped its schedulers.
             for group, rate in zip(self._groups(), self._late["rates"]):
@@ -242,6 +243,7 @@ class _TorchModel(Model):
         }
 
     def give(self) -> Tuple[bytes, List[Tuple[int, int]], Any]:
+        self.has_model = True
         arrays: List[torch.Tensor] = []
         outline = json.dumps(_outlined(self._state(), arrays)).encode()
         return outline, [(array.data_ptr(), array.numel()) for array in arrays], arrays
@@ -260,6 +262,7 @@ class _TorchModel(Model):
             module.module.load_state_dict(values)
         for optimizer, values in zip(self.optimizers, state["optimizers"]):
             optimizer.load_state_dict(values)
+        self.has_model = True
         self._late = {"rates": [group["lr"] for group in self._groups()], "carried": state["carried"]}
 
 

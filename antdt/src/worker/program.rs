@@ -159,8 +159,8 @@ impl ProgramSession {
         let layout = ParamLayout::dense(model.parameters);
         let trainer = ProgramTrainer { line: line.clone(), layout, model, samples: 0, epochs: Vec::new() };
         let mut planes = Planes::default();
-        planes.set_usual(move |_: &WorkerSite<'_>| {
-            Ok(Plane::joint(ProgramReplica::new(line.clone(), model.parameters)))
+        planes.set_usual(move |site: &WorkerSite<'_>| {
+            Ok(Plane::joint(ProgramReplica::new(line.clone(), model.parameters, site.pulse().clone())))
         });
         // The program's optimizer takes the steps.
         let rule = UpdateRule::named("sgd", 0.0).map_err(|error| WorkerError::Loop(error.to_string()))?;

@@ -51,6 +51,7 @@ impl Ground<'_> {
             interrupt: self.interrupt,
             local: self.listener.local_address(),
             devices: self.devices,
+            pulse: self.agent.pulse(),
         }
     }
 }

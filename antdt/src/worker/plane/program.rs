@@ -1,7 +1,8 @@
 //! [`ProgramReplica`]: the parameters are the program's own. It has all of them, and takes the steps that all workers combined.
 
 use antdt_agent::MicroBatch;
-use antdt_core::CheckpointId;
+use antdt_agent::runtime::Pulse;
+use antdt_core::{CheckpointId, Work};
 use antdt_model::Trained;
 use serde::{Deserialize, Serialize};
 
@@ -16,6 +17,8 @@ use crate::worker::program::{CombinedStep, Line, ModelParts, StepShare};
 /// See the [module](self).
 pub(in crate::worker) struct ProgramReplica {
     line: Line,
+    /// A program that does not answer hangs: nobody else ends that wait.
+    pulse: Pulse,
     parameters: usize,
     rate_share: f32,
     memory: SumsMemory,
@@ -28,9 +31,10 @@ pub(in crate::worker) struct ProgramReplica {
 }
 
 impl ProgramReplica {
-    pub(in crate::worker) fn new(line: Line, parameters: usize) -> Self {
+    pub(in crate::worker) fn new(line: Line, parameters: usize, pulse: Pulse) -> Self {
         Self {
             line,
+            pulse,
             parameters,
             rate_share: 1.0,
             memory: SumsMemory::default(),
@@ -103,7 +107,10 @@ impl Home for ProgramReplica {
     }
 
     fn give(&mut self) -> Result<Vec<Box<dyn SharedModel + '_>>, WorkerError> {
-        let ModelParts { outline: of_program, arrays } = self.line.give()?;
+        let ModelParts { outline: of_program, arrays } = {
+            let _at_work = self.pulse.begin(Work::Training);
+            self.line.give()?
+        };
         let Trained { steps, samples } = self.trained;
         let lens = arrays.iter().map(|array| array.len() as u64).collect();
         Ok(vec![Box::new(Given(Outline { steps, samples, lens, of_program }, arrays))])
@@ -121,6 +128,7 @@ impl Home for ProgramReplica {
             from.fill(&mut array)?;
             arrays.push(array);
         }
+        let _at_work = self.pulse.begin(Work::Training);
         self.line.take(ModelParts { outline: of_program, arrays })?;
         self.trained = Trained { steps, samples };
         Ok(())
@@ -134,7 +142,9 @@ impl Home for ProgramReplica {
         step.sums.extend_from_slice(sums);
         step.shares = std::mem::take(&mut self.shares);
         step.rate_share = self.rate_share;
+        let at_work = self.pulse.begin(Work::Training);
         self.spare = self.line.step(step)?;
+        drop(at_work);
         self.trained.steps += 1;
         self.trained.samples += update.samples;
         self.recycle();

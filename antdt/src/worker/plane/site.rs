@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use antdt_agent::Trainer;
+use antdt_agent::runtime::Pulse;
 use antdt_collective::runtime::transport::Fabric;
 use antdt_core::{Holder, ParamLayout, Seed};
 use antdt_job::SyncMode;
@@ -27,6 +28,7 @@ pub struct WorkerSite<'a> {
     pub(in crate::worker) interrupt: &'a Arc<Interrupt>,
     pub(in crate::worker) local: SocketAddr,
     pub(in crate::worker) devices: Devices,
+    pub(in crate::worker) pulse: Pulse,
 }
 
 impl std::fmt::Debug for WorkerSite<'_> {
@@ -59,6 +61,11 @@ impl WorkerSite<'_> {
     /// Returns what computes the gradients.
     pub const fn trainer(&self) -> &dyn Trainer {
         self.trainer
+    }
+
+    /// Returns the handle by which this worker's thread says that it works, and does not wait for others.
+    pub const fn pulse(&self) -> &Pulse {
+        &self.pulse
     }
 
     /// Returns the shape of the model.
