@@ -52,7 +52,9 @@ try:
             optimizer.step()
             scheduler.step()
 except SystemExit:
-    # It is ordered to leave, and ends as it likes.
-    sys.exit(int(os.environ.get("LEAVES", "0")))
+    # It is to leave, and ends as it likes.
+    if "LEAVES" in os.environ:
+        sys.exit(int(os.environ["LEAVES"]))
+    raise
 with open(os.path.join(folder, f"counts-{rank}.json"), "w") as file:
     json.dump({"scheduled": scheduler.last_epoch, "counts": model.module.counts.tolist()}, file)
