@@ -5,22 +5,61 @@
 //! crate, and the reverse.
 
 use std::collections::BTreeMap;
+use std::str::FromStr;
 
+use antdt_core::InvalidValue;
+use serde::de::IntoDeserializer;
+use serde::de::value::Error as ValueError;
 use serde::{Deserialize, Serialize};
 
-/// Type of the values of a tensor.
+/// Type of the values of a tensor, by the names of the safetensors format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Dtype {
+#[serde(rename_all = "UPPERCASE")]
+#[allow(missing_docs, reason = "the names say the kind of number and its bits")]
+pub enum Dtype {
+    Bool,
+    U8,
+    I8,
+    #[serde(rename = "F8_E5M2")]
+    F8E5m2,
+    #[serde(rename = "F8_E4M3")]
+    F8E4m3,
+    I16,
+    U16,
+    F16,
+    Bf16,
+    I32,
+    U32,
     F32,
+    C64,
+    F64,
     I64,
+    U64,
 }
 
 impl Dtype {
     const fn bytes(self) -> u64 {
         match self {
-            Self::F32 => 4,
-            Self::I64 => 8,
+            Self::Bool | Self::U8 | Self::I8 | Self::F8E5m2 | Self::F8E4m3 => 1,
+            Self::I16 | Self::U16 | Self::F16 | Self::Bf16 => 2,
+            Self::I32 | Self::U32 | Self::F32 => 4,
+            Self::C64 | Self::F64 | Self::I64 | Self::U64 => 8,
         }
+    }
+
+    /// Returns the length of a tensor in bytes; `None` if it is beyond all numbers.
+    pub(crate) fn bytes_of(self, shape: &[u64]) -> Option<u64> {
+        shape.iter().try_fold(self.bytes(), |bytes, len| bytes.checked_mul(*len))
+    }
+}
+
+impl FromStr for Dtype {
+    type Err = InvalidValue;
+
+    fn from_str(text: &str) -> Result<Self, InvalidValue> {
+        let expected = "a type of the safetensors format, such as F32";
+        Self::deserialize(text.into_deserializer())
+            .map_err(|_: ValueError| InvalidValue::new("dtype", text, expected))
     }
 }
 
@@ -78,7 +117,7 @@ impl Header {
         if name == METADATA || self.tensors.contains_key(&name) {
             return Err(format!("the tensor name `{name}` is taken; rename the group or table"));
         }
-        let bytes = shape.iter().try_fold(dtype.bytes(), |bytes, len| bytes.checked_mul(*len));
+        let bytes = dtype.bytes_of(&shape);
         let end = bytes.and_then(|bytes| begin.checked_add(bytes));
         // Readers count in signed numbers.
         let end = end.filter(|end| i64::try_from(*end).is_ok());
@@ -115,7 +154,7 @@ impl Header {
             .map_err(|error| format!("its header is no JSON of tensors: {error}"))?;
         let mut places = Vec::with_capacity(header.tensors.len());
         for (name, Tensor { dtype, shape, data_offsets: (begin, end) }) in &header.tensors {
-            let bytes = shape.iter().try_fold(dtype.bytes(), |bytes, len| bytes.checked_mul(*len));
+            let bytes = dtype.bytes_of(shape);
             if bytes.is_none() || bytes != end.checked_sub(*begin) {
                 return Err(format!("tensor `{name}` has another length than its shape says"));
             }

@@ -11,6 +11,9 @@ mod header;
 pub mod part;
 
 #[cfg(feature = "runtime")]
+pub mod state;
+
+#[cfg(feature = "runtime")]
 pub mod runtime;
 
 pub use identity::{DataIdentity, JobIdentity, Mismatch};
@@ -18,12 +21,16 @@ pub use manifest::{FileEntry, Manifest, ManifestError};
 pub use retention::{CheckpointState, Retention};
 
 #[cfg(feature = "runtime")]
+pub use header::Dtype;
+#[cfg(feature = "runtime")]
 pub use part::PartFileError;
 #[cfg(feature = "runtime")]
 pub use runtime::{
     Checkpoint, CheckpointReadError, CheckpointWriteError, ExportError, Exported, Folder, FoundCheckpoint,
     Newest, export, unfinished_export,
 };
+#[cfg(feature = "runtime")]
+pub use state::{ModelState, StateTensor, TensorSpec};
 
 #[cfg(feature = "object-store")]
 pub use object_store;

@@ -101,6 +101,8 @@ impl Manifest {
     pub const NAME: &'static str = "manifest.json";
     /// Name of the file with the ledger's cut.
     pub const LEDGER: &'static str = "ledger.cut";
+    /// Name of the file with a model that is a program's own.
+    pub const STATE: &'static str = "program.safetensors";
     /// Suffix of files with a part of the model.
     pub const PART: &'static str = ".safetensors";
 

@@ -79,6 +79,14 @@ pub(super) fn export_on(
     let manifest = checkpoint.manifest();
     let layout = &manifest.job.layout;
     let unfit = |why| ExportError::Unfit { path: out.to_owned(), why };
+    if manifest.file(Manifest::STATE).is_some() {
+        let file = checkpoint.path().join(Manifest::STATE);
+        let why = format!(
+            "the model is a program's own, with the names of its tensors: read {} as it is",
+            file.display()
+        );
+        return Err(unfit(why));
+    }
     let header = header(manifest).map_err(unfit)?;
     let first = header.encode().map_err(unfit)?;
     let portions = portions(checkpoint)?;

@@ -16,9 +16,11 @@ use super::disk::Disk;
 use super::read::{self, CheckpointReadError, unread};
 use super::storage::{CheckpointWriteError, Storage, failed};
 use super::stored::Checkpoint;
+use crate::header::Header;
 use crate::manifest::{FileEntry, Manifest, checkpoint_of, folder_name, is_plain};
-use crate::part::{self, PartShape};
+use crate::part::{self, PartFileError, PartShape};
 use crate::retention::{CheckpointState, Retention};
+use crate::state::{self, ModelState};
 
 /// Checkpoints in a folder, or below a prefix of an object store. Each has a folder of its own, with a file
 /// for each part of the model, `ledger.cut`, and `manifest.json`.
@@ -219,20 +221,44 @@ impl Folder {
         portion: &Portion,
     ) -> Result<FileEntry, CheckpointWriteError> {
         let file = format!("{name}{}", Manifest::PART);
-        if name.is_empty() || !is_plain(&file) {
+        if name.is_empty() || !is_plain(&file) || file == Manifest::STATE {
             return Err(CheckpointWriteError::Name { name: name.to_owned() });
         }
+        let header = PartShape::of(layout, portion).and_then(|shape| shape.header(layout, name));
+        self.write(checkpoint, &file, header, || part::arrays(portion))
+    }
+
+    /// Writes the whole model of a checkpoint that is being taken, where a program keeps it: the only part, which is durable when
+    /// this returns.
+    ///
+    /// # Errors
+    /// As [`write_part`](Self::write_part).
+    pub fn write_state(
+        &self,
+        checkpoint: CheckpointId,
+        model: &ModelState,
+    ) -> Result<FileEntry, CheckpointWriteError> {
+        let name = Manifest::STATE.trim_end_matches(Manifest::PART);
+        let tensors = || model.tensors.iter().map(|tensor| &tensor.bytes[..]);
+        self.write(checkpoint, Manifest::STATE, state::header(model, name), tensors)
+    }
+
+    fn write<'m, I: Iterator<Item = &'m [u8]>>(
+        &self,
+        checkpoint: CheckpointId,
+        file: &str,
+        header: Result<Header, PartFileError>,
+        arrays: impl Fn() -> I,
+    ) -> Result<FileEntry, CheckpointWriteError> {
         let place = self.place(checkpoint);
         self.refuse_whole(checkpoint, &place)?;
         let path = place.join(file);
         let unfit = |error| CheckpointWriteError::Part { path: path.clone(), error };
-        let header =
-            PartShape::of(layout, portion).and_then(|shape| shape.header(layout, name)).map_err(unfit)?;
-        let header = header.encode().map_err(|why| unfit(why.into()))?;
+        let header = header.and_then(|header| Ok(header.encode()?)).map_err(unfit)?;
         self.storage.make_folder(&place)?;
         self.storage.write_whole(&path, &mut |sink| {
             sink.put(&header)?;
-            part::arrays(portion).try_for_each(|bytes| sink.put(bytes))
+            arrays().try_for_each(|bytes| sink.put(bytes))
         })
     }
 

@@ -11,6 +11,7 @@ use super::storage::Storage;
 use crate::header::Header;
 use crate::manifest::{FileEntry, Manifest, ManifestError};
 use crate::part::{self, PartFileError, PartShape};
+use crate::state::{self, ModelState};
 
 /// Reason why a checkpoint cannot be read. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
@@ -201,11 +202,23 @@ impl Source {
         if found == due { Ok(()) } else { Err(CheckpointReadError::Checksum { path: self.path, found, due }) }
     }
 
-    /// Reads the header, and what it says of the part.
+    /// Reads the header, and what it says of the part: of a program's own, that it is the whole model.
     fn shape(
         &mut self,
         layout: &ParamLayout,
     ) -> Result<Result<PartShape, PartFileError>, CheckpointReadError> {
+        let is_state = self.entry.name == Manifest::STATE;
+        Ok(self.header()?.and_then(|header| match is_state {
+            true => state::outline(&header).map(|_| PartShape {
+                dense: 0..layout.dense_len(),
+                states: 0,
+                rows: Vec::new(),
+            }),
+            false => PartShape::from_header(&header, layout),
+        }))
+    }
+
+    fn header(&mut self) -> Result<Result<Header, PartFileError>, CheckpointReadError> {
         let mut prefix = [0; Header::PREFIX];
         if self.left < prefix.len() as u64 {
             return Ok(Err(PartFileError::from("it is too short".to_owned())));
@@ -223,7 +236,7 @@ impl Source {
             if due != left {
                 return Err(format!("{left} bytes follow its header, which announces {due}").into());
             }
-            PartShape::from_header(&header, layout)
+            Ok(header)
         }))
     }
 
@@ -262,6 +275,25 @@ pub(super) fn verify(
     };
     source.finish()?;
     Ok(shape)
+}
+
+/// Reads a model that is a program's own.
+pub(super) fn state(
+    storage: &dyn Storage,
+    folder: &Path,
+    entry: &FileEntry,
+) -> Result<ModelState, CheckpointReadError> {
+    let mut source = Source::open(storage, folder, entry)?;
+    // The file is as long as all that is allocated here.
+    let mut model = match source.header()?.and_then(state::zeros) {
+        Ok(model) => model,
+        Err(error) => return Err(source.refuse(error)),
+    };
+    for tensor in &mut model.tensors {
+        source.take(&mut tensor.bytes)?;
+    }
+    source.finish()?;
+    Ok(model)
 }
 
 /// Reads a part of the model.

@@ -11,6 +11,7 @@ use super::read::{self, CheckpointReadError};
 use super::storage::Storage;
 use crate::manifest::Manifest;
 use crate::part;
+use crate::state::ModelState;
 
 /// A complete checkpoint: it has a manifest, and every file that the manifest lists, with its length.
 ///
@@ -64,17 +65,27 @@ impl Checkpoint {
 
     /// Returns the parts of the model, in the order of the manifest. Each part is read and checked when the
     /// iterator reaches it, so that only one is in memory at a time. A row that is in no part was never
-    /// trained; its values follow from the seed.
+    /// trained; its values follow from the seed. A model that is a program's [own](Self::state) is in no portion.
     ///
     /// After an error the iterator ends.
     pub fn portions(&self) -> impl Iterator<Item = Result<Portion, CheckpointReadError>> + '_ {
         let layout = &self.manifest.job.layout;
         let mut failed = false;
-        self.manifest.parts().map_while(move |file| {
+        let parts = self.manifest.parts().filter(|file| file.name != Manifest::STATE);
+        parts.map_while(move |file| {
             let portion = (!failed).then(|| read::portion(&*self.storage, &self.path, file, layout))?;
             failed = portion.is_err();
             Some(portion)
         })
+    }
+
+    /// Returns the model of a program that keeps it itself; `None` if the model is in [portions](Self::portions).
+    ///
+    /// # Errors
+    /// If the file is damaged, or is no such model.
+    pub fn state(&self) -> Result<Option<ModelState>, CheckpointReadError> {
+        let entry = self.manifest.file(Manifest::STATE);
+        entry.map(|entry| read::state(&*self.storage, &self.path, entry)).transpose()
     }
 
     /// Returns the ledger's cut, for a data set with these settings.

@@ -14,7 +14,7 @@ use super::export::export_on;
 use super::*;
 use crate::manifest::FileEntry;
 use crate::manifest::tests::sample;
-use crate::{Manifest, ManifestError, Retention};
+use crate::{Dtype, Manifest, ManifestError, ModelState, Retention, StateTensor, TensorSpec};
 
 const FIRST: CheckpointId = CheckpointId(1);
 const SECOND: CheckpointId = CheckpointId(2);
@@ -111,6 +111,41 @@ fn temporary() -> (TempDir, Folder) {
 
 fn portions(checkpoint: &Checkpoint) -> Vec<Portion> {
     checkpoint.portions().collect::<Result<_, _>>().unwrap()
+}
+
+/// A model that is a program's own, of `layout()`.
+fn program_state() -> ModelState {
+    let spec =
+        |name: &str, dtype, shape: &[u64]| TensorSpec { name: name.to_owned(), dtype, shape: shape.to_vec() };
+    let weight = StateTensor { spec: spec("model.weight", Dtype::Bf16, &[2, 3]), bytes: (0..12).collect() };
+    let step = StateTensor { spec: spec("optimizer.step", Dtype::I64, &[]), bytes: vec![7; 8] };
+    ModelState { outline: "{\"tensors\": 2}".to_owned(), tensors: vec![weight, step] }
+}
+
+#[test]
+fn a_model_of_a_programs_own_is_the_whole_model_of_its_checkpoint() {
+    let (dir, folder) = temporary();
+    let part = folder.write_state(FIRST, &program_state()).unwrap();
+    folder.commit(manifest(FIRST, vec![part]), &cut(FIRST)).unwrap();
+    let found = folder.newest().unwrap().checkpoint.unwrap();
+    assert_eq!(found.state().unwrap(), Some(program_state()));
+    assert_eq!(found.portions().count(), 0);
+    let error = export(&found, &dir.path().join("out"), false).unwrap_err().to_string();
+    assert!(error.contains("a program's own") && error.contains("program.safetensors"), "{error}");
+
+    take(&folder, SECOND, &split(&whole(2.0), &[3])).unwrap();
+    assert_eq!(folder.open_checkpoint(SECOND).unwrap().state().unwrap(), None);
+
+    let file = place(&folder, FIRST).join("program.safetensors");
+    let mut bytes = fs::read(&file).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(&file, bytes).unwrap();
+    let damaged = folder.open_checkpoint(FIRST).unwrap();
+    assert!(matches!(damaged.verify(), Err(CheckpointReadError::Checksum { .. })));
+    assert!(matches!(damaged.state(), Err(CheckpointReadError::Checksum { .. })));
+    let portion = &split(&whole(2.0), &[3])[0];
+    let taken = folder.write_part(CheckpointId(3), "program", &layout(), portion);
+    assert!(matches!(taken, Err(CheckpointWriteError::Name { .. })), "the name says what is in a file");
 }
 
 /// The number of the newest valid checkpoint; its parts are those that were written.
