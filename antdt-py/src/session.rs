@@ -7,8 +7,9 @@ use std::time::Duration;
 use antdt::agent::TrainError;
 use antdt::job::DataSpec;
 use antdt::node::NodeEnv;
-use antdt::worker::program::{CombinedStep, ModelParts, Waited, WorkerAsk};
+use antdt::worker::program::{CombinedStep, Waited, WorkerAsk};
 use antdt::worker::{ProgramModel, ProgramSession, PulledBatch, WorkerEnd};
+use antdt_checkpoint::{ModelState, StateTensor, TensorSpec};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 
@@ -54,7 +55,7 @@ struct State {
     session: ProgramSession,
     batch: PulledBatch,
     step: Option<CombinedStep>,
-    model: ModelParts,
+    model: ModelState,
 }
 
 impl Session {
@@ -75,7 +76,7 @@ impl Session {
     fn new(py: Python<'_>, parameters: usize, samples: u64, marks: usize) -> PyResult<Self> {
         let model = ProgramModel { parameters, train_samples: samples, marks };
         let session = py.detach(|| ProgramSession::from_process(model)).map_err(|error| raised(&error))?;
-        let (batch, model) = (PulledBatch::default(), ModelParts::default());
+        let (batch, model) = (PulledBatch::default(), ModelState::default());
         Ok(Self { state: Mutex::new(State { session, batch, step: None, model }), process: process::id() })
     }
 
@@ -175,30 +176,29 @@ impl Session {
         stepped.map_err(|error| raised(&error))
     }
 
-    /// The model: an outline, and arrays by address and length in bytes.
-    fn gave(&self, py: Python<'_>, outline: Vec<u8>, arrays: Vec<(usize, usize)>) -> PyResult<()> {
+    /// The model: an outline, and tensors by name, type, shape and address.
+    fn gave(&self, py: Python<'_>, outline: String, tensors: Vec<Tensor>) -> PyResult<()> {
         let given = py.detach(|| {
-            let copy = |(address, len)| memory::read(address, len, |bytes: &[u8]| bytes.to_vec());
-            let arrays = arrays.into_iter().map(copy).collect::<PyResult<_>>()?;
-            self.state().map(|mut state| state.session.gave(ModelParts { outline, arrays }))
+            let tensors = tensors.into_iter().map(copy).collect::<PyResult<_>>()?;
+            self.state().map(|mut state| state.session.gave(ModelState { outline, tensors }))
         })?;
         given.map_err(|error| raised(&error))
     }
 
     /// The outline of the model to take over.
-    fn outline(&self) -> PyResult<Vec<u8>> {
+    fn outline(&self) -> PyResult<String> {
         Ok(self.state()?.model.outline.clone())
     }
 
-    /// Writes one array of the model to take over to `address`.
-    fn array(&self, py: Python<'_>, index: usize, address: usize, len: usize) -> PyResult<()> {
+    /// Writes one tensor of the model to take over to `address`, of `len` bytes.
+    fn tensor(&self, py: Python<'_>, index: usize, address: usize, len: usize) -> PyResult<()> {
         py.detach(|| {
             let state = self.state()?;
-            match state.model.arrays.get(index) {
-                Some(array) if array.len() == len => memory::write(array, address),
-                array => {
-                    let has = array.map_or(0, Vec::len);
-                    let message = format!("array {index} of the model has {has} bytes, not {len}");
+            match state.model.tensors.get(index).map(|tensor| &tensor.bytes) {
+                Some(bytes) if bytes.len() == len => memory::write(bytes, address),
+                bytes => {
+                    let has = bytes.map_or(0, Vec::len);
+                    let message = format!("tensor {index} of the model has {has} bytes, not {len}");
                     Err(PyValueError::new_err(message))
                 }
             }
@@ -207,7 +207,7 @@ impl Session {
 
     fn took(&self) -> PyResult<()> {
         let mut state = self.state()?;
-        state.model = ModelParts::default();
+        state.model = ModelState::default();
         let took = state.session.took();
         drop(state);
         took.map_err(|error| raised(&error))
@@ -218,6 +218,18 @@ impl Session {
         let failed = self.state()?.session.failed(TrainError::Model(why));
         failed.map_err(|error| raised(&error))
     }
+}
+
+/// A tensor of a program: name, type, shape and address.
+type Tensor = (String, String, Vec<u64>, usize);
+
+fn copy((name, dtype, shape, address): Tensor) -> PyResult<StateTensor> {
+    let invalid = |why: String| PyValueError::new_err(format!("{name}: {why}"));
+    let dtype = dtype.parse().map_err(|error| invalid(format!("{error}")))?;
+    let spec = TensorSpec { name: name.clone(), dtype, shape };
+    let len = spec.bytes().ok_or_else(|| invalid("larger than any memory".to_owned()))?;
+    let bytes = memory::read(address, len, |bytes: &[u8]| bytes.to_vec())?;
+    Ok(StateTensor { spec, bytes })
 }
 
 fn none() -> PyErr {

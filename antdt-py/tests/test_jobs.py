@@ -112,6 +112,32 @@ class Jobs(unittest.TestCase):
         scheduled = [found["scheduled"] for found in counted.values()]
         self.assertLess(max(scheduled) - min(scheduled), 4)
 
+    def test_a_job_that_was_killed_goes_on_from_its_checkpoint_with_other_workers(self):
+        options = ("--global-batch-size", "60", "--checkpoint-every", "4steps")
+        job = start(self.folder, "counting.py", "0.1", workers=3, samples=3000, epochs=2, options=options)
+        self.addCleanup(job.kill)
+        kept = os.path.join(self.folder, "report", "run", "checkpoints", "*", "manifest.json")
+        deadline = time.monotonic() + LIMIT
+        while len(glob.glob(kept)) < 2 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        job.kill()
+        job.communicate(timeout=LIMIT)
+        self.assertEqual(self.read("counts-*.json"), {})
+        options = (*options, "--resume", os.path.join(self.folder, "report"))
+        said = self.run_job("counting.py", workers=2, samples=3000, epochs=2, options=options)
+        self.assertRegex(said, "resumed from checkpoint [1-9]")
+        counted = self.assert_counted(epochs=2)
+        self.assertEqual(len(counted), 2)
+        # The schedule goes on where it was.
+        self.assertGreater(min(found["scheduled"] for found in counted.values()), 90)
+        newest = sorted(glob.glob(os.path.join(os.path.dirname(os.path.dirname(kept)), "*", "program.safetensors")))[-1]
+        with open(newest, "rb") as file:
+            header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+            begin, end = header["modules.0.counts"]["data_offsets"]
+            file.seek(begin, os.SEEK_CUR)
+            counts = torch.frombuffer(bytearray(file.read(end - begin)), dtype=torch.int64)
+        self.assertEqual(set(counts.tolist()), {2}, "other programs read the model")
+
     def test_a_worker_that_hangs_before_its_step_is_replaced(self):
         said = self.run_job("counting.py", "0.05", samples=2400, options=("--global-batch-size", "60"), HANGS="1")
         self.assertIn("worker-1#0 hangs while", said)

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use antdt_checkpoint::{
-    Checkpoint, CheckpointReadError, DataIdentity, Folder, JobIdentity, Manifest, Mismatch,
+    Checkpoint, CheckpointReadError, DataIdentity, Folder, JobIdentity, Manifest, Mismatch, ModelState,
 };
 use antdt_core::{InvalidValue, ParamLayout, Seed};
 use antdt_job::SyncMode;
@@ -289,6 +289,19 @@ impl Taken {
         Ok(Some(Self { checkpoint, with_state }))
     }
 
+    /// Returns the model, if a program keeps it itself.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub(crate) fn state(&self) -> Result<Option<ModelState>, ResumeError> {
+        Ok(self.checkpoint.state()?)
+    }
+
+    /// Returns how far the model is trained.
+    pub(crate) const fn trained(&self) -> Trained {
+        self.checkpoint.manifest().trained
+    }
+
     /// Hands over every part of the model, of which this node's have `dense_len` dense values. Returns how far it is trained.
     ///
     /// # Errors
@@ -306,7 +319,7 @@ impl Taken {
         if set != dense_len {
             return Err(unfit(format!("it has {set} of {dense_len} dense values")));
         }
-        Ok(self.checkpoint.manifest().trained)
+        Ok(self.trained())
     }
 }
 

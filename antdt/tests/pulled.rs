@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use antdt::checkpoint::{Dtype, ModelState, StateTensor, TensorSpec};
 use antdt::core::{Holder, NodeId, ParamLayout, Role};
 use antdt::job::{DataSpec, JobSpec};
 use antdt::launch::{LaunchError, LaunchStatus, Launcher, LauncherEvent, NodeExit, NodeSpec, Outlets};
@@ -14,7 +15,7 @@ use antdt::master::{self, Programs, Seams, TrainingData};
 use antdt::node::NodeEnv;
 use antdt::report::{Outcome, Report};
 use antdt::server;
-use antdt::worker::program::{ModelParts, Waited, WorkerAsk};
+use antdt::worker::program::{Waited, WorkerAsk};
 use antdt::worker::{ProgramModel, ProgramSession, PulledModel, TrainingSession, WorkerEnd, WorkerError};
 use antdt_rt::CancellationToken;
 
@@ -75,12 +76,17 @@ fn train_own(env: NodeEnv, slope: f32) -> Result<f32, WorkerError> {
                 session.stepped(step)?;
             }
             WorkerAsk::Give => {
-                let arrays = vec![model.to_ne_bytes().to_vec(), Vec::new()];
-                session.gave(ModelParts { outline: b"slope".to_vec(), arrays })?;
+                let tensor = |name: &str, shape: &[u64], bytes| {
+                    let spec = TensorSpec { name: name.to_owned(), dtype: Dtype::F32, shape: shape.to_vec() };
+                    StateTensor { spec, bytes }
+                };
+                let slope = tensor("slope", &[1], model.to_ne_bytes().to_vec());
+                let tensors = vec![slope, tensor("nothing", &[0], Vec::new())];
+                session.gave(ModelState { outline: "slope".to_owned(), tensors })?;
             }
             WorkerAsk::Take(parts) => {
-                assert_eq!(parts.outline, b"slope");
-                model = f32::from_ne_bytes(parts.arrays[0][..].try_into().unwrap());
+                assert_eq!(parts.outline, "slope");
+                model = f32::from_ne_bytes(parts.tensors[0].bytes[..].try_into().unwrap());
                 session.took()?;
             }
         }

@@ -38,16 +38,16 @@ class Model:
         """The loop gets a sample that does not count; returns it."""
         raise NotImplementedError
 
-    def give(self) -> Tuple[bytes, List[Tuple[int, int]], Any]:
-        """Returns an outline, arrays by address and length in bytes, and what keeps them in memory."""
+    def give(self) -> Tuple[str, List[Tuple[str, str, List[int], int]], Any]:
+        """Returns an outline, tensors by name, type, shape and address, and what keeps them in memory."""
         raise NotImplementedError
 
-    def take(self, outline: bytes) -> List[Tuple[int, int]]:
-        """Returns where the arrays of the outline go."""
+    def take(self, outline: str) -> List[Tuple[int, int]]:
+        """Returns where the tensors of the outline go, by address and length in bytes."""
         raise NotImplementedError
 
     def taken(self) -> None:
-        """The arrays are there."""
+        """The tensors are there."""
         raise NotImplementedError
 
 
@@ -106,14 +106,14 @@ class Job:
         return self.asked
 
     def _copy(self, asked: str) -> None:
-        """Gives the model to another worker, or takes that of another."""
+        """Gives the model to another worker or a checkpoint, or takes that of another or of a checkpoint."""
         model, session = self.start(), self.session
         if asked == "give":
-            outline, arrays, _held = model.give()
-            session.gave(outline, arrays)
+            outline, tensors, _held = model.give()
+            session.gave(outline, tensors)
             return
-        for index, (address, length) in enumerate(model.take(bytes(session.outline()))):
-            session.array(index, address, length)
+        for index, (address, length) in enumerate(model.take(session.outline())):
+            session.tensor(index, address, length)
         model.taken()
         session.took()
 

@@ -1,6 +1,5 @@
 """Replicas of a PyTorch model in all workers: ``DDP`` adds up gradients, ``wrap`` takes the steps that all workers take."""
 
-import json
 import struct
 import types
 from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple
@@ -9,6 +8,7 @@ import torch
 from torch.autograd import Variable
 
 from ._job import Job, Model, UsageError, current
+from ._state import described, outlined, restored
 
 
 class _TorchModel(Model):
@@ -233,25 +233,31 @@ class _TorchModel(Model):
         self.job.answered()
         self._outcome = None
 
-    # The model on its way to another worker
+    # The model on its way to another worker or a checkpoint
 
     def _state(self) -> Dict[str, Any]:
+        optimizers = [optimizer.state_dict() for optimizer in self.optimizers]
+        carried = [carried.state_dict() for carried in self.carried]
+        if self._late is not None:
+            # What was taken over and is not in force yet is the newer.
+            carried = self._late["carried"]
+            groups = (group for optimizer in optimizers for group in optimizer["param_groups"])
+            for group, rate in zip(groups, self._late["rates"]):
+                group["lr"] = rate
         return {
             "modules": [module.module.state_dict() for module in self.modules],
-            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
-            "carried": [carried.state_dict() for carried in self.carried],
+            "optimizers": optimizers,
+            "carried": carried,
         }
 
-    def give(self) -> Tuple[bytes, List[Tuple[int, int]], Any]:
+    def give(self) -> Tuple[str, List[Tuple[str, str, List[int], int]], Any]:
         self.has_model = True
-        arrays: List[torch.Tensor] = []
-        outline = json.dumps(_outlined(self._state(), arrays)).encode()
-        return outline, [(array.data_ptr(), array.numel()) for array in arrays], arrays
+        outline, tensors = outlined(self._state())
+        return outline, [(name, *described(tensor)) for name, tensor in tensors.items()], tensors
 
-    def take(self, outline: bytes) -> List[Tuple[int, int]]:
-        arrays: List[torch.Tensor] = []
-        self._taken = _restored(json.loads(outline), arrays)
-        return [(array.data_ptr(), array.numel()) for array in arrays]
+    def take(self, outline: str) -> List[Tuple[int, int]]:
+        self._taken, tensors = restored(outline)
+        return [(tensor.data_ptr(), tensor.numel() * tensor.element_size()) for tensor in tensors]
 
     def taken(self) -> None:
         state, self._taken, self._steps = self._taken, None, 0
@@ -264,41 +270,6 @@ class _TorchModel(Model):
             optimizer.load_state_dict(values)
         self.has_model = True
         self._late = {"rates": [group["lr"] for group in self._groups()], "carried": state["carried"]}
-
-
-def _outlined(value: Any, arrays: List[torch.Tensor]) -> Any:
-    """The value as JSON; tensors become bytes in ``arrays``."""
-    if isinstance(value, torch.Tensor):
-        held = value.detach().cpu().contiguous()
-        arrays.append(held.reshape(-1).view(torch.uint8) if held.numel() else torch.zeros(0, dtype=torch.uint8))
-        return {"tensor": [str(value.dtype).split(".")[-1], list(value.shape)]}
-    if isinstance(value, dict):
-        return {"items": [[_outlined(key, arrays), _outlined(item, arrays)] for key, item in value.items()]}
-    if isinstance(value, tuple):
-        return {"tuple": [_outlined(item, arrays) for item in value]}
-    if isinstance(value, list):
-        return [_outlined(item, arrays) for item in value]
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    raise UsageError(
-        f"the state of the model or the optimizer has a {type(value).__name__}, which cannot travel to another worker"
-    )
-
-
-def _restored(value: Any, arrays: List[torch.Tensor]) -> Any:
-    """The value that was outlined; its tensors are over ``arrays``, to be filled."""
-    if isinstance(value, list):
-        return [_restored(item, arrays) for item in value]
-    if not isinstance(value, dict):
-        return value
-    if "tensor" in value:
-        name, shape = value["tensor"]
-        made = torch.empty(shape, dtype=getattr(torch, name))
-        arrays.append(made.view(-1).view(torch.uint8) if made.numel() else torch.zeros(0, dtype=torch.uint8))
-        return made
-    if "tuple" in value:
-        return tuple(_restored(item, arrays) for item in value["tuple"])
-    return {_restored(key, arrays): _restored(item, arrays) for key, item in value["items"]}
 
 
 def _of(job: Job) -> _TorchModel:

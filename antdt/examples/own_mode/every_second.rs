@@ -189,7 +189,7 @@ impl Home for EverySecondRows {
         // What is carried is in the checkpoint a step early.
         let mut table = self.table.clone();
         self.carried.clone().apply_to(&mut table)?;
-        Ok(ModelCopy { trained: table.trained(), portion: Some(table.portion()) })
+        Ok(ModelCopy { trained: table.trained(), numbers: Some(table.portion().into()) })
     }
 }
 

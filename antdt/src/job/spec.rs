@@ -441,7 +441,7 @@ impl JobSpec {
     /// Whether there is a folder for checkpoints.
     pub(crate) fn keeps_checkpoints(&self) -> bool {
         let folders = [&self.checkpoint_dir, &self.run_dir, &self.report_dir, &self.resume];
-        folders.iter().any(|folder| folder.is_some()) && !self.has_own_model()
+        folders.iter().any(|folder| folder.is_some())
     }
 
     /// Whether the workers are programs that take their samples from the job and keep the model themselves.

@@ -142,7 +142,7 @@ fn begin(
         .then(|| run_dir::place(&spec, job).map(|run| run.join(resume::CHECKPOINTS)));
     // A job without a folder of its own goes on in the one that it was resumed from.
     let place = spec.checkpoint_dir.clone().or(default.flatten()).or(before);
-    let place = place.filter(|_| dataset.is_some() && !spec.has_own_model());
+    let place = place.filter(|_| dataset.is_some());
     let folder = match place {
         Some(place) => match own_folder(&spec, absolute(place))? {
             Some((folder, place, taken)) => {

@@ -1,18 +1,18 @@
 //! [`Keep`]: a worker's part in taking checkpoints.
 
 use antdt_agent::runtime::{Agent, Copies, WrittenPart};
-use antdt_checkpoint::Folder;
+use antdt_checkpoint::{CheckpointWriteError, FileEntry, Folder};
 use antdt_core::{CheckpointId, ParamLayout, PushMark};
 use antdt_model::{Portion, Trained};
 
 use super::error::WorkerError;
-use super::plane::ModelCopy;
+use super::plane::{CopiedNumbers, ModelCopy};
 use crate::job::JobSpec;
 
 /// Where the copies are that belong to the ledger's cut.
 enum Copied {
     /// With this worker, which is to write them.
-    Here(Portion),
+    Here(CopiedNumbers),
     /// On the servers, which write them.
     OnServers,
     /// Nowhere: the ledger was not cut.
@@ -52,8 +52,8 @@ impl<'a> Keep<'a> {
     ) -> Result<(), WorkerError> {
         if let Some(pushes) = self.agent.rest(checkpoint)? {
             match self.cut(checkpoint, || copy(&pushes))? {
-                Copied::Here(portion) => {
-                    if let Some(write) = self.writer(checkpoint, portion) {
+                Copied::Here(numbers) => {
+                    if let Some(write) = self.writer(checkpoint, numbers) {
                         self.agent.write_beside(checkpoint, write);
                     }
                 }
@@ -70,8 +70,8 @@ impl<'a> Keep<'a> {
         checkpoint: CheckpointId,
         copy: impl FnOnce() -> Result<ModelCopy, WorkerError>,
     ) -> Result<(), WorkerError> {
-        if let Copied::Here(portion) = self.cut(checkpoint, copy)?
-            && let Some(write) = self.writer(checkpoint, portion)
+        if let Copied::Here(numbers) = self.cut(checkpoint, copy)?
+            && let Some(write) = self.writer(checkpoint, numbers)
         {
             self.agent.written(checkpoint, write())?;
         }
@@ -96,9 +96,9 @@ impl<'a> Keep<'a> {
             Err(error) => Err(error.to_string()),
         };
         let taken = self.agent.cut(checkpoint, &copies)?;
-        Ok(match copied?.portion {
+        Ok(match copied?.numbers {
             _ if !taken => Copied::InVain,
-            Some(portion) => Copied::Here(portion),
+            Some(numbers) => Copied::Here(numbers),
             None => Copied::OnServers,
         })
     }
@@ -106,10 +106,13 @@ impl<'a> Keep<'a> {
     fn writer(
         &self,
         checkpoint: CheckpointId,
-        portion: Portion,
+        numbers: CopiedNumbers,
     ) -> Option<impl FnOnce() -> Result<WrittenPart, String> + Send + 'static> {
         let (folder, layout) = (self.folder.clone()?, self.layout.clone());
-        Some(move || write(&folder, checkpoint, "replica", &layout, &portion))
+        Some(move || match &numbers {
+            CopiedNumbers::Portion(portion) => write(&folder, checkpoint, "replica", &layout, portion),
+            CopiedNumbers::State(model) => written(folder.write_state(checkpoint, model)),
+        })
     }
 }
 
@@ -121,6 +124,10 @@ pub(crate) fn write(
     layout: &ParamLayout,
     portion: &Portion,
 ) -> Result<WrittenPart, String> {
-    let written = folder.write_part(checkpoint, name, layout, portion).map_err(|error| error.to_string())?;
-    Ok(WrittenPart { name: written.name, bytes: written.bytes, crc32c: written.crc32c })
+    written(folder.write_part(checkpoint, name, layout, portion))
+}
+
+fn written(entry: Result<FileEntry, CheckpointWriteError>) -> Result<WrittenPart, String> {
+    let FileEntry { name, bytes, crc32c } = entry.map_err(|error| error.to_string())?;
+    Ok(WrittenPart { name, bytes, crc32c })
 }

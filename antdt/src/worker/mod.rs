@@ -203,7 +203,10 @@ fn finish(
         report(Phase::Checkpoint);
     }
     if asked {
-        let (samples, metrics) = evaluate(compute.trainer(), &mut plane, &agent.pulse())?;
+        let (samples, metrics) = match plane.is_evaluated() {
+            true => evaluate(compute.trainer(), &mut plane, &agent.pulse())?,
+            false => Default::default(),
+        };
         report(Phase::Evaluate);
         agent.evaluated(samples, &metrics)?;
     }

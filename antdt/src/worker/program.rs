@@ -16,6 +16,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use antdt_agent::{GradientSink, Params, StepStats, TrainError, Trainer};
+use antdt_checkpoint::ModelState;
 use antdt_core::{InvalidValue, Metrics, ParamLayout, ParamPlace, SampleRange, Seed};
 use antdt_job::SyncMode;
 use antdt_model::UpdateRule;
@@ -47,10 +48,10 @@ pub enum WorkerAsk {
     /// A step to apply to the model. Answered by [`stepped`](ProgramSession::stepped). It need not follow a gradient of this worker, and
     /// not every gradient is followed by one: that of a part of a batch, or one whose group broke, is not.
     Step(CombinedStep),
-    /// The model, for a worker that lacks it. Answered by [`gave`](ProgramSession::gave).
+    /// The model, for a worker that lacks it or for a checkpoint. Answered by [`gave`](ProgramSession::gave).
     Give,
     /// A model to take over. Answered by [`took`](ProgramSession::took).
-    Take(ModelParts),
+    Take(ModelState),
 }
 
 /// The gradient of a step over all workers.
@@ -80,21 +81,12 @@ pub struct StepShare {
     pub marks: Vec<u64>,
 }
 
-/// A model as it travels to another worker.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ModelParts {
-    /// What follows, in the words of the program.
-    pub outline: Vec<u8>,
-    /// Arrays as they are in memory.
-    pub arrays: Vec<Vec<u8>>,
-}
-
 #[derive(Debug)]
 enum Answer {
     Loaded,
     Gradient { sums: Vec<f32>, marks: Vec<u64> },
     Stepped(CombinedStep),
-    Gave(ModelParts),
+    Gave(ModelState),
     Took,
     Failed(TrainError),
 }
@@ -229,15 +221,15 @@ impl ProgramSession {
         self.answer(&[Open::Step], Answer::Stepped(step))
     }
 
-    /// The model, for a worker that lacks it. Workers with equal models give equal parts.
+    /// The model, for a worker that lacks it or for a checkpoint. Workers with equal models give equal states.
     ///
     /// # Errors
     /// If no model was asked for.
-    pub fn gave(&mut self, model: ModelParts) -> Result<(), WorkerError> {
+    pub fn gave(&mut self, model: ModelState) -> Result<(), WorkerError> {
         self.answer(&[Open::Give], Answer::Gave(model))
     }
 
-    /// The model of another worker is taken over.
+    /// The model of another worker, or of a checkpoint, is taken over.
     ///
     /// # Errors
     /// If there is none to take.
@@ -335,14 +327,14 @@ impl Line {
         }
     }
 
-    pub(super) fn give(&self) -> Result<ModelParts, TrainError> {
+    pub(super) fn give(&self) -> Result<ModelState, TrainError> {
         match self.ask(WorkerAsk::Give)? {
             Answer::Gave(model) => Ok(model),
             _ => Err(unexpected()),
         }
     }
 
-    pub(super) fn take(&self, model: ModelParts) -> Result<(), TrainError> {
+    pub(super) fn take(&self, model: ModelState) -> Result<(), TrainError> {
         match self.ask(WorkerAsk::Take(model))? {
             Answer::Took => Ok(()),
             _ => Err(unexpected()),

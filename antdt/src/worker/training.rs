@@ -128,8 +128,14 @@ impl<'a> Training<'a> {
         let Ground { sync, rule, .. } = *self.ground;
         let (plane, layout) = (&mut self.plane, self.compute.layout());
         if let Some(taken) = Taken::open(checkpoint, layout, &plane::kept_optimizer(sync, rule))? {
-            let trained = taken
-                .restore(layout.dense_len(), |portion, with_state| plane.restore(portion, with_state))?;
+            let trained = match taken.state()? {
+                Some(mut state) => {
+                    plane.each(|home| home.restore_state(std::mem::take(&mut state)))?;
+                    taken.trained()
+                }
+                None => taken
+                    .restore(layout.dense_len(), |portion, with_state| plane.restore(portion, with_state))?,
+            };
             plane.all(|home| home.set_trained(trained));
         }
         Ok(())

@@ -281,14 +281,12 @@ impl JobSpec {
             let expected = "with a program of your own, which has the samples: `antdt run … -- PROGRAM`";
             return Err(InvalidValue::new("--data", data, expected));
         }
-        if (self.is_foreign() || self.has_own_model())
-            && (self.resume.is_some() || self.checkpoint_dir.is_some())
-        {
+        if self.is_foreign() && (self.resume.is_some() || self.checkpoint_dir.is_some()) {
             let (flag, path) = match &self.resume {
                 Some(path) => ("--resume", path),
                 None => ("--checkpoint-dir", self.checkpoint_dir.as_ref().expect("one of the two is set")),
             };
-            let expected = "left out with a program that has its own data or its own model: what it has trained is not known here; \
+            let expected = "left out with a program that takes nothing from the job: what it has trained is not known here; \
                             let the program keep checkpoints of its own";
             return Err(InvalidValue::new(flag, path.display(), expected));
         }

@@ -40,6 +40,7 @@ mod weighted;
 use std::sync::Arc;
 
 use antdt_agent::{Buffer, DeviceValues, GradientSink, MicroBatch};
+use antdt_checkpoint::ModelState;
 use antdt_collective::runtime::flat::FlatMemory;
 use antdt_core::{CheckpointId, InvalidValue, Joined, PushMark, StepCommit};
 use antdt_job::Peers;
@@ -155,7 +156,22 @@ pub struct ModelCopy {
     /// How far the model is trained.
     pub trained: Trained,
     /// The numbers; `None` if other processes write them.
-    pub portion: Option<Portion>,
+    pub numbers: Option<CopiedNumbers>,
+}
+
+/// The numbers of a [`ModelCopy`].
+#[derive(Debug, Clone)]
+pub enum CopiedNumbers {
+    /// Those of parameters that are AntDT's.
+    Portion(Portion),
+    /// Those of a program that keeps its model itself.
+    State(ModelState),
+}
+
+impl From<Portion> for CopiedNumbers {
+    fn from(portion: Portion) -> Self {
+        Self::Portion(portion)
+    }
 }
 
 /// Where parameters live, in the view of one worker. A home of both kinds of parameters is told everything once.
@@ -166,6 +182,11 @@ pub struct ModelCopy {
 pub trait Home {
     /// Returns whether this worker has the parameters, or reaches those that have them.
     fn is_here(&self) -> bool {
+        true
+    }
+
+    /// Returns whether AntDT evaluates the parameters. Those of a program, the program does.
+    fn is_evaluated(&self) -> bool {
         true
     }
 
@@ -209,6 +230,14 @@ pub trait Home {
     /// If the portion does not fit.
     fn restore(&mut self, _portion: &Portion, _with_state: bool) -> Result<usize, InvalidValue> {
         Ok(0)
+    }
+
+    /// Takes over the whole model that a program of its kind has kept in a checkpoint.
+    ///
+    /// # Errors
+    /// If it is no model of this home.
+    fn restore_state(&mut self, _model: ModelState) -> Result<(), WorkerError> {
+        Err(unfit("the checkpoint has a model of a program's own; go on with that program"))
     }
 
     /// Sets how far the model is trained, after its portions were restored.
@@ -474,6 +503,13 @@ impl Plane {
         }
     }
 
+    pub(super) fn is_evaluated(&self) -> bool {
+        match &self.0 {
+            Homes::Joint(home) => home.is_evaluated(),
+            Homes::Apart { dense, rows } => dense.is_evaluated() && rows.is_evaluated(),
+        }
+    }
+
     pub(super) fn begins_apart(&self) -> bool {
         match &self.0 {
             Homes::Joint(home) => home.begins_apart(),
@@ -518,10 +554,19 @@ impl Plane {
         match &mut self.0 {
             Homes::Joint(home) => home.copy(checkpoint),
             Homes::Apart { dense, rows } => {
-                let ModelCopy { trained, portion } = dense.copy(checkpoint)?;
-                let of_rows = rows.copy(checkpoint)?.portion;
-                let joined = |(dense, rows): (Portion, Portion)| Portion { tables: rows.tables, ..dense };
-                Ok(ModelCopy { trained, portion: portion.zip(of_rows).map(joined) })
+                let ModelCopy { trained, numbers } = dense.copy(checkpoint)?;
+                let numbers = match (numbers, rows.copy(checkpoint)?.numbers) {
+                    (Some(CopiedNumbers::Portion(dense)), Some(CopiedNumbers::Portion(rows))) => {
+                        Some(Portion { tables: rows.tables, ..dense }.into())
+                    }
+                    (None, _) | (_, None) => None,
+                    _ => {
+                        return Err(unfit(
+                            "a model of a program's own has dense parameters and rows in one home",
+                        ));
+                    }
+                };
+                Ok(ModelCopy { trained, numbers })
             }
         }
     }

@@ -169,7 +169,7 @@ impl<A: Averaging> Home for Own<A> {
 
     fn copy(&mut self, _: CheckpointId) -> Result<ModelCopy, WorkerError> {
         let trained = self.local.model().trained();
-        Ok(ModelCopy { trained, portion: Some(self.local.portion()) })
+        Ok(ModelCopy { trained, numbers: Some(self.local.portion().into()) })
     }
 }
 

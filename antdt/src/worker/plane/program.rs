@@ -2,17 +2,18 @@
 
 use antdt_agent::MicroBatch;
 use antdt_agent::runtime::Pulse;
+use antdt_checkpoint::{ModelState, StateTensor, TensorSpec};
 use antdt_core::{CheckpointId, Work};
 use antdt_model::Trained;
 use serde::{Deserialize, Serialize};
 
 use super::sums::{Sums, SumsMemory};
 use super::{
-    BatchGradient, DensePlane, GradientPass, GroupStep, Home, JointPlane, ModelCopy, ModelSource,
-    ParamValues, PeerGroup, RowsPlane, SharedModel, StepUpdate, WorkerSite, unfit,
+    BatchGradient, CopiedNumbers, DensePlane, GradientPass, GroupStep, Home, JointPlane, ModelCopy,
+    ModelSource, ParamValues, PeerGroup, RowsPlane, SharedModel, StepUpdate, WorkerSite, unfit,
 };
 use crate::worker::WorkerError;
-use crate::worker::program::{CombinedStep, Line, ModelParts, StepShare};
+use crate::worker::program::{CombinedStep, Line, StepShare};
 
 /// See the [module](self).
 pub(in crate::worker) struct ProgramReplica {
@@ -45,6 +46,12 @@ impl ProgramReplica {
         }
     }
 
+    /// The model as the program gives it.
+    fn state(&mut self) -> Result<ModelState, WorkerError> {
+        let _at_work = self.pulse.begin(Work::Training);
+        Ok(self.line.give()?)
+    }
+
     /// Takes memory back that the step before had.
     fn recycle(&mut self) {
         if let Some(sums) = self.sums.take() {
@@ -53,13 +60,13 @@ impl ProgramReplica {
     }
 }
 
-/// What is said of a model before its arrays: how far it is trained, their lengths, and the program's own outline.
+/// What is said of a model before its arrays: how far it is trained, what they are, and the program's own outline.
 #[derive(Serialize, Deserialize)]
 struct Outline {
     steps: u64,
     samples: u64,
-    lens: Vec<u64>,
-    of_program: Vec<u8>,
+    tensors: Vec<TensorSpec>,
+    of_program: String,
 }
 
 struct Given(Outline, Vec<Vec<u8>>);
@@ -75,8 +82,7 @@ impl SharedModel for Given {
 }
 
 impl Home for ProgramReplica {
-    /// There is none to evaluate or to write down: the program does that.
-    fn is_here(&self) -> bool {
+    fn is_evaluated(&self) -> bool {
         false
     }
 
@@ -102,34 +108,35 @@ impl Home for ProgramReplica {
         self.recycle();
     }
 
+    fn restore_state(&mut self, model: ModelState) -> Result<(), WorkerError> {
+        let _at_work = self.pulse.begin(Work::Training);
+        Ok(self.line.take(model)?)
+    }
+
     fn set_trained(&mut self, trained: Trained) {
         self.trained = trained;
     }
 
     fn give(&mut self) -> Result<Vec<Box<dyn SharedModel + '_>>, WorkerError> {
-        let ModelParts { outline: of_program, arrays } = {
-            let _at_work = self.pulse.begin(Work::Training);
-            self.line.give()?
-        };
+        let ModelState { outline: of_program, tensors } = self.state()?;
         let Trained { steps, samples } = self.trained;
-        let lens = arrays.iter().map(|array| array.len() as u64).collect();
-        Ok(vec![Box::new(Given(Outline { steps, samples, lens, of_program }, arrays))])
+        let (tensors, arrays) = tensors.into_iter().map(|tensor| (tensor.spec, tensor.bytes)).unzip();
+        Ok(vec![Box::new(Given(Outline { steps, samples, tensors, of_program }, arrays))])
     }
 
     fn take(&mut self, from: &mut ModelSource<'_>) -> Result<(), WorkerError> {
-        let Outline { steps, samples, lens, of_program } =
+        let Outline { steps, samples, tensors: specs, of_program } =
             postcard::from_bytes(&from.outline()?).map_err(unfit)?;
-        let mut arrays = Vec::new();
-        for len in lens {
-            let mut array = Vec::new();
-            let len = usize::try_from(len).map_err(unfit)?;
-            array.try_reserve_exact(len).map_err(unfit)?;
-            array.resize(len, 0);
-            from.fill(&mut array)?;
-            arrays.push(array);
+        let mut tensors = Vec::new();
+        for spec in specs {
+            let len = spec.bytes().ok_or_else(|| unfit("a tensor is larger than any memory"))?;
+            let mut bytes = Vec::new();
+            bytes.try_reserve_exact(len).map_err(unfit)?;
+            bytes.resize(len, 0);
+            from.fill(&mut bytes)?;
+            tensors.push(StateTensor { spec, bytes });
         }
-        let _at_work = self.pulse.begin(Work::Training);
-        self.line.take(ModelParts { outline: of_program, arrays })?;
+        self.restore_state(ModelState { outline: of_program, tensors })?;
         self.trained = Trained { steps, samples };
         Ok(())
     }
@@ -152,7 +159,8 @@ impl Home for ProgramReplica {
     }
 
     fn copy(&mut self, _: CheckpointId) -> Result<ModelCopy, WorkerError> {
-        Err(WorkerError::Loop("a model of the program's own is in no checkpoint".to_owned()))
+        let numbers = Some(CopiedNumbers::State(self.state()?));
+        Ok(ModelCopy { trained: self.trained, numbers })
     }
 }
 

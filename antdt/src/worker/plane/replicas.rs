@@ -245,7 +245,7 @@ impl Home for Replicas {
 
     fn copy(&mut self, _: CheckpointId) -> Result<ModelCopy, WorkerError> {
         let replica = self.model.settle().map_err(lost)?;
-        Ok(ModelCopy { trained: replica.trained(), portion: Some(replica.portion()) })
+        Ok(ModelCopy { trained: replica.trained(), numbers: Some(replica.portion().into()) })
     }
 }
 
@@ -350,6 +350,7 @@ mod tests {
     use antdt_core::TableSpec;
     use antdt_model::Replica;
 
+    use super::super::CopiedNumbers;
     use super::*;
 
     fn replicas(layout: &ParamLayout, rule: &UpdateRule) -> Replicas {
@@ -374,7 +375,10 @@ mod tests {
     }
 
     fn portion(home: &mut dyn Home) -> Portion {
-        home.copy(CheckpointId(1)).unwrap().portion.unwrap()
+        match home.copy(CheckpointId(1)).unwrap().numbers.unwrap() {
+            CopiedNumbers::Portion(portion) => portion,
+            CopiedNumbers::State(state) => panic!("{state:?} is no portion"),
+        }
     }
 
     #[test]

@@ -270,7 +270,7 @@ impl Home for Servers {
 
     fn copy(&mut self, checkpoint: CheckpointId) -> Result<ModelCopy, WorkerError> {
         let trained = self.call(|servers| servers.client.copy(servers.commit.as_ref(), checkpoint))?;
-        Ok(ModelCopy { trained: agreed(&trained)?, portion: None })
+        Ok(ModelCopy { trained: agreed(&trained)?, numbers: None })
     }
 }
 
