@@ -145,6 +145,13 @@ impl Batcher {
         self.unread
     }
 
+    /// Returns the samples that are leased and in no batch yet, in the order in which batches take them.
+    pub fn upcoming(&self) -> impl Iterator<Item = u64> {
+        let unread = self.held.iter().filter(|held| held.read < held.grant.len);
+        let rest = |held: &Reading| Fragment { grant: held.grant, from: held.read, to: held.grant.len };
+        unread.flat_map(move |held| rest(held).samples())
+    }
+
     /// Returns the number of leases held.
     pub fn leases(&self) -> usize {
         self.held.len()

@@ -423,6 +423,16 @@ pub trait Trainer: Send {
     /// the pass.
     fn of_epochs(&mut self, _epochs: &[u32]) {}
 
+    /// Returns how many batches beyond the one that is loaded the trainer begins to read: the worker leases their samples before. 0
+    /// unless the trainer overrides this.
+    fn read_ahead(&self) -> u32 {
+        0
+    }
+
+    /// Tells a trainer that [reads ahead](Self::read_ahead) the samples that follow those of the batch that is loaded next, in their
+    /// order, as things are: they may be given to another worker, come in batches of another size, or come again.
+    fn upcoming(&mut self, _samples: &[u64]) {}
+
     /// Begins an evaluation: the trainer drops its own records of an earlier one.
     fn begin_evaluation(&mut self) {}
 

@@ -300,6 +300,14 @@ impl WorkerLoop {
         Self { core: WorkerCore::new(holder, now), half: sync.worker(), begun: PlanVersion(0) }
     }
 
+    /// From now on the worker leases the samples of so many batches beyond the next one, as far as there are any. Their samples are
+    /// the [upcoming](Batcher::upcoming) ones of its [leases](Self::leases).
+    #[must_use]
+    pub const fn reading_ahead(mut self, batches: u32) -> Self {
+        self.core.set_read_ahead(batches);
+        self
+    }
+
     /// Returns the worker and incarnation that this loop trains for.
     pub const fn holder(&self) -> Holder {
         self.core.holder()

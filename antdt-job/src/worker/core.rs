@@ -127,6 +127,10 @@ impl WorkerCore {
         &self.meter
     }
 
+    pub(super) const fn set_read_ahead(&mut self, batches: u32) {
+        self.feed.set_read_ahead(batches);
+    }
+
     pub(super) const fn leases(&self) -> &Batcher {
         self.feed.leases()
     }

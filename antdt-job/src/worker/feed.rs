@@ -49,6 +49,8 @@ pub(super) struct Feed {
     restarts: u32,
     /// Requests that were answered with shards.
     granted: u64,
+    /// Batches beyond the next one whose samples are leased before.
+    read_ahead: u32,
     /// Samples of the last batch that was asked for, and of the last shard that was granted.
     batch_len: u64,
     shard_len: u64,
@@ -66,6 +68,11 @@ impl Feed {
     /// Whether every sample of the job is accounted for.
     pub(super) const fn end_of_data(&self) -> bool {
         self.end_of_data
+    }
+
+    /// From now on leases are taken for so many batches beyond the next one, as far as there are any.
+    pub(super) const fn set_read_ahead(&mut self, batches: u32) {
+        self.read_ahead = batches;
     }
 
     /// The leases held.
@@ -229,10 +236,11 @@ impl Feed {
         self.exchange(self.shards_missing(), unread == 0)
     }
 
-    /// Shards that the next batch needs, as far as their length is known and as many as one call may ask for. Near the end
+    /// Shards that the next batch needs, and those that are read ahead, as far as their length is known and as many as one call may ask for. Near the end
     /// there may be fewer.
     fn shards_missing(&self) -> u32 {
-        let samples = self.batch_len.saturating_sub(self.batcher.unread());
+        let due = self.batch_len.saturating_mul(u64::from(self.read_ahead) + 1);
+        let samples = due.saturating_sub(self.batcher.unread());
         if self.shard_len == 0 {
             // One says how long they are. A worker that asked for as many as its samples would hold shards that others wait for.
             return u32::from(samples > 0);

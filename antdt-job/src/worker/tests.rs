@@ -103,6 +103,28 @@ fn a_shard_is_asked_for_with_the_ack_of_the_last_batch_that_the_shards_held_fill
 }
 
 #[test]
+fn samples_of_later_batches_are_leased_before_them_and_each_is_trained_once() {
+    let mut outside = Outside::new("allreduce", &[4; 8], 4);
+    outside.worker = outside.worker.reading_ahead(2);
+    outside.until(loads);
+    for step in 1..=8_u64 {
+        let ahead: Vec<u64> = outside.worker.leases().upcoming().collect();
+        // Nothing waits for what is read ahead: it comes with the ack of a batch.
+        let due = if step == 1 { 0 } else { (4 * (8 - step)).min(8) };
+        assert_eq!(ahead.len() as u64, due, "step {step}");
+        outside.until(|call| matches!(call, Call::Apply));
+        outside.goes_well();
+        outside.until(|call| loads(call) || matches!(call, Call::Stop(_)));
+        if let Call::Load(batch) = &outside.call
+            && !ahead.is_empty()
+        {
+            assert_eq!(batch.samples().collect::<Vec<_>>(), ahead[..4], "as was said before step {step}");
+        }
+    }
+    outside.ends_with(32);
+}
+
+#[test]
 fn a_batch_of_more_shards_than_one_call_may_ask_for_is_filled_by_several() {
     let batch = 2 * WANT_MAX + 1;
     let mut outside = Outside::new("allreduce", &vec![1; batch as usize], batch);
