@@ -5,11 +5,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use antdt::agent::TrainError;
+use antdt::checkpoint::{ModelState, StateTensor, TensorSpec};
 use antdt::job::DataSpec;
 use antdt::node::NodeEnv;
 use antdt::worker::program::{CombinedStep, Waited, WorkerAsk};
 use antdt::worker::{ProgramModel, ProgramSession, PulledBatch, WorkerEnd};
-use antdt_checkpoint::{ModelState, StateTensor, TensorSpec};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 
@@ -71,10 +71,10 @@ impl Session {
 
 #[pymethods]
 impl Session {
-    /// Begins the worker. `parameters` have a gradient; `marks` whole numbers go with each.
+    /// Begins the worker. `parameters` have a gradient; `marks` whole numbers go with each; the program reads `ahead` batches ahead.
     #[new]
-    fn new(py: Python<'_>, parameters: usize, samples: u64, marks: usize) -> PyResult<Self> {
-        let model = ProgramModel { parameters, train_samples: samples, marks };
+    fn new(py: Python<'_>, parameters: usize, samples: u64, marks: usize, ahead: u32) -> PyResult<Self> {
+        let model = ProgramModel { parameters, train_samples: samples, marks, read_ahead: ahead };
         let session = py.detach(|| ProgramSession::from_process(model)).map_err(|error| raised(&error))?;
         let (batch, model) = (PulledBatch::default(), ModelState::default());
         Ok(Self { state: Mutex::new(State { session, batch, step: None, model }), process: process::id() })
@@ -113,11 +113,11 @@ impl Session {
         }
     }
 
-    /// The samples of the batch, and the first epoch that one of them belongs to.
-    fn batch(&self) -> PyResult<(Vec<u64>, u32)> {
+    /// The samples of the batch, the first epoch that one of them belongs to, and samples that follow as things are.
+    fn batch(&self) -> PyResult<(Vec<u64>, u32, Vec<u64>)> {
         let state = self.state()?;
         let epoch = state.batch.epochs.iter().min().copied().unwrap_or(0);
-        Ok((state.batch.samples.clone(), epoch))
+        Ok((state.batch.samples.clone(), epoch, state.batch.upcoming.clone()))
     }
 
     fn loaded(&self) -> PyResult<()> {

@@ -26,8 +26,23 @@ class Counting(torch.nn.Module):
         return self.weight[samples].mean()
 
 
+class Numbers:
+    """The samples: their numbers. Notes which process reads them."""
+
+    def __len__(self):
+        return SAMPLES
+
+    def __getitem__(self, sample):
+        with open(os.path.join(folder, f"read-{os.environ.get('RANK', '0')}-{os.getpid()}"), "a") as file:
+            file.write(f"{sample}\n")
+        return sample
+
+
 antdt.init()
-loader = DataLoader(range(SAMPLES), batch_sampler=antdt.BatchSampler(range(SAMPLES)))
+if "READERS" in os.environ:
+    loader = antdt.DataLoader(Numbers(), num_workers=int(os.environ["READERS"]))
+else:
+    loader = DataLoader(range(SAMPLES), batch_sampler=antdt.BatchSampler(range(SAMPLES)))
 model = antdt.DDP(Counting())
 optimizer = antdt.wrap(torch.optim.SGD(model.parameters(), lr=1.0))
 scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step))

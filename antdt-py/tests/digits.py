@@ -1,4 +1,7 @@
-"""A script that was written for one process, with AntDT's lines in it. Writes which samples were in each step, and the model."""
+"""A script that was written for one process, with AntDT's lines in it. Writes which samples were in each step, and the model.
+
+ACCUMULATE batches make a step.
+"""
 
 import json
 import os
@@ -33,13 +36,13 @@ def data():
     return TensorDataset(inputs, labels, torch.arange(SAMPLES))
 
 
-def train(network, loader, epochs, taken):
-    """The loop of any script; `taken` is told the samples of each step."""
+def train(network, loader, epochs, taken, accumulate=1, plain=False):
+    """The loop of any script; `taken` is told the samples of each step. Without clipping and a schedule, it is `plain`."""
     model, scale = antdt.DDP(network), antdt.DDP(network.scale)
     last = list(network.scale.parameters())
     others = [parameter for name, parameter in network.named_parameters() if not name.startswith("scale.")]
-    optimizer = antdt.wrap(torch.optim.AdamW(others, lr=0.01, weight_decay=0.1))
-    second = antdt.wrap(torch.optim.SGD(last, lr=0.05, momentum=0.9))
+    optimizer = antdt.wrap(torch.optim.AdamW(others, lr=0.01, weight_decay=0.1), accumulate)
+    second = antdt.wrap(torch.optim.SGD(last, lr=0.05, momentum=0.9), accumulate)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, gamma=0.97)
     for _ in range(epochs):
         for x, y, number in loader:
@@ -47,10 +50,12 @@ def train(network, loader, epochs, taken):
             second.zero_grad()
             loss = torch.nn.functional.cross_entropy(scale(model(x)), y)
             loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+            if not plain:
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
             optimizer.step()
             second.step()
-            scheduler.step()
+            if not plain:
+                scheduler.step()
             taken(number.tolist())
 
 
@@ -60,12 +65,15 @@ def main():
     torch.manual_seed(rank)
     antdt.init()
     sampler = antdt.BatchSampler(data())
+    accumulate = int(os.environ.get("ACCUMULATE", "1"))
     network, steps = Network(), []
     train(
         network,
         DataLoader(data(), batch_sampler=sampler),
         EPOCHS,
         lambda batch: steps.append([] if sampler.is_borrowed else batch),
+        accumulate,
+        plain=accumulate > 1,
     )
     torch.save(network.state_dict(), os.path.join(folder, f"model-{rank}.pt"))
     with open(os.path.join(folder, f"steps-{rank}.json"), "w") as file:

@@ -76,9 +76,19 @@ class Jobs(unittest.TestCase):
         self.assertEqual(len(self.assert_counted(epochs=2)), 3)
 
     def test_workers_train_the_model_that_one_process_trains_on_the_whole_batches(self):
+        self.assert_equal_to_one_process(accumulate=1)
+
+    def test_several_batches_make_a_step_as_one_batch_of_all_their_samples_does(self):
+        # The last step has fewer batches.
+        self.assert_equal_to_one_process(accumulate=4)
+
+    def assert_equal_to_one_process(self, accumulate):
         from digits import EPOCHS, SAMPLES, Network, data, train
 
-        self.run_job("digits.py", workers=3, samples=SAMPLES, epochs=EPOCHS, options=("--global-batch-size", "32"))
+        self.run_job(
+            "digits.py", workers=3, samples=SAMPLES, epochs=EPOCHS, options=("--global-batch-size", "32"),
+            ACCUMULATE=str(accumulate),
+        )  # fmt: skip
         steps = [found for _, found in sorted(self.read("steps-*.json").items())]
         self.assertEqual({len(found) for found in steps}, {len(steps[0])}, "all take every step")
         whole = [sorted(sum(batches, [])) for batches in zip(*steps)]
@@ -86,7 +96,10 @@ class Jobs(unittest.TestCase):
         torch.manual_seed(0)
         network, rows = Network(), data()
         # At the end of the data all may have nothing, and take no step.
-        train(network, [rows[batch] for batch in whole if batch], 1, lambda _: None)
+        whole = [batch for batch in whole if batch]
+        self.assertTrue(accumulate == 1 or len(whole) % accumulate)
+        whole = [sum(whole[begin : begin + accumulate], []) for begin in range(0, len(whole), accumulate)]
+        train(network, [rows[batch] for batch in whole], 1, lambda _: None, plain=accumulate > 1)
         for rank in range(3):
             found = torch.load(os.path.join(self.folder, f"model-{rank}.pt"))
             for name, expected in network.state_dict().items():
@@ -138,6 +151,37 @@ class Jobs(unittest.TestCase):
             counts = torch.frombuffer(bytearray(file.read(end - begin)), dtype=torch.int64)
         self.assertEqual(set(counts.tolist()), {2}, "other programs read the model")
 
+    def reads(self):
+        found = {}
+        for path in glob.glob(os.path.join(self.folder, "read-*")):
+            with open(path) as file:
+                found[int(path.rsplit("-", 1)[1])] = [int(line) for line in file]
+        return found
+
+    def test_batches_are_read_ahead_by_processes_and_each_sample_counts_once(self):
+        said = self.run_job("counting.py", "0.01", workers=2, samples=2003, epochs=2, READERS="2")
+        self.assert_counted(epochs=2)
+        workers = {pid for pids in self.started().values() for pid in pids}
+        read = {pid: samples for pid, samples in self.reads().items() if pid not in workers}
+        self.assertEqual(len(read), 4, f"two processes for each worker, for all epochs: {said}")
+        self.assertEqual({sample for samples in read.values() for sample in samples}, set(range(2003)))
+        # Samples that nobody waited for are few: where a shard ends and at the end of the data.
+        self.assertLess(sum(len(samples) for samples in read.values()), 1.2 * 2 * 2003, said)
+
+    def test_a_reading_process_that_dies_costs_no_sample(self):
+        job = start(self.folder, "counting.py", "0.1", samples=3000, options=("--global-batch-size", "60"), READERS="2")
+        self.addCleanup(job.kill)
+        deadline = time.monotonic() + LIMIT
+        while len(self.reads()) < 4 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        workers = {pid for pids in self.started().values() for pid in pids}
+        os.kill(next(pid for pid in self.reads() if pid not in workers), signal.SIGKILL)
+        said, _ = job.communicate(timeout=LIMIT)
+        self.assertEqual(job.returncode, 0, said)
+        self.assertIn("DataLoader worker (pid", said)
+        self.assertEqual(sorted(len(pids) for pids in self.started().values()), [1, 2], said)
+        self.assert_counted(epochs=1)
+
     def test_a_worker_that_hangs_before_its_step_is_replaced(self):
         said = self.run_job("counting.py", "0.05", samples=2400, options=("--global-batch-size", "60"), HANGS="1")
         self.assertIn("worker-1#0 hangs while", said)
@@ -175,7 +219,8 @@ class Jobs(unittest.TestCase):
             "no-optimizer": "antdt.wrap(optimizer)",
             "no-backward": "loss.backward()",
             "twice": "call backward() once",
-            "ahead": "num_workers=0",
+            "no-zero": "optimizer.zero_grad()",
+            "ahead": "antdt.DataLoader(dataset, num_workers=",
         }.items():
             with self.subTest(how):
                 self.assertIn(remedy, self.run_job("wrong.py", how, code=1, options=("--force",)))

@@ -17,6 +17,8 @@ if sys.argv[2] != "no-optimizer":
 for batch in loader:
     if sys.argv[2] == "raises":
         raise ZeroDivisionError("the script is wrong")
+    if sys.argv[2] not in ("no-zero", "no-optimizer"):
+        optimizer.zero_grad()
     loss = model(batch.float().unsqueeze(1)).mean()
     if sys.argv[2] == "twice":
         loss.backward(retain_graph=True)

@@ -46,8 +46,10 @@ fn train(env: NodeEnv, slope: f32) -> Result<f32, WorkerError> {
 fn train_own(env: NodeEnv, slope: f32) -> Result<f32, WorkerError> {
     let number = env.holder.node.index;
     let mut model = number as f32;
-    let mut session =
-        ProgramSession::start(env, ProgramModel { parameters: 1, train_samples: SAMPLES, marks: 1 })?;
+    let mut session = ProgramSession::start(
+        env,
+        ProgramModel { parameters: 1, train_samples: SAMPLES, marks: 1, read_ahead: 0 },
+    )?;
     let mut samples = Vec::new();
     loop {
         let ask = match session.wait(Duration::from_secs(60))? {

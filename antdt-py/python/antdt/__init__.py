@@ -3,7 +3,7 @@
 Five lines in a training script::
 
     antdt.init()
-    loader = DataLoader(dataset, batch_sampler=antdt.BatchSampler(dataset))
+    loader = antdt.DataLoader(dataset)
     model = antdt.DDP(model)
     optimizer = antdt.wrap(optimizer)
 
@@ -19,6 +19,7 @@ from .data import BatchSampler
 __all__ = [
     "BatchSampler",
     "DDP",
+    "DataLoader",
     "UsageError",
     "WorkerError",
     "__version__",
@@ -35,4 +36,8 @@ def __getattr__(name: str) -> Any:
         from . import ddp
 
         return getattr(ddp, name)
+    if name == "DataLoader":
+        from . import loader
+
+        return loader.DataLoader
     raise AttributeError(f"module 'antdt' has no attribute {name!r}")

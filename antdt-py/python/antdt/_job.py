@@ -61,6 +61,8 @@ class Job:
         self.info = _antdt.job()
         self.model: Optional[Model] = None
         self.has_sampler = False
+        #: Batches beyond the one of the loop that are read.
+        self.read_ahead = 0
         self.asked: Optional[str] = None
         self.ended: Optional[str] = None
         self._session: Optional[Any] = None
@@ -84,7 +86,9 @@ class Job:
                 "antdt.wrap(optimizer) before the training loop"
             )
         if self._session is None:
-            self._session = _antdt.Session(self.model.parameters, self.info.samples or 0, self.model.marks)
+            self._session = _antdt.Session(
+                self.model.parameters, self.info.samples or 0, self.model.marks, self.read_ahead
+            )
         return self.model
 
     def next(self) -> str:
@@ -163,6 +167,9 @@ def _excepthook(before: _Hook) -> _Hook:
     def hook(kind: Type[BaseException], error: BaseException, trace: Optional[TracebackType]) -> None:
         before(kind, error, trace)
         code = getattr(error, "exit_code", None)
+        if code is None and str(error).startswith("DataLoader worker (pid"):
+            # A process that reads was killed, such as for want of memory: no error of the script.
+            code = _antdt.RETRY
         if code is not None:
             sys.stdout.flush()
             sys.stderr.flush()

@@ -27,6 +27,8 @@ class BatchSampler:
         self._batch_size = batch_size
         self._seed = seed
         self._epoch = 0
+        #: Samples that follow those of the newest batch, as things are.
+        self.upcoming: List[int] = []
         if self._length == 0:
             raise UsageError("the data set is empty")
         if self._job is None:
@@ -50,6 +52,11 @@ class BatchSampler:
         """Whether the newest batch is one sample whose gradient does not count: leave its loss out of what the script reports."""
         model = None if self._job is None else self._job.model
         return model is not None and model.is_borrowed
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no batch follows in any epoch."""
+        return self._job is not None and self._job.ended is not None
 
     def __len__(self) -> int:
         """Number of batches of an epoch: in a job, of the steps that all workers take together, if no worker dies."""
@@ -87,7 +94,7 @@ class BatchSampler:
                 # The others take a step without samples of this worker.
                 yield model.borrowed()
                 continue
-            samples, of_epoch = job.session.batch()
+            samples, of_epoch, self.upcoming = job.session.batch()
             if of_epoch > epoch:
                 return
             # From here on the time is that of the batch: of reading it, too.

@@ -1,5 +1,6 @@
 """Replicas of a PyTorch model in all workers: ``DDP`` adds up gradients, ``wrap`` takes the steps that all workers take."""
 
+import functools
 import struct
 import types
 from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple
@@ -18,6 +19,7 @@ class _TorchModel(Model):
         self.job = job
         self.modules: List["DDP"] = []
         self.optimizers: List[Any] = []
+        self._own_steps: Dict[int, Callable[..., Any]] = {}
         self.carried: List[Any] = []
         self.trainable: List[torch.nn.Parameter] = []
         self.parameters = 0
@@ -34,6 +36,9 @@ class _TorchModel(Model):
         self._stepped: Set[int] = set()
         #: Steps since this process began, or took the model.
         self._steps = 0
+        #: Number of batches whose gradients make a step of the optimizers, and what is known of those there are.
+        self.accumulate = 1
+        self._gathered: Optional[Dict[str, Any]] = None
         #: Rates of the open step, of all groups of parameters.
         self._rates: List[float] = []
         #: The model that is taken over, and what of it comes into force with the next batch.
@@ -47,9 +52,15 @@ class _TorchModel(Model):
         self.modules.append(module)
         self._measure()
 
-    def add_optimizer(self, optimizer: Any) -> None:
+    def add_optimizer(self, optimizer: Any, step: Callable[..., Any], accumulate: int) -> None:
         self._must_not_run("antdt.wrap")
+        if self.optimizers and accumulate != self.accumulate:
+            raise UsageError(
+                f"accumulate is {accumulate} for one optimizer and {self.accumulate} for another: all take a step together"
+            )
+        self.accumulate = accumulate
         self.optimizers.append(optimizer)
+        self._own_steps[id(optimizer)] = step
         self._measure()
 
     def add_carried(self, carried: Any) -> None:
@@ -85,9 +96,11 @@ class _TorchModel(Model):
         if self._batch:
             raise UsageError(
                 "a batch was taken before the step with the one before: call loss.backward() and optimizer.step() for each batch, "
-                "and leave num_workers=0 in the DataLoader, which otherwise takes batches ahead"
+                "and have antdt.DataLoader(dataset, num_workers=…) read ahead in place of torch's"
             )
         asked = self.job.next()
+        if asked == "over" and self._gathered is not None:
+            self._rest()
         if asked == "gradient":
             raise UsageError(
                 "a batch was taken before the backward pass of the one before: call loss.backward() for each batch"
@@ -117,13 +130,21 @@ class _TorchModel(Model):
                 carried.load_state_dict(state)
             self._late = None
 
-    def backward_ends(self) -> None:
-        """All gradients of the batch are there: adds them up over all workers."""
-        self.is_queued = False
+    def backward_begins(self, parameter: torch.nn.Parameter) -> None:
+        """The first gradient of a backward pass comes, that of this parameter, which has the one of before."""
         if self._outcome is not None and not self._batch:
             raise UsageError("two backward passes for one batch: add the losses up and call backward() once")
         if not self._batch:
             raise UsageError("a backward pass without a batch of antdt.BatchSampler: its gradient is no sample's")
+        if parameter.grad is not None and bool(parameter.grad.any()):
+            raise UsageError(
+                "the gradient of the batch before is still there: call optimizer.zero_grad() for each batch; to take a step with the "
+                "gradients of several batches, antdt.wrap(optimizer, accumulate=N)"
+            )
+
+    def backward_ends(self) -> None:
+        """All gradients of the batch are there: adds them up over all workers."""
+        self.is_queued = False
         job, session = self.job, self.job.session
         if not self.is_borrowed:
             flat = self._gather()
@@ -191,7 +212,35 @@ class _TorchModel(Model):
         rates = [struct.unpack("<d", struct.pack("<Q", bits))[0] for bits in leading[words:]]
         self._rates = [rate * rate_share for rate in rates]
         flat = self._flat_memory()
-        self.job.session.sums(flat.data_ptr(), flat.numel(), 1.0 / total)
+        if self.accumulate == 1:
+            self.job.session.sums(flat.data_ptr(), flat.numel(), 1.0 / total)
+        else:
+            self.job.session.sums(flat.data_ptr(), flat.numel(), 1.0)
+            before = self._gathered or {"batches": 0, "samples": 0, "known": [0] * words, "rates": []}
+            if before["batches"]:
+                flat += before["sums"]
+            known = [one | other for one, other in zip(known, before["known"])]
+            batches, total = before["batches"] + 1, before["samples"] + total
+            if batches < self.accumulate:
+                self._gathered = {
+                    "batches": batches,
+                    "samples": total,
+                    "known": known,
+                    "rates": self._rates,
+                    "sums": flat.clone(),
+                }
+                self._step_over()
+                self._outcome = "void"
+                for parameter in self.trainable:
+                    parameter.grad = None
+                return
+            self._gathered = None
+            flat *= 1.0 / total
+        self._set_gradients(known)
+        self._stepped = set()
+
+    def _set_gradients(self, known: List[int]) -> None:
+        """What lies in the flat memory becomes the gradient of the parameters that have one."""
         with torch.no_grad():
             for index, (parameter, piece) in enumerate(self._pieces()):
                 if not known[index // 64] >> (index % 64) & 1:
@@ -200,7 +249,18 @@ class _TorchModel(Model):
                     parameter.grad = piece.to(parameter.device, parameter.dtype, copy=True)
                 else:
                     parameter.grad.copy_(piece)
-        self._stepped = set()
+
+    def _rest(self) -> None:
+        """The data end with fewer batches than make a step: it is taken with those there are."""
+        rest, self._gathered = self._gathered, None
+        assert rest is not None
+        flat = self._flat_memory()
+        torch.mul(rest["sums"], 1.0 / rest["samples"], out=flat)
+        self._set_gradients(rest["known"])
+        self._rates = rest["rates"]
+        for optimizer in self.optimizers:
+            self._at_rates(optimizer, self._own_steps[id(optimizer)])
+            optimizer.zero_grad()
 
     def step(self, optimizer: Any, step: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Takes the open step with one optimizer, or leaves it out if there is none."""
@@ -208,6 +268,14 @@ class _TorchModel(Model):
             return None
         if self._outcome != "step":
             raise UsageError("a step without a gradient: call loss.backward() for each batch before optimizer.step()")
+        result = self._at_rates(optimizer, lambda: step(*args, **kwargs))
+        self._stepped.add(id(optimizer))
+        if len(self._stepped) == len(self.optimizers):
+            self._step_over()
+        return result
+
+    def _at_rates(self, optimizer: Any, step: Callable[[], Any]) -> Any:
+        """Takes a step with one optimizer at the rates that all workers take it at."""
         begin = 0
         for other in self.optimizers:
             if other is optimizer:
@@ -218,14 +286,10 @@ class _TorchModel(Model):
         for group, rate in zip(groups, self._rates[begin : begin + len(groups)]):
             group["lr"] = rate
         try:
-            result = step(*args, **kwargs)
+            return step()
         finally:
             for group, rate in zip(groups, own):
                 group["lr"] = rate
-        self._stepped.add(id(optimizer))
-        if len(self._stepped) == len(self.optimizers):
-            self._step_over()
-        return result
 
     def _step_over(self) -> None:
         self._steps += 1
@@ -248,6 +312,7 @@ class _TorchModel(Model):
             "modules": [module.module.state_dict() for module in self.modules],
             "optimizers": optimizers,
             "carried": carried,
+            "gathered": self._gathered,
         }
 
     def give(self) -> Tuple[str, List[Tuple[str, str, List[int], int]], Any]:
@@ -268,6 +333,7 @@ class _TorchModel(Model):
             module.module.load_state_dict(values)
         for optimizer, values in zip(self.optimizers, state["optimizers"]):
             optimizer.load_state_dict(values)
+        self._gathered = state["gathered"]
         self.has_model = True
         self._late = {"rates": [group["lr"] for group in self._groups()], "carried": state["carried"]}
 
@@ -296,35 +362,65 @@ class DDP(torch.nn.Module):  # type: ignore[misc]
             self._model.add_module(self)
             for parameter in module.parameters():
                 if parameter.requires_grad:
-                    parameter.register_hook(self._gradient)
+                    parameter.register_hook(functools.partial(self._gradient, parameter))
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self.module(*args, **kwargs)
 
-    def _gradient(self, gradient: torch.Tensor) -> torch.Tensor:
+    def _gradient(self, parameter: torch.nn.Parameter, gradient: torch.Tensor) -> torch.Tensor:
         model = self._model
         if model is not None and not model.is_queued:
+            model.backward_begins(parameter)
             model.is_queued = True
             Variable._execution_engine.queue_callback(model.backward_ends)
         return gradient
 
 
-def wrap(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+def wrap(optimizer: torch.optim.Optimizer, accumulate: int = 1) -> torch.optim.Optimizer:
     """Has ``optimizer.step()`` take the steps that all workers take: at the rate that the plan in force says, and none for a batch whose
     group broke, which comes again. Returns the same optimizer.
+
+    With ``accumulate``, so many batches make a step, with the gradient of the mean loss over all their samples; ``step()`` and
+    ``zero_grad()`` are called for each batch all the same. A step that the end of the data leaves incomplete is taken there.
     """
+    if accumulate < 1:
+        raise UsageError(f"accumulate = {accumulate}: must be at least 1")
     job = current()
     if job is None:
-        return optimizer
+        return optimizer if accumulate == 1 else _accumulating(optimizer, accumulate)
     model = _of(job)
-    model.add_optimizer(optimizer)
     step = optimizer.step
+    model.add_optimizer(optimizer, step, accumulate)
 
     def stepped(_: Any, *args: Any, **kwargs: Any) -> Any:
         return model.step(optimizer, step, *args, **kwargs)
 
     # A method of the instance, so that it is still one of torch's optimizers to a scheduler or a GradScaler.
     optimizer.step = types.MethodType(stepped, optimizer)
+    return optimizer
+
+
+def _accumulating(optimizer: Any, accumulate: int) -> Any:
+    """The same in a program that trains alone, whose batches have one size."""
+    step, zero_grad, batches = optimizer.step, optimizer.zero_grad, 0
+
+    def stepped(_: Any, *args: Any, **kwargs: Any) -> Any:
+        nonlocal batches
+        batches += 1
+        if batches % accumulate:
+            return None
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    parameter.grad /= accumulate
+        return step(*args, **kwargs)
+
+    def zeroed(_: Any, *args: Any, **kwargs: Any) -> None:
+        if batches % accumulate == 0:
+            zero_grad(*args, **kwargs)
+
+    optimizer.step = types.MethodType(stepped, optimizer)
+    optimizer.zero_grad = types.MethodType(zeroed, optimizer)
     return optimizer
 
 

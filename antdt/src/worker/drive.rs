@@ -39,7 +39,8 @@ where
     WorkerError: From<S::Error>,
 {
     let clock = agent.clock();
-    let mut worker = WorkerLoop::new(agent.holder(), sync, clock.now());
+    let ahead = training.read_ahead();
+    let mut worker = WorkerLoop::new(agent.holder(), sync, clock.now()).reading_ahead(ahead);
     let mut driver = WorkerDriver { agent, source, training, restarted: None, cause: None };
     let mut reply = Reply::Begin;
     loop {
@@ -47,6 +48,10 @@ where
         if let Some(plan) = worker.begins_plan(&call) {
             let actions = plan.actions.as_deref();
             driver.training.begin_plan(actions.unwrap_or(&ActionValues::new()), plan.batch_size)?;
+        }
+        if ahead > 0 && call.loads().is_some_and(|(_, micro)| micro.is_last()) {
+            let batch = worker.batch_size() as usize;
+            driver.training.upcoming(worker.leases().upcoming().take(batch.saturating_mul(ahead as usize)));
         }
         driver.cause = driver.restarted.take();
         let (end_of_data, has_model) = match call.carry_out(&mut driver)? {

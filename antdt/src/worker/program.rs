@@ -34,6 +34,9 @@ pub struct ProgramModel {
     pub train_samples: u64,
     /// Number of [marks](StepShare::marks) that a worker sends with each gradient.
     pub marks: usize,
+    /// Number of batches beyond the one that is open whose samples the program begins to read; may differ between processes. The
+    /// worker leases them before, and each batch says [what follows](PulledBatch::upcoming).
+    pub read_ahead: u32,
 }
 
 /// What the worker asks of the program. Each is answered by a method of [`ProgramSession`].
@@ -149,7 +152,14 @@ impl ProgramSession {
         let ((ask, asks), (answers, answered)) = (channel(), channel());
         let line = Line(Arc::new(Mutex::new(Ends { asks: ask, answered, marks: vec![0; model.marks] })));
         let layout = ParamLayout::dense(model.parameters);
-        let trainer = ProgramTrainer { line: line.clone(), layout, model, samples: 0, epochs: Vec::new() };
+        let trainer = ProgramTrainer {
+            line: line.clone(),
+            layout,
+            model,
+            samples: 0,
+            epochs: Vec::new(),
+            upcoming: Vec::new(),
+        };
         let mut planes = Planes::default();
         planes.set_usual(move |site: &WorkerSite<'_>| {
             Ok(Plane::joint(ProgramReplica::new(line.clone(), model.parameters, site.pulse().clone())))
@@ -355,6 +365,7 @@ struct ProgramTrainer {
     /// Number of samples of the batch.
     samples: u64,
     epochs: Vec<u32>,
+    upcoming: Vec<u64>,
 }
 
 impl Trainer for ProgramTrainer {
@@ -378,10 +389,18 @@ impl Trainer for ProgramTrainer {
         self.epochs = epochs.to_vec();
     }
 
+    fn read_ahead(&self) -> u32 {
+        self.model.read_ahead
+    }
+
+    fn upcoming(&mut self, samples: &[u64]) {
+        self.upcoming = samples.to_vec();
+    }
+
     fn load(&mut self, samples: &[u64]) -> Result<&[u64], TrainError> {
         self.samples = samples.len() as u64;
-        let epochs = std::mem::take(&mut self.epochs);
-        let batch = PulledBatch { samples: samples.to_vec(), epochs, ..PulledBatch::default() };
+        let (epochs, upcoming) = (std::mem::take(&mut self.epochs), std::mem::take(&mut self.upcoming));
+        let batch = PulledBatch { samples: samples.to_vec(), epochs, upcoming, ..PulledBatch::default() };
         match self.line.ask(WorkerAsk::Batch(batch))? {
             Answer::Loaded => Ok(&[]),
             _ => Err(unexpected()),

@@ -93,6 +93,8 @@ pub struct PulledBatch {
     pub samples: Vec<u64>,
     /// Pass over the data that each sample belongs to, from 0; empty in an evaluation.
     pub epochs: Vec<u32>,
+    /// Samples that follow, as things are, where the program [reads ahead](super::ProgramModel::read_ahead).
+    pub upcoming: Vec<u64>,
     /// Whether the samples are held-out ones to [evaluate](TrainingSession::evaluated); otherwise they are training samples, of which a
     /// [gradient](TrainingSession::backward) is due.
     pub is_evaluation: bool,
@@ -428,7 +430,7 @@ impl Trainer for Bridge {
 
     fn load(&mut self, samples: &[u64]) -> Result<&[u64], TrainError> {
         let (epochs, actions) = (std::mem::take(&mut self.epochs), std::mem::take(&mut self.actions));
-        self.read(PulledBatch { samples: samples.to_vec(), epochs, is_evaluation: false, actions })
+        self.read(PulledBatch { samples: samples.to_vec(), epochs, actions, ..PulledBatch::default() })
     }
 
     fn load_eval(&mut self, samples: SampleRange) -> Result<&[u64], TrainError> {

@@ -234,6 +234,16 @@ impl<'a> Training<'a> {
         Ok(Reply::Loaded)
     }
 
+    /// How many batches beyond the loaded one the trainer begins to read.
+    pub(super) fn read_ahead(&mut self) -> u32 {
+        self.compute.trainer().read_ahead()
+    }
+
+    /// Tells the trainer what follows the batch that is loaded next.
+    pub(super) fn upcoming(&mut self, samples: impl Iterator<Item = u64>) {
+        self.compute.trainer().upcoming(&samples.collect::<Vec<_>>());
+    }
+
     pub(super) fn pull(&mut self) -> Result<Reply, WorkerError> {
         let pulled = self.plane.each(|home| home.pull());
         self.unless_broken(pulled.map(|()| Reply::Pulled))
