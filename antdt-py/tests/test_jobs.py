@@ -203,6 +203,36 @@ class Jobs(unittest.TestCase):
         self.assertEqual(job.returncode, 0, said)
         self.assertEqual(list(self.assert_counted(epochs=1)), ["counts-0.json"], said)
 
+    def test_a_loop_without_torch_trains_one_model_and_counts_each_sample_once(self):
+        job = start(
+            self.folder,
+            "plain.py",
+            "0.05",
+            workers=3,
+            samples=3000,
+            options=("--global-batch-size", "60"),
+            GRADIENT="1",
+        )
+        self.addCleanup(job.kill)
+        deadline = time.monotonic() + LIMIT
+        while len(self.started()) < 3 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        time.sleep(1)
+        before = self.started()
+        os.kill(before["1"][0], signal.SIGKILL)
+        said, _ = job.communicate(timeout=LIMIT)
+        self.assertEqual(job.returncode, 0, said)
+        self.assertEqual([self.started()[rank] for rank in "02"], [before[rank] for rank in "02"], said)
+        counted = self.assert_counted(epochs=1)
+        lines = [found["w"] for found in counted.values()]
+        self.assertEqual(lines, [lines[0]] * 3, "one model, which began apart")
+        self.assertLess(max(abs(a - b) for a, b in zip(lines[0], [1.0, -2.0, 0.5])), 0.05)
+
+    def test_batches_alone_are_each_sample_once(self):
+        self.run_job("plain.py", workers=3, samples=601, epochs=2)
+        own = [found["own"] for found in self.read("counts-*.json").values()]
+        self.assertEqual(sorted(sum(own, [])), sorted(list(range(601)) * 2))
+
     def started(self):
         found = {}
         for path in glob.glob(os.path.join(self.folder, "started-*")):

@@ -20,6 +20,7 @@ __all__ = [
     "BatchSampler",
     "DDP",
     "DataLoader",
+    "ShardClient",
     "UsageError",
     "WorkerError",
     "__version__",
@@ -31,11 +32,15 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # Torch is imported by those that use it.
+    # Torch and numpy are imported by those that use them.
     if name in ("DDP", "carry", "wrap"):
         from . import ddp
 
         return getattr(ddp, name)
+    if name == "ShardClient":
+        from . import client
+
+        return client.ShardClient
     if name == "DataLoader":
         from . import loader
 
