@@ -372,6 +372,12 @@ fn run_job(host: Host, spec: &JobSpec, orphaned: Option<Orphaned>) -> anyhow::Re
     let layout = trainer.as_ref().map(|trainer| trainer.layout().clone());
     drop(trainer);
     let env = Vec::new();
+    if spec.program.is_some() && spec.workers > 1 && !spec.quiet && master::runner::threads_are_ours() {
+        let name = master::runner::THREADS;
+        say(&format_args!(
+            "{name}=1 for each worker where several share a host; set {name} for more threads"
+        ));
+    }
     let programs = match &spec.program {
         Some(program) => {
             let (name, args) = program.split_first().expect("validated: a program has a name");

@@ -716,14 +716,29 @@ fn generated_data_replaces_plain_files_only_if_it_may_and_leaves_nothing_half_do
 
 #[test]
 fn a_foreign_program_is_started_once_for_each_worker_with_torchruns_variables() {
-    let script = "echo rank=$RANK world=$WORLD_SIZE local=$LOCAL_RANK at=$MASTER_ADDR node=$ANTDT_NODE";
-    let output = finish(antdt(&["run", "--nproc_per_node", "3", "--", "sh", "-c", script]).spawn().unwrap());
+    let script = "echo rank=$RANK world=$WORLD_SIZE local=$LOCAL_RANK at=$MASTER_ADDR node=$ANTDT_NODE threads=$OMP_NUM_THREADS";
+    let run = |workers: &str, threads: Option<&str>| {
+        let mut command = antdt(&["run", "--nproc_per_node", workers, "--", "sh", "-c", script]);
+        command.env_remove("OMP_NUM_THREADS").envs(threads.map(|threads| ("OMP_NUM_THREADS", threads)));
+        finish(command.spawn().unwrap())
+    };
+    let output = run("3", None);
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     for rank in 0..3 {
-        let line =
-            format!("[worker-{rank}] rank={rank} world=3 local={rank} at=127.0.0.1 node=worker-{rank}");
+        let line = format!(
+            "[worker-{rank}] rank={rank} world=3 local={rank} at=127.0.0.1 node=worker-{rank} threads=1\n"
+        );
         assert!(text.contains(&line), "{text}");
+    }
+    assert!(
+        String::from_utf8_lossy(&output.stderr)
+            .contains("OMP_NUM_THREADS=1 for each worker where several share")
+    );
+    for (workers, threads, seen) in [("2", Some("5"), "threads=5\n"), ("1", None, "threads=\n")] {
+        let output = run(workers, threads);
+        assert!(String::from_utf8_lossy(&output.stdout).contains(seen), "{output:?}");
+        assert!(!String::from_utf8_lossy(&output.stderr).contains("OMP_NUM_THREADS"), "{output:?}");
     }
 }
 

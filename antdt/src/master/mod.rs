@@ -19,7 +19,7 @@ mod outcome;
 mod prepare;
 mod record;
 mod restorer;
-mod runner;
+pub(crate) mod runner;
 mod seams;
 mod serve;
 mod service;

@@ -163,6 +163,7 @@ impl NodeTemplate {
                 ("WORLD_SIZE", ranks.world_size.to_string()),
                 ("LOCAL_RANK", ranks.local_rank.to_string()),
                 ("LOCAL_WORLD_SIZE", ranks.local_world_size.to_string()),
+                ("ROLE_NAME", "default".to_owned()),
                 ("ROLE_RANK", ranks.rank.to_string()),
                 ("ROLE_WORLD_SIZE", ranks.world_size.to_string()),
                 ("GROUP_RANK", ranks.group_rank.to_string()),
@@ -176,6 +177,9 @@ impl NodeTemplate {
             ] {
                 env.push((name.to_owned(), value));
             }
+            if node.spec.program.is_some() && ranks.local_world_size > 1 && threads_are_ours() {
+                env.push((THREADS.to_owned(), "1".to_owned()));
+            }
         }
         env.extend(self.programs.env.iter().cloned());
         let (program, args) = match holder.node.role {
@@ -184,6 +188,14 @@ impl NodeTemplate {
         };
         NodeSpec { holder, program, args, env, file }
     }
+}
+
+/// Variable with the number of threads of the libraries of numbers that programs use. By default each takes all cores.
+pub(crate) const THREADS: &str = "OMP_NUM_THREADS";
+
+/// Whether the user has left open how many threads a worker has: one then where several share a host, as under torchrun.
+pub(crate) fn threads_are_ours() -> bool {
+    std::env::var_os(THREADS).is_none()
 }
 
 /// How the head of a job came to its end.
