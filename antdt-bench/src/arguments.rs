@@ -19,6 +19,8 @@ pub enum Name {
     Job,
     /// all-reduces beside gloo, Open MPI and the machine's bounds
     Collective,
+    /// training scripts of PyTorch beside torchrun with gloo: step, start, a straggler, kills
+    Pytorch,
     /// the shard service: ledger, journal, and calls over gRPC
     Shard,
     /// the simulator: events a second, large jobs, memory
@@ -38,7 +40,7 @@ impl Name {
     /// parts of AntDT, which take more to build.
     pub const fn package(self) -> &'static str {
         match self {
-            Self::Job | Self::Collective => "antdt-bench",
+            Self::Job | Self::Collective | Self::Pytorch => "antdt-bench",
             Self::Shard | Self::Sim | Self::Calibrate | Self::Policies | Self::Survive | Self::Baselines => {
                 "antdt-lab"
             }
@@ -114,7 +116,7 @@ pub struct Arguments {
     /// Seconds that a peer may take for one order; one that takes longer is ended and its row says `stalled` (collective).
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
     pub peer_limit: u64,
-    /// Measure only what has this text in its name, such as `tcp, 2 ranks, 64 MiB` (collective), `overlap` (job), `recording` (shard), the
+    /// Measure only what has this text in its name, such as `tcp, 2 ranks, 64 MiB` (collective), `overlap` (job), `kill` and `slower` (pytorch), `recording` (shard), the
     /// parts `replay`, `headline` and `contention` (policies), or `kills`, `master` and `ps-bsp` (survive). May be given several times.
     #[arg(long, value_name = "TEXT")]
     pub only: Vec<String>,
@@ -156,10 +158,11 @@ impl Arguments {
         if arguments.smoke && name != Name::Survive {
             return refuse(format!("--smoke is for `survive`; leave it out with `{name}`"));
         }
-        let with_parts = [Name::Job, Name::Collective, Name::Shard, Name::Policies, Name::Survive];
+        let with_parts =
+            [Name::Job, Name::Collective, Name::Pytorch, Name::Shard, Name::Policies, Name::Survive];
         if !arguments.only.is_empty() && !with_parts.contains(&name) {
             return refuse(format!(
-                "--only is for `job`, `collective`, `shard`, `policies` and `survive`; leave it out with `{name}`"
+                "--only is for `job`, `collective`, `pytorch`, `shard`, `policies` and `survive`; leave it out with `{name}`"
             ));
         }
         Ok(arguments)
@@ -213,7 +216,10 @@ mod tests {
             ("bench policies --continue", "--full"),
             ("bench baselines --full --quick", "--quick"),
             ("bench baselines --continue", "--full"),
-            ("bench sim --only tcp", "--only is for `job`, `collective`, `shard`, `policies` and `survive`"),
+            (
+                "bench sim --only tcp",
+                "--only is for `job`, `collective`, `pytorch`, `shard`, `policies` and `survive`",
+            ),
             ("bench policies --smoke", "--smoke is for `survive`"),
             ("bench survive --smoke --quick", "--quick"),
             ("bench survive --smoke --full", "--full"),

@@ -12,6 +12,7 @@ pub mod rows;
 
 pub mod collective;
 pub mod job;
+pub mod pytorch;
 
 pub mod meter;
 pub mod oracle;
@@ -76,6 +77,7 @@ pub const fn bench(name: Name) -> Option<Bench> {
     match name {
         Name::Job => Some(job::run),
         Name::Collective => Some(collective::run),
+        Name::Pytorch => Some(pytorch::run),
         Name::Shard | Name::Sim | Name::Calibrate | Name::Policies | Name::Survive | Name::Baselines => None,
     }
 }

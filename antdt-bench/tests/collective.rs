@@ -46,7 +46,11 @@ fn a_filter_that_matches_nothing_is_an_error() {
         ),
         (
             &["sim", "--only", "kernel"],
-            "--only is for `job`, `collective`, `shard`, `policies` and `survive`",
+            "--only is for `job`, `collective`, `pytorch`, `shard`, `policies` and `survive`",
+        ),
+        (
+            &["pytorch", "--only", "nonsense"],
+            "--only = nonsense: no part has this name; there are import, step, kill, slower",
         ),
         (&["job", "--peer", "gloo"], "--peer is for `collective`"),
     ] {

@@ -19,7 +19,7 @@ use antdt_bench::{Bench, Entry, Rows, Settings, entry, meter, run, tree};
 /// Returns the function that runs the benchmark of this name; `None` for those of `antdt-bench`.
 pub const fn bench(name: Name) -> Option<Bench> {
     match name {
-        Name::Job | Name::Collective => None,
+        Name::Job | Name::Collective | Name::Pytorch => None,
         Name::Shard => Some(shard::run),
         Name::Sim => Some(sim::run),
         Name::Calibrate => Some(calibrate::run),

@@ -10,7 +10,7 @@ use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-use crate::shell;
+use crate::{python, shell};
 
 #[path = "../../antdt-bench/src/arguments.rs"]
 #[expect(unreachable_pub, reason = "it is public where it belongs")]
@@ -71,6 +71,10 @@ fn shown(rows: &[serde_json::Value], code: u8) -> Shown {
 /// What the program of users' benchmarks measures and is built from: what `cargo run --release` builds, and nothing else.
 const BENCH: [&str; 3] = ["build", "--release", "--bins"];
 
+/// The same with the Python package.
+const PYTORCH: [&str; 10] =
+    ["build", "--release", "-p", "antdt", "-p", "antdt-bench", "-p", "antdt-py", "--lib", "--bins"];
+
 /// What the program of the other benchmarks measures and is built from.
 const LAB: [&str; 13] = [
     "build",
@@ -99,7 +103,11 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let is_of_users = name.package() == "antdt-bench";
-    let mut programs = if is_of_users { BENCH.to_vec() } else { LAB.to_vec() };
+    let mut programs = match name {
+        arguments::Name::Pytorch => PYTORCH.to_vec(),
+        _ if is_of_users => BENCH.to_vec(),
+        _ => LAB.to_vec(),
+    };
     if !is_of_users {
         // Masters that etcd elects are measured where that can be built.
         if Command::new("protoc").arg("--version").stdout(Stdio::null()).status().is_ok() {
@@ -115,7 +123,11 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let release = shell::target_dir(root)?.join("release");
-    let status = Command::new(release.join(name.package()))
+    let mut bench = Command::new(release.join(name.package()));
+    if name == arguments::Name::Pytorch {
+        bench.env("PYTHONPATH", python::assemble(root, &release, "bench/python")?);
+    }
+    let status = bench
         .arg("--antdt")
         .arg(release.join("antdt"))
         .args(arguments)

@@ -28,7 +28,7 @@ pub(crate) fn test(root: &Path, features: &[&str]) -> Result<Done> {
         build.args(["build", "--workspace", "--lib", "--bins", "--tests"]).args(features).current_dir(root),
     )?;
     let target = shell::target_dir(root)?;
-    let path = assemble(root, &target)?;
+    let path = assemble(root, &target.join("debug"), "python")?;
     let mut tests = Command::new(python);
     tests.args(["-m", "unittest", "discover", "--start-directory"]).arg(root.join(PACKAGE).join("tests"));
     tests.env("PYTHONPATH", &path).env("ANTDT", target.join("debug/antdt")).current_dir(&target);
@@ -46,9 +46,10 @@ fn torch_of(python: &str) -> Option<String> {
     version.ok().map(|version| version.trim().to_owned())
 }
 
-/// Lays the package out as a wheel has it; returns the folder that Python looks in.
-fn assemble(root: &Path, target: &Path) -> Result<PathBuf> {
-    let path = target.join("python");
+/// Lays the package out as a wheel has it, with the module that was `built`, below the folder of what is built; returns the folder that
+/// Python looks in.
+pub(crate) fn assemble(root: &Path, built: &Path, to: &str) -> Result<PathBuf> {
+    let path = shell::target_dir(root)?.join(to);
     let package = path.join("antdt");
     if package.exists() {
         fs::remove_dir_all(&package).with_context(|| format!("cannot empty {}", package.display()))?;
@@ -65,7 +66,7 @@ fn assemble(root: &Path, target: &Path) -> Result<PathBuf> {
             copy(&source, &package.join(name))?;
         }
     }
-    copy(&target.join("debug/libantdt_py.so"), &package.join("_antdt.abi3.so"))?;
+    copy(&built.join("libantdt_py.so"), &package.join("_antdt.abi3.so"))?;
     Ok(path)
 }
 
