@@ -1,0 +1,88 @@
+"""The scripts of `antdt-py/examples`, under `antdt run` and alone, with small settings."""
+
+import difflib
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+EXAMPLES = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "examples")
+PROGRAM = os.environ["ANTDT"]
+#: No script of these tests takes as long.
+LIMIT = 120
+
+
+def run(command):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    ended = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=LIMIT)  # fmt: skip
+    if ended.returncode != 0:
+        raise AssertionError(f"{command} ended with {ended.returncode}:\n{ended.stdout}")
+    return ended.stdout
+
+
+def script(name, *arguments):
+    return [sys.executable, os.path.join(EXAMPLES, name), *arguments]
+
+
+class Examples(unittest.TestCase):
+    def setUp(self):
+        held = tempfile.TemporaryDirectory()
+        self.addCleanup(held.cleanup)
+        self.folder = held.name
+
+    def run_job(self, name, *arguments, samples, epochs, batch):
+        """Runs the example with two workers; returns its line's numbers, before and after the training."""
+        command = [
+            PROGRAM, "run", "--nproc-per-node", "2", "--data", f"samples:{samples}", "--epochs", str(epochs),
+            "--global-batch-size", str(batch), "--report-dir", self.folder, "--",
+            *script(name, "--samples", str(samples), "--epochs", str(epochs), *arguments),
+        ]  # fmt: skip
+        said = run(command)
+        with open(os.path.join(self.folder, "report.json")) as file:
+            counted = json.load(file)["samples"]
+        self.assertEqual(counted["expected"], samples * epochs, said)
+        self.assertEqual(counted["committed"], samples * epochs, said)
+        return self.improvement(said)
+
+    def improvement(self, said):
+        lines = re.findall(r"(?:accuracy|loss) (\S+) -> (\S+)", said)
+        self.assertEqual(len(lines), 1, said)
+        return tuple(float(number) for number in lines[0])
+
+    def test_ddp_of_antdt_learns_digits(self):
+        before, after = self.run_job("ddp_antdt.py", samples=2000, epochs=3, batch=32)
+        self.assertGreater(after, before + 0.3)
+
+    def test_ddp_of_antdt_learns_digits_without_a_job(self):
+        before, after = self.improvement(run(script("ddp_antdt.py", "--samples", "2000", "--epochs", "3")))
+        self.assertGreater(after, before + 0.3)
+
+    def test_plain_ddp_learns_digits_under_the_same_program(self):
+        command = [PROGRAM, "run", "--nproc-per-node", "2", "--report-dir", self.folder, "--"]
+        said = run([*command, *script("ddp_plain.py", "--samples", "2000", "--epochs", "3", "--batch-size", "16")])
+        before, after = self.improvement(said)
+        self.assertGreater(after, before + 0.3)
+
+    def test_few_lines_make_plain_ddp_a_worker(self):
+        texts = []
+        for name in ("ddp_plain.py", "ddp_antdt.py"):
+            with open(os.path.join(EXAMPLES, name)) as file:
+                texts.append([line for line in file.read().splitlines() if line])
+        changes = [line for line in difflib.ndiff(*texts) if line[0] in "+-"]
+        self.assertLessEqual(sum(line[0] == "+" for line in changes), 8, changes)
+        self.assertLessEqual(sum(line[0] == "-" for line in changes), 12, changes)
+
+    def test_gpt_learns_its_own_text(self):
+        before, after = self.run_job("gpt_bytes.py", samples=600, epochs=2, batch=32)
+        self.assertLess(after, before - 1.5)
+
+    def test_deepfm_learns_clicks(self):
+        before, after = self.run_job("deepfm_clicks.py", samples=8000, epochs=2, batch=128)
+        self.assertLess(after, before - 0.05)
+
+
+if __name__ == "__main__":
+    unittest.main()
