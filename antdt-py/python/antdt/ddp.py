@@ -392,6 +392,8 @@ def wrap(optimizer: torch.optim.Optimizer, accumulate: int = 1) -> torch.optim.O
     step = optimizer.step
     model.add_optimizer(optimizer, step, accumulate)
 
+    # A scheduler leaves a mark on the method, by which it knows that the optimizer calls what it put in its place.
+    @functools.wraps(step)
     def stepped(_: Any, *args: Any, **kwargs: Any) -> Any:
         return model.step(optimizer, step, *args, **kwargs)
 
