@@ -1,6 +1,7 @@
 """The scripts of `antdt-py/examples`, under `antdt run` and alone, with small settings."""
 
 import difflib
+import importlib.util
 import json
 import os
 import re
@@ -82,6 +83,16 @@ class Examples(unittest.TestCase):
     def test_deepfm_learns_clicks(self):
         before, after = self.run_job("deepfm_clicks.py", samples=8000, epochs=2, batch=128)
         self.assertLess(after, before - 0.05)
+
+    @unittest.skipIf(importlib.util.find_spec("transformers") is None, "transformers is not installed")
+    def test_trainer_of_huggingface_learns_its_own_text(self):
+        before, after = self.run_job("huggingface_bytes.py", samples=600, epochs=2, batch=32)
+        self.assertLess(after, before - 1.5)
+
+    @unittest.skipIf(importlib.util.find_spec("lightning") is None, "lightning is not installed")
+    def test_trainer_of_lightning_learns_digits(self):
+        before, after = self.run_job("lightning_digits.py", samples=2000, epochs=3, batch=32)
+        self.assertGreater(after, before + 0.3)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from typing import Any, Callable, Iterator, Optional
 
 from lightning.pytorch import Callback
 from lightning.pytorch.strategies import SingleDeviceStrategy
+from lightning.pytorch.trainer.states import TrainerFn
 from torch.utils.data import DataLoader
 
 from ._job import Job, UsageError, current
@@ -42,7 +43,7 @@ class Strategy(SingleDeviceStrategy):  # type: ignore[misc]
 
     def setup(self, trainer: Any) -> None:
         super().setup(trainer)
-        if self._job is None or not self.optimizers:
+        if self._job is None or trainer.state.fn != TrainerFn.FITTING:
             return
         _check(trainer, self._job)
         DDP(self.lightning_module)
