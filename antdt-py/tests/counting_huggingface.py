@@ -4,7 +4,7 @@ import os
 
 import torch
 import transformers
-from counted import EPOCHS, FOLDER, SAMPLES, Counting, started, stepped, write
+from counted import EPOCHS, FOLDER, RANK, SAMPLES, Counting, started, stepped, write
 
 import antdt
 from antdt.huggingface import Trainer, TrainingArguments
@@ -30,7 +30,7 @@ class Count(transformers.TrainerCallback):
 antdt.init()
 started()
 arguments = TrainingArguments(
-    os.path.join(FOLDER, "out"),
+    os.path.join(FOLDER, f"out-{RANK}"),
     num_train_epochs=EPOCHS,
     learning_rate=1.0,
     max_grad_norm=0,
@@ -50,5 +50,4 @@ write(
     arguments.output_dir,
     steps=trainer.state.global_step,
     scheduled=trainer.lr_scheduler.last_epoch,
-    saves=trainer.is_world_process_zero(),
 )

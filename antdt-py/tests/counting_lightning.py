@@ -3,7 +3,7 @@
 import os
 
 import torch
-from counted import EPOCHS, FOLDER, SAMPLES, Counting, started, stepped, write
+from counted import EPOCHS, FOLDER, RANK, SAMPLES, Counting, started, stepped, write
 from lightning.pytorch import LightningModule, Trainer
 from torch.utils.data import DataLoader
 
@@ -37,7 +37,7 @@ class Module(LightningModule):
 
 antdt.init()
 started()
-module, out = Module(), os.path.join(FOLDER, "out")
+module, out = Module(), os.path.join(FOLDER, f"out-{RANK}")
 trainer = Trainer(
     accelerator="cpu",
     strategy=Strategy(),
@@ -57,5 +57,4 @@ write(
     steps=trainer.global_step,
     scheduled=scheduled,
     validated=module.validated,
-    saves=trainer.is_global_zero,
 )

@@ -108,6 +108,11 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
             wrap(optimizer)
         return optimizer
 
+    def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
+        # The others would write some of its files, too.
+        if self._job is None or self.args.should_save:
+            super()._save_checkpoint(*args, **kwargs)
+
     def train(self, resume_from_checkpoint: Any = None, **kwargs: Any) -> Any:
         if self._job is not None and resume_from_checkpoint:
             raise UsageError("a job does not resume a checkpoint of the Trainer: leave resume_from_checkpoint out")
