@@ -11,6 +11,10 @@ FOLDER, SECONDS = sys.argv[1], float(sys.argv[2]) if len(sys.argv) > 2 else 0.0
 RANK, SAMPLES, EPOCHS = os.environ.get("RANK", "0"), int(os.environ["SAMPLES"]), int(os.environ["EPOCHS"])
 
 
+#: The step after which a script has its trainer stop.
+STOPS = int(os.environ.get("STOPS", "-1"))
+
+
 class Counting(torch.nn.Module):
     """A weight for each sample: the gradient of a step says which samples were in it."""
 

@@ -4,7 +4,7 @@ import os
 
 import torch
 import transformers
-from counted import EPOCHS, FOLDER, RANK, SAMPLES, Counting, started, stepped, write
+from counted import EPOCHS, FOLDER, RANK, SAMPLES, STOPS, Counting, started, stepped, write
 
 import antdt
 from antdt.huggingface import Trainer, TrainingArguments
@@ -25,6 +25,7 @@ class Count(transformers.TrainerCallback):
 
     def on_step_end(self, args, state, control, **kwargs):
         stepped(state.global_step)
+        control.should_training_stop |= state.global_step == STOPS
 
 
 antdt.init()
@@ -39,7 +40,6 @@ arguments = TrainingArguments(
     report_to="none",
     use_cpu=True,
     disable_tqdm=True,
-    gradient_accumulation_steps=int(os.environ.get("ACCUMULATED", "1")),
 )
 model = Model()
 data = [{"samples": index} for index in range(SAMPLES)]

@@ -3,7 +3,7 @@
 import os
 
 import torch
-from counted import EPOCHS, FOLDER, RANK, SAMPLES, Counting, started, stepped, write
+from counted import EPOCHS, FOLDER, RANK, SAMPLES, STOPS, Counting, started, stepped, write
 from lightning.pytorch import LightningModule, Trainer
 from torch.utils.data import DataLoader
 
@@ -25,6 +25,7 @@ class Module(LightningModule):
 
     def on_train_batch_end(self, outputs, batch, batch_idx):
         stepped(self.trainer.global_step)
+        self.trainer.should_stop |= self.trainer.global_step == STOPS
 
     def validation_step(self, samples):
         self.validated.append(self.trainer.current_epoch)
@@ -46,7 +47,6 @@ trainer = Trainer(
     gradient_clip_val=100.0,
     num_sanity_val_steps=0,
     enable_progress_bar=False,
-    accumulate_grad_batches=int(os.environ.get("ACCUMULATED", "1")),
 )
 loader = DataLoader(range(SAMPLES), batch_sampler=antdt.BatchSampler(range(SAMPLES)))
 trainer.fit(module, loader, DataLoader(range(10), batch_size=10))

@@ -6,9 +6,20 @@ import signal
 import subprocess
 import sys
 import time
+import types
 import unittest
 
 import test_jobs
+
+import antdt
+
+#: What trainers want to know of a job.
+JOB = types.SimpleNamespace(info=types.SimpleNamespace(epochs=2))
+
+
+def setUpModule():
+    # This process trains alone.
+    antdt.init()
 
 
 def is_missing(package):
@@ -22,8 +33,6 @@ class Trainers:
     """Tests of a script that counts the samples of a trainer."""
 
     script = ""
-    #: What a trainer calls steps of several batches.
-    accumulation = ""
 
     setUp = test_jobs.Jobs.setUp
     run_job = test_jobs.Jobs.run_job
@@ -40,6 +49,8 @@ class Trainers:
         self.assertEqual(len(counted), 2)
         self.assertEqual(len({(found["steps"], found["scheduled"]) for found in counted.values()}), 1, said)
         self.assert_saved(counted["counts-0.json"])
+        # The batches are those of the job: of 32 samples over all workers.
+        self.assertAlmostEqual(counted["counts-0.json"]["steps"], 2 * 601 / 32, delta=6)
         self.assertEqual(counted["counts-1.json"]["saved"], [])
 
     def test_a_killed_worker_is_replaced_in_a_later_epoch(self):
@@ -64,11 +75,17 @@ class Trainers:
         self.assertLess(max(scheduled) - min(scheduled), 4, said)
         self.assert_saved(counted["counts-0.json"])
 
-    def test_what_a_job_cannot_follow_is_answered_with_what_to_change(self):
-        said = self.run_job(self.script, code=1, options=("--force",), EPOCHS="3")
-        self.assertIn("antdt run --epochs 3", said)
-        said = self.run_job(self.script, code=1, options=("--force",), ACCUMULATED="2")
-        self.assertIn(f"{self.accumulation} adds up several batches", said)
+    def test_another_number_of_epochs_is_answered_with_that_of_the_script(self):
+        self.assertIn("antdt run --epochs 3", self.run_job(self.script, code=1, options=("--force",), EPOCHS="3"))
+
+    def test_what_a_job_cannot_follow_is_refused(self):
+        for setting, check in self.refused().items():
+            with self.subTest(setting), self.assertRaisesRegex(antdt.UsageError, setting):
+                check()
+
+    def test_a_trainer_that_stops_early_fails_the_job(self):
+        said = self.run_job(self.script, code=1, options=("--force", "--global-batch-size", "32"), STOPS="5")
+        self.assertIn("ended before the end of the data", said)
 
     def test_the_same_script_trains_without_a_job(self):
         environment = {**os.environ, "SAMPLES": "100", "EPOCHS": "2"}
@@ -81,7 +98,20 @@ class Trainers:
 @unittest.skipIf(is_missing("transformers"), "transformers is not installed")
 class HuggingFace(Trainers, unittest.TestCase):
     script = "counting_huggingface.py"
-    accumulation = "gradient_accumulation_steps"
+
+    def refused(self):
+        from antdt.huggingface import Trainer, TrainingArguments, _check
+
+        def arguments(**setting):
+            return lambda: _check(TrainingArguments(self.folder, num_train_epochs=2, use_cpu=True, **setting), JOB)
+
+        trainer = object.__new__(Trainer)
+        trainer._job = JOB
+        return {
+            "max_steps": arguments(max_steps=5),
+            "gradient_accumulation_steps": arguments(gradient_accumulation_steps=2),
+            "resume_from_checkpoint": lambda: trainer.train(resume_from_checkpoint=True),
+        }
 
     def assert_saved(self, found):
         """Every ten steps, and once after the last."""
@@ -95,7 +125,16 @@ class HuggingFace(Trainers, unittest.TestCase):
 @unittest.skipIf(is_missing("lightning"), "lightning is not installed")
 class Lightning(Trainers, unittest.TestCase):
     script = "counting_lightning.py"
-    accumulation = "accumulate_grad_batches"
+
+    def refused(self):
+        from lightning.pytorch import Trainer
+
+        from antdt.lightning import _check
+
+        def settings(**setting):
+            return lambda: _check(Trainer(max_epochs=2, accelerator="cpu", logger=False, **setting), JOB)
+
+        return {"max_steps": settings(max_steps=5), "accumulate_grad_batches": settings(accumulate_grad_batches=2)}
 
     def assert_saved(self, found):
         """After the last step; the epochs that were asked for are each followed by a validation."""
