@@ -1,5 +1,6 @@
 //! `cargo xtask python` and `cargo xtask wheel`: the Python package, as it is built here and as it is installed.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -32,12 +33,25 @@ pub(crate) fn test(root: &Path, features: &[&str]) -> Result<Done> {
     let mut tests = Command::new(python);
     tests.args(["-m", "unittest", "discover", "--start-directory"]).arg(root.join(PACKAGE).join("tests"));
     tests.env("PYTHONPATH", &path).env("ANTDT", target.join("debug/antdt")).current_dir(&target);
-    let said = shell::run_quietly(&mut tests)?.err;
-    let ran = said.lines().find_map(|line| line.strip_prefix("Ran ")?.split(' ').next()?.parse::<u32>().ok());
-    match ran {
-        None | Some(0) => bail!("the tests of the Python package do not say how many there were:\n{said}"),
-        Some(ran) => Ok(Done::Ran(format!("{ran} tests with torch {torch}"))),
+    outcome(&shell::run_quietly(&mut tests)?.err, &torch)
+}
+
+/// What became of the tests that have `said` this.
+fn outcome(said: &str, torch: &str) -> Result<Done> {
+    let number = |text: &str| text.split(|c: char| !c.is_ascii_digit()).next()?.parse::<u32>().ok();
+    let found = said.lines().find_map(|line| number(line.strip_prefix("Ran ")?));
+    let skipped = said.lines().find_map(|line| number(line.strip_prefix("OK (skipped=")?)).unwrap_or(0);
+    let ran = found.unwrap_or(0).saturating_sub(skipped);
+    if ran == 0 {
+        bail!("the tests of the Python package do not say how many ran:\n{said}");
     }
+    let text = format!("{ran} tests with torch {torch}");
+    if skipped == 0 {
+        return Ok(Done::Ran(text));
+    }
+    let why: BTreeSet<&str> = said.lines().filter_map(|line| Some(line.split_once("SKIPPED: ")?.1)).collect();
+    let why = why.into_iter().collect::<Vec<_>>().join(", ");
+    Ok(Done::RanInPart(text, format!("{skipped} tests: {why}")))
 }
 
 /// The version of torch that an interpreter has.
@@ -93,4 +107,24 @@ pub(crate) fn wheel(root: &Path) -> Result<PathBuf> {
     let newest = wheels.pop();
     ensure!(newest.is_some(), "maturin left no wheel in {}", out.display());
     newest.context("a wheel is there")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tests_that_were_skipped_are_not_counted_as_run() {
+        let said = |end: &str| {
+            format!("SKIPPED: lightning is not installed\n......ss\n----\nRan 8 tests in 3.1s\n\n{end}\n")
+        };
+        let text = |end: &str| {
+            outcome(&said(end), "2.15").map(|done| done.to_string()).map_err(|error| error.to_string())
+        };
+        assert_eq!(text("OK").unwrap(), "ok 8 tests with torch 2.15");
+        let part = text("OK (skipped=2)").unwrap();
+        assert_eq!(part, "ok 6 tests with torch 2.15; SKIPPED: 2 tests: lightning is not installed");
+        assert!(text("OK (skipped=8)").unwrap_err().contains("do not say how many ran"));
+        assert!(outcome("no tests", "2.15").is_err());
+    }
 }

@@ -64,7 +64,7 @@ pub(crate) fn verify(root: &Path, flags: &[&str]) -> Result<()> {
     })?;
     step_says("python", "cargo xtask python", || {
         let done = python::test(root, features)?;
-        if let Done::Skipped(why) = &done {
+        if let Done::Skipped(why) | Done::RanInPart(_, why) = &done {
             skipped.push(skipped::Skipped::step("python", why));
         }
         Ok(done)
@@ -209,6 +209,8 @@ pub(crate) fn fix(root: &Path) -> Result<()> {
 pub(crate) enum Done {
     /// It ran.
     Ran(String),
+    /// A part of it ran, and the rest was skipped for this reason.
+    RanInPart(String, String),
     /// It could not run here: that must not look like a pass.
     Skipped(String),
 }
@@ -217,6 +219,7 @@ impl fmt::Display for Done {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (mark, said) = match self {
             Self::Ran(said) => ("ok", said),
+            Self::RanInPart(said, why) => return write!(f, "ok {said}; SKIPPED: {why}"),
             Self::Skipped(said) => ("--", said),
         };
         f.write_str(mark)?;
@@ -267,6 +270,10 @@ mod tests {
     fn a_step_that_did_not_run_does_not_look_like_a_pass() {
         assert_eq!(Done::Ran(String::new()).to_string(), "ok");
         assert_eq!(Done::Ran("55 tests".to_owned()).to_string(), "ok 55 tests");
+        assert_eq!(
+            Done::RanInPart("6 tests".to_owned(), "2 tests".to_owned()).to_string(),
+            "ok 6 tests; SKIPPED: 2 tests"
+        );
         assert_eq!(Done::Skipped("no QEMU".to_owned()).to_string(), "-- no QEMU");
     }
 }
