@@ -39,6 +39,7 @@ arguments = TrainingArguments(
     save_steps=10,
     report_to="none",
     use_cpu=True,
+    dataloader_num_workers=int(os.environ.get("READERS", "0")),
     disable_tqdm=True,
 )
 model = Model()

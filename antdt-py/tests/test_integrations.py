@@ -113,6 +113,10 @@ class HuggingFace(Trainers, unittest.TestCase):
             "resume_from_checkpoint": lambda: trainer.train(resume_from_checkpoint=True),
         }
 
+    def test_batches_are_read_ahead_by_the_processes_that_the_arguments_ask_for(self):
+        self.run_job(self.script, options=("--global-batch-size", "32"), READERS="1")
+        self.assert_counted(epochs=1)
+
     def assert_saved(self, found):
         """Every ten steps, and once after the last."""
         steps = {*range(10, found["steps"] + 1, 10), found["steps"]}

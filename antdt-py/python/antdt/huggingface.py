@@ -13,11 +13,9 @@ from dataclasses import dataclass
 from typing import Any, Dict, Iterator, Optional, Tuple
 
 import transformers
-from torch.utils.data import DataLoader
-
 from ._job import Job, UsageError, current
-from .data import BatchSampler
 from .ddp import DDP, carry, wrap
+from .loader import DataLoader
 
 #: Variables by which accelerate takes this process for one of a group of torch.distributed.
 _OF_A_GROUP = ("LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE")
@@ -76,15 +74,18 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         loader = super().get_train_dataloader()
         if self._job is None:
             return loader
-        # The loader of accelerate takes a batch ahead; a lease is taken when its batch is.
+        # The loader of accelerate takes a batch ahead, of which nothing is known here.
+        further = {}
+        if self.args.dataloader_prefetch_factor is not None:
+            further["prefetch_factor"] = self.args.dataloader_prefetch_factor
         self._loader = _Loader(
             self,
             DataLoader(
                 loader.dataset,
-                batch_sampler=BatchSampler(loader.dataset),
-                collate_fn=loader.collate_fn,
                 num_workers=self.args.dataloader_num_workers,
+                collate_fn=loader.collate_fn,
                 pin_memory=self.args.dataloader_pin_memory,
+                **further,
             ),
         )
         return self._loader
