@@ -51,6 +51,8 @@ pub(super) struct Feed {
     granted: u64,
     /// Batches beyond the next one whose samples are leased before.
     read_ahead: u32,
+    /// The service gave less than was asked for, or wanted some back: others need what this worker would only read ahead.
+    scarce: bool,
     /// Samples of the last batch that was asked for, and of the last shard that was granted.
     batch_len: u64,
     shard_len: u64,
@@ -239,7 +241,8 @@ impl Feed {
     /// Shards that the next batch needs, and those that are read ahead, as far as their length is known and as many as one call may ask for. Near the end
     /// there may be fewer.
     fn shards_missing(&self) -> u32 {
-        let due = self.batch_len.saturating_mul(u64::from(self.read_ahead) + 1);
+        let ahead = if self.scarce { 0 } else { u64::from(self.read_ahead) };
+        let due = self.batch_len.saturating_mul(ahead + 1);
         let samples = due.saturating_sub(self.batcher.unread());
         if self.shard_len == 0 {
             // One says how long they are. A worker that asked for as many as its samples would hold shards that others wait for.
@@ -276,10 +279,13 @@ impl Feed {
         // Only now: a late copy of a question that was answered with "wait" may be granted, and asking it again is how
         // one hears of that.
         self.granted += u64::from(matches!(exchanged.fetched, Some(FetchOutcome::Granted(_))));
+        let mut granted = 0;
         for grant in exchanged.grants() {
+            granted += 1;
             self.shard_len = grant.len;
             self.batcher.granted(grant);
         }
+        self.scarce = granted < self.want || !exchanged.recalled.is_empty();
         self.end_of_data |= exchanged.fetched == Some(FetchOutcome::EndOfData);
         for (ack, outcome) in self.acks.iter().zip(&exchanged.outcomes) {
             match outcome {

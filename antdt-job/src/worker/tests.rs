@@ -125,6 +125,35 @@ fn samples_of_later_batches_are_leased_before_them_and_each_is_trained_once() {
 }
 
 #[test]
+fn a_worker_whose_shards_are_wanted_elsewhere_asks_for_what_it_needs_and_no_more() {
+    let mut outside = Outside::new("allreduce", &[4; 8], 4);
+    outside.worker = outside.worker.reading_ahead(2);
+    let want = |call: &Call| match call {
+        Call::Exchange { want, .. } => *want,
+        other => panic!("{other:?}"),
+    };
+    outside.until(loads);
+    outside.until(exchanges);
+    assert_eq!(want(&outside.call), 3, "what is read ahead comes with the next batch");
+    // One is there, and the others are needed elsewhere.
+    let Reply::Exchanged(mut exchanged) = outside.answer() else { panic!("{:?}", outside.call) };
+    let taken_back = std::mem::take(&mut exchanged.more);
+    outside.say(&Reply::Exchanged(exchanged));
+    for grant in taken_back.into_iter().rev() {
+        outside.shards.push_front(grant);
+    }
+    outside.until(loads);
+    outside.until(exchanges);
+    assert_eq!(want(&outside.call), 1);
+    // Now there is enough again.
+    outside.goes_well();
+    outside.until(loads);
+    outside.until(exchanges);
+    assert_eq!(want(&outside.call), 3);
+    outside.ends_with(32);
+}
+
+#[test]
 fn a_batch_of_more_shards_than_one_call_may_ask_for_is_filled_by_several() {
     let batch = 2 * WANT_MAX + 1;
     let mut outside = Outside::new("allreduce", &vec![1; batch as usize], batch);
