@@ -151,6 +151,21 @@ class Jobs(unittest.TestCase):
             counts = torch.frombuffer(bytearray(file.read(end - begin)), dtype=torch.int64)
         self.assertEqual(set(counts.tolist()), {2}, "other programs read the model")
 
+    def test_workers_that_all_die_go_on_from_the_newest_checkpoint(self):
+        options = ("--global-batch-size", "60", "--checkpoint-every", "4steps")
+        job = start(self.folder, "counting.py", "0.05", workers=3, samples=3000, epochs=2, options=options, READERS="1")
+        self.addCleanup(job.kill)
+        kept = os.path.join(self.folder, "report", "run", "checkpoints", "*", "manifest.json")
+        deadline = time.monotonic() + LIMIT
+        while len(glob.glob(kept)) < 2 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        for pids in self.started().values():
+            os.kill(pids[0], signal.SIGKILL)
+        said, _ = job.communicate(timeout=LIMIT)
+        self.assertEqual(job.returncode, 0, said)
+        self.assertIn("went back to checkpoint", said)
+        self.assert_counted(epochs=2)
+
     def reads(self):
         found = {}
         for path in glob.glob(os.path.join(self.folder, "read-*")):
