@@ -80,8 +80,8 @@ impl Session {
         Ok(Self { state: Mutex::new(State { session, batch, step: None, model }), process: process::id() })
     }
 
-    /// Waits until the worker asks for something, and returns what: "batch", "gradient", "step", "give" or "take"; or how it ended, "over" or
-    /// "drained".
+    /// Waits until the worker asks for something, and returns what: "batch", "gradient", "step", "give" or "take"; or how it ended: "over",
+    /// "late" if the job has ended without this worker having its model, or "drained".
     fn wait(&self, py: Python<'_>) -> PyResult<&'static str> {
         loop {
             let waited = py.detach(|| self.state().map(|mut state| state.session.wait(SIGNALS)))?;
@@ -93,7 +93,8 @@ impl Session {
                     py.check_signals()?;
                     continue;
                 }
-                Waited::Over(WorkerEnd::EndOfData) => "over",
+                Waited::Over(WorkerEnd::EndOfData { has_model: true }) => "over",
+                Waited::Over(WorkerEnd::EndOfData { has_model: false }) => "late",
                 Waited::Over(WorkerEnd::Drained) => "drained",
                 Waited::Asks(WorkerAsk::Batch(batch)) => {
                     state.batch = batch;

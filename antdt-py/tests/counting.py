@@ -51,6 +51,9 @@ rank = os.environ.get("RANK", "0")
 with open(os.path.join(folder, f"started-{rank}"), "a") as file:
     file.write(f"{os.getpid()}\n")
 
+if os.environ.get("LATE") == rank and os.environ["ANTDT_INCARNATION"] != "0":
+    while not os.path.exists(os.path.join(folder, "counts-0.json")):
+        time.sleep(0.05)
 try:
     for _ in range(int(os.environ.get("EPOCHS", "1"))):
         for batch in loader:

@@ -166,6 +166,23 @@ class Jobs(unittest.TestCase):
         self.assertIn("went back to checkpoint", said)
         self.assert_counted(epochs=2)
 
+    def test_a_worker_that_comes_when_all_is_trained_does_not_go_on_with_the_model_of_the_checkpoint(self):
+        self.run_job("counting.py", samples=1500)
+        for name in self.read("counts-*.json"):
+            os.remove(os.path.join(self.folder, name))
+        options = ("--resume", os.path.join(self.folder, "report"), "--global-batch-size", "30")
+        job = start(self.folder, "counting.py", "0.1", samples=1500, epochs=2, options=options, LATE="1")
+        self.addCleanup(job.kill)
+        deadline = time.monotonic() + LIMIT
+        while len(self.started()["1"]) < 2 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        time.sleep(1)
+        os.kill(self.started()["1"][1], signal.SIGKILL)
+        said, _ = job.communicate(timeout=LIMIT)
+        self.assertEqual(job.returncode, 0, said)
+        self.assertEqual(list(self.assert_counted(epochs=2)), ["counts-0.json"], said)
+        self.assertIn("before this worker had the model", said)
+
     def reads(self):
         found = {}
         for path in glob.glob(os.path.join(self.folder, "read-*")):

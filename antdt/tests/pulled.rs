@@ -55,7 +55,7 @@ fn train_own(env: NodeEnv, slope: f32) -> Result<f32, WorkerError> {
         let ask = match session.wait(Duration::from_secs(60))? {
             Waited::Asks(ask) => ask,
             Waited::Over(end) => {
-                assert_eq!(end, WorkerEnd::EndOfData);
+                assert_eq!(end, WorkerEnd::EndOfData { has_model: true });
                 return Ok(model);
             }
             Waited::Nothing => return Err(WorkerError::Loop("the worker asked for nothing".to_owned())),

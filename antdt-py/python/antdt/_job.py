@@ -23,8 +23,6 @@ class Model:
     marks: int
     #: Whether the batch that the loop has is one sample whose gradient does not count.
     is_borrowed: bool
-    #: Whether this worker has the model that all workers train: it took part in a step, gave the model or took it.
-    has_model: bool
 
     def pulled(self) -> str:
         """The loop wants a batch: returns what the worker asks."""
@@ -97,7 +95,7 @@ class Job:
             if self.ended is not None:
                 return self.ended
             asked: str = self.session.wait()
-            if asked in ("over", "drained"):
+            if asked in ("over", "late", "drained"):
                 self.ended = asked
             elif asked in ("give", "take"):
                 try:

@@ -51,7 +51,7 @@ class ShardClient(Model):
                     f"state[{name!r}] is of {array.dtype}, which no checkpoint has: keep it as another type"
                 )
         self.parameters, self.marks = gradient, 0
-        self.is_borrowed, self.has_model = False, False
+        self.is_borrowed = False
         #: Share of its learning rate at which the loop takes the newest step, as the plan in force says.
         self.rate_share = 1.0
         self._batch: List[int] = []
@@ -119,15 +119,14 @@ class ShardClient(Model):
         if self._job.next() != "gradient":
             # The group broke meanwhile, and the batch comes again.
             return False
-        self._batch, self.is_borrowed, self.has_model = samples, False, True
+        self._batch, self.is_borrowed = samples, False
         return True
 
     def borrowed(self) -> List[int]:
-        self._batch, self.is_borrowed, self.has_model = [0], True, True
+        self._batch, self.is_borrowed = [0], True
         return [0]
 
     def give(self) -> Tuple[str, List[Tuple[str, str, List[int], int]], Any]:
-        self.has_model = True
         held = {name: array.copy() for name, array in self._state.items()}
         described = [
             (name, _DTYPES[str(array.dtype)], list(array.shape), array.ctypes.data) for name, array in held.items()
@@ -141,4 +140,4 @@ class ShardClient(Model):
         return [(array.ctypes.data, array.nbytes) for array in self._state.values()]
 
     def taken(self) -> None:
-        self.has_model = True
+        pass

@@ -83,9 +83,9 @@ class BatchSampler:
         model = job.start()
         while True:
             asked = model.pulled()
+            if asked == "late":
+                _ends_without_model()
             if asked == "over":
-                if not model.has_model:
-                    _ends_without_model()
                 return
             if asked == "drained":
                 # Another life takes over what is left: nothing after the training loop is to run here.

@@ -27,7 +27,6 @@ class _TorchModel(Model):
         self._flat = torch.zeros(0)
         self._batch: List[int] = []
         self.is_borrowed = False
-        self.has_model = False
         #: Whether a backward pass is under way, at whose end gradients are added up.
         self.is_queued = False
         #: What the backward pass of this batch led to: "step", or "void" if there is no step to take with it.
@@ -121,7 +120,7 @@ class _TorchModel(Model):
         return [0]
 
     def _begin(self, samples: List[int], is_borrowed: bool) -> None:
-        self._batch, self.is_borrowed, self.has_model = samples, is_borrowed, True
+        self._batch, self.is_borrowed = samples, is_borrowed
         if self._late is not None:
             # Until here the loop of a worker that joins has run through the epochs before, and stepped its schedulers.
             for group, rate in zip(self._groups(), self._late["rates"]):
@@ -316,7 +315,6 @@ class _TorchModel(Model):
         }
 
     def give(self) -> Tuple[str, List[Tuple[str, str, List[int], int]], Any]:
-        self.has_model = True
         outline, tensors = outlined(self._state())
         return outline, [(name, *described(tensor)) for name, tensor in tensors.items()], tensors
 
@@ -334,7 +332,6 @@ class _TorchModel(Model):
         for optimizer, values in zip(self.optimizers, state["optimizers"]):
             optimizer.load_state_dict(values)
         self._gathered = state["gathered"]
-        self.has_model = True
         self._late = {"rates": [group["lr"] for group in self._groups()], "carried": state["carried"]}
 
 

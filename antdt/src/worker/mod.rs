@@ -84,7 +84,10 @@ pub fn run_with(
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WorkerEnd {
     /// No samples are left.
-    EndOfData,
+    EndOfData {
+        /// Whether the worker has the job's model; false for a replacement that came after the last step.
+        has_model: bool,
+    },
     /// The master ordered it to leave.
     Drained,
 }
@@ -136,7 +139,10 @@ fn run_to(
         let mut training = Training::new(&ground, &mut compute, peers, plane, resume.take())?;
         let finished = drive::drive(&agent, sync, &source, &mut training)?;
         let plane = training.into_plane();
-        let ending = if finished.end_of_data { WorkerEnd::EndOfData } else { WorkerEnd::Drained };
+        let ending = match finished.end_of_data {
+            true => WorkerEnd::EndOfData { has_model: finished.has_model },
+            false => WorkerEnd::Drained,
+        };
         if !finish(&agent, &keep, &mut compute, finished, plane)? {
             return Ok(ending);
         }
