@@ -174,7 +174,13 @@ async fn processes_that_do_not_end_are_told_of_with_where_each_of_them_stands() 
     let mut bench = Bench::new("sleep 1000 & echo ready; wait");
     let pid = bench.launch(0, &[]).await;
     bench.line("ready").await;
-    let says = standing(pid);
+    let mut says = standing(pid);
+    // A child that has just begun still runs.
+    let deadline = Instant::now() + LIMIT;
+    while !says.iter().all(|line| line.contains(": sleeping")) && Instant::now() < deadline {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        says = standing(pid);
+    }
     let [shell, sleep] = &says[..] else { panic!("{says:?}") };
     assert!(shell.starts_with(&format!("sh {}: ", pid.as_raw_nonzero())), "{says:?}");
     assert!(sleep.starts_with("sleep ") && sleep.contains(": sleeping"), "{says:?}");
