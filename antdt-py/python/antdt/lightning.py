@@ -105,5 +105,9 @@ class _Extension(Callback):  # type: ignore[misc]
         self._job = job
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        if trainer.current_epoch + 1 == trainer.max_epochs and self._job.start().pulled() not in ("over", "late", "drained"):
+        if trainer.current_epoch + 1 == trainer.max_epochs and self._job.start().pulled() not in (
+            "over",
+            "late",
+            "drained",
+        ):
             trainer.fit_loop.max_epochs += 1
