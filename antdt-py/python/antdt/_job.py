@@ -10,6 +10,27 @@ from . import _antdt
 _Hook = Callable[[Type[BaseException], BaseException, Optional[TracebackType]], Any]
 
 
+#: Types of values by the names of the safetensors format. Some are younger than the oldest torch that is supported.
+DTYPES = {
+    "bool": "BOOL",
+    "uint8": "U8",
+    "int8": "I8",
+    "int16": "I16",
+    "uint16": "U16",
+    "int32": "I32",
+    "uint32": "U32",
+    "int64": "I64",
+    "uint64": "U64",
+    "float8_e5m2": "F8_E5M2",
+    "float8_e4m3fn": "F8_E4M3",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "float32": "F32",
+    "float64": "F64",
+    "complex64": "C64",
+}
+
+
 class UsageError(RuntimeError):
     """The program calls AntDT in a way that cannot work. The message says what to change."""
 

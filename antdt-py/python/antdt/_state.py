@@ -5,27 +5,7 @@ from typing import Any, Dict, List, Tuple
 
 import torch
 
-from ._job import UsageError
-
-#: Types of values by the names of the safetensors format. Some are younger than the oldest torch that is supported.
-_DTYPES = {
-    "bool": "BOOL",
-    "uint8": "U8",
-    "int8": "I8",
-    "int16": "I16",
-    "uint16": "U16",
-    "int32": "I32",
-    "uint32": "U32",
-    "int64": "I64",
-    "uint64": "U64",
-    "float8_e5m2": "F8_E5M2",
-    "float8_e4m3fn": "F8_E4M3",
-    "float16": "F16",
-    "bfloat16": "BF16",
-    "float32": "F32",
-    "float64": "F64",
-    "complex64": "C64",
-}
+from ._job import DTYPES, UsageError
 
 
 def outlined(state: Any) -> Tuple[str, Dict[str, torch.Tensor]]:
@@ -36,7 +16,7 @@ def outlined(state: Any) -> Tuple[str, Dict[str, torch.Tensor]]:
 
 def described(tensor: torch.Tensor) -> Tuple[str, List[int], int]:
     """Returns type, shape and address of a tensor."""
-    return _DTYPES[_name(tensor.dtype)], list(tensor.shape), tensor.data_ptr()
+    return DTYPES[_name(tensor.dtype)], list(tensor.shape), tensor.data_ptr()
 
 
 def restored(outline: str) -> Tuple[Any, List[torch.Tensor]]:
@@ -52,7 +32,7 @@ def _name(dtype: torch.dtype) -> str:
 def _outlined(value: Any, path: str, tensors: Dict[str, torch.Tensor]) -> Any:
     if isinstance(value, torch.Tensor):
         name = _name(value.dtype)
-        if name not in _DTYPES:
+        if name not in DTYPES:
             raise UsageError(f"{path} is a tensor of {name}, which no checkpoint has: keep it as another type")
         free = path
         while free in tensors:

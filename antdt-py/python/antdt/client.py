@@ -5,14 +5,8 @@ from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
 
 import numpy as np
 
-from ._job import Model, UsageError, current
+from ._job import DTYPES, Model, UsageError, current
 from .data import BatchSampler
-
-#: Types of arrays by the names of the safetensors format.
-_DTYPES = {
-    "bool": "BOOL", "uint8": "U8", "int8": "I8", "int16": "I16", "uint16": "U16", "float16": "F16", "int32": "I32",
-    "uint32": "U32", "float32": "F32", "int64": "I64", "uint64": "U64", "float64": "F64", "complex64": "C64",
-}  # fmt: skip
 
 
 class ShardClient(Model):
@@ -46,7 +40,7 @@ class ShardClient(Model):
         for name, array in self._state.items():
             if not (array.flags.c_contiguous and array.flags.writeable):
                 raise UsageError(f"state[{name!r}] must be a contiguous array that can be written: pass array.copy()")
-            if str(array.dtype) not in _DTYPES:
+            if str(array.dtype) not in DTYPES:
                 raise UsageError(
                     f"state[{name!r}] is of {array.dtype}, which no checkpoint has: keep it as another type"
                 )
@@ -129,7 +123,7 @@ class ShardClient(Model):
     def give(self) -> Tuple[str, List[Tuple[str, str, List[int], int]], Any]:
         held = {name: array.copy() for name, array in self._state.items()}
         described = [
-            (name, _DTYPES[str(array.dtype)], list(array.shape), array.ctypes.data) for name, array in held.items()
+            (name, DTYPES[str(array.dtype)], list(array.shape), array.ctypes.data) for name, array in held.items()
         ]
         return json.dumps([[name, str(array.dtype), array.shape] for name, array in held.items()]), described, held
 

@@ -149,13 +149,18 @@ class _TorchModel(Model):
             flat = self._gather()
             session.gradient(flat.data_ptr(), flat.numel(), float(len(self._batch)), self._marks())
             job.answered()
-        self._outcome = "step" if job.next() == "step" else "void"
         self._batch = []
-        if self._outcome == "step":
+        if job.next() == "step":
+            self._outcome = "step"
             self._scatter()
         else:
-            for parameter in self.trainable:
-                parameter.grad = None
+            self._no_step()
+
+    def _no_step(self) -> None:
+        """There is no step to take with this batch."""
+        self._outcome = "void"
+        for parameter in self.trainable:
+            parameter.grad = None
 
     def _flat_memory(self) -> torch.Tensor:
         if self._flat.numel() != self.parameters:
@@ -197,9 +202,7 @@ class _TorchModel(Model):
         if total == 0:
             # Nobody had samples, as at the end of the data: there is no step to take.
             self._step_over()
-            self._outcome = "void"
-            for parameter in self.trainable:
-                parameter.grad = None
+            self._no_step()
             return
         words = -(-len(self.trainable) // 64)
         known = [0] * words
@@ -215,7 +218,7 @@ class _TorchModel(Model):
             self.job.session.sums(flat.data_ptr(), flat.numel(), 1.0 / total)
         else:
             self.job.session.sums(flat.data_ptr(), flat.numel(), 1.0)
-            before = self._gathered or {"batches": 0, "samples": 0, "known": [0] * words, "rates": []}
+            before = self._gathered or {"batches": 0, "samples": 0, "known": [0] * words}
             if before["batches"]:
                 flat += before["sums"]
             known = [one | other for one, other in zip(known, before["known"])]
@@ -229,9 +232,7 @@ class _TorchModel(Model):
                     "sums": flat.clone(),
                 }
                 self._step_over()
-                self._outcome = "void"
-                for parameter in self.trainable:
-                    parameter.grad = None
+                self._no_step()
                 return
             self._gathered = None
             flat *= 1.0 / total
