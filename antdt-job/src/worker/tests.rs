@@ -125,7 +125,7 @@ fn samples_of_later_batches_are_leased_before_them_and_each_is_trained_once() {
 }
 
 #[test]
-fn a_worker_whose_shards_are_wanted_elsewhere_asks_for_what_it_needs_and_no_more() {
+fn reading_ahead_stops_while_shards_are_scarce() {
     let mut outside = Outside::new("allreduce", &[4; 8], 4);
     outside.worker = outside.worker.reading_ahead(2);
     let want = |call: &Call| match call {
