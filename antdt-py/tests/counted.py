@@ -8,7 +8,11 @@ import time
 import torch
 
 FOLDER, SECONDS = sys.argv[1], float(sys.argv[2]) if len(sys.argv) > 2 else 0.0
-RANK, SAMPLES, EPOCHS = os.environ.get("RANK", "0"), int(os.environ["SAMPLES"]), int(os.environ["EPOCHS"])
+RANK, SAMPLES, EPOCHS = (
+    os.environ.get("RANK", "0"),
+    int(os.environ.get("SAMPLES", "601")),
+    int(os.environ.get("EPOCHS", "1")),
+)
 
 
 #: The step after which a script has its trainer stop.
