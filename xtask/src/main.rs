@@ -14,8 +14,10 @@ use self::features::Features;
 
 mod bench;
 mod codegen;
+mod dependencies;
 mod features;
 mod flaky;
+mod fuzz;
 mod mutants;
 mod packages;
 mod python;
@@ -31,7 +33,7 @@ const USAGE: &str = "\
 cargo xtask verify [--strict] [--deep] [--rdma]
                                       fmt, tidy, clippy, tests, a few real jobs that are hurt, the Python package, doc
                                       tests, docs, chaos; writes nothing but build products. --strict fails if a test was skipped that this machine could run;
-                                      --deep adds all mutants, the sanitizer and ten times the chaos;
+                                      --deep adds all mutants, the sanitizer, the fuzzer and ten times the chaos;
                                       --rdma adds `rdma-vm --quick`
 cargo xtask fix                       formats the code and renews what is generated
 cargo xtask codegen [--check]         antdt-proto/src/generated from antdt-proto/proto
@@ -42,6 +44,8 @@ cargo xtask mutants [--within MINUTES] [NAME]...
                                       whose files the newest change touches, then others in turn
 cargo xtask sim --seeds N [--from SEED] | --for SECONDS [--from SEED] | --seed SEED [--trace FILE]
                                       random worlds under all invariants; --seed makes one that fails small
+cargo xtask fuzz [--seconds N] [TARGET]...
+                                      readers of files and messages, fed by a fuzzer, 60 s each
 cargo xtask sanitize                  kernels and shared memory under AddressSanitizer
 cargo xtask rdma-vm [--mode dummy|veth] [--filter PART] [--quick]
                                       the transport over RDMA against Soft-RoCE, in a guest that QEMU emulates; SKIPPED
@@ -87,6 +91,7 @@ fn run(arguments: &[String]) -> Result<ExitCode> {
         ["mutants", rest @ ..] => mutants::run(root, rest),
         ["sim", rest @ ..] => sim::run(root, rest),
         ["rdma-vm", flags @ ..] => rdma_vm::run(root, flags),
+        ["fuzz", rest @ ..] => fuzz::run(root, rest),
         ["sanitize"] => {
             println!("sanitizer: {}", sanitize::quietly(root)?);
             Ok(())

@@ -50,7 +50,7 @@ pub(crate) fn quietly(root: &Path) -> Result<Done> {
 }
 
 /// What cargo builds for unless told otherwise.
-fn host() -> Result<String> {
+pub(crate) fn host() -> Result<String> {
     let said = shell::read(Command::new("rustc").arg("-vV"))?;
     let host = said.lines().find_map(|line| line.strip_prefix("host: "));
     host.map(str::to_owned).context("rustc -vV names no host")

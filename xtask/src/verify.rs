@@ -10,7 +10,10 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 
 use crate::features::{self, Features};
-use crate::{bench, codegen, flaky, mutants, packages, python, rdma_vm, sanitize, shell, sim, skipped, tidy};
+use crate::{
+    bench, codegen, dependencies, flaky, fuzz, mutants, packages, python, rdma_vm, sanitize, shell, sim,
+    skipped, tidy,
+};
 
 /// The crates that must compute without a runtime.
 pub(crate) const PURE: [&str; 15] = [
@@ -74,6 +77,13 @@ pub(crate) fn verify(root: &Path, flags: &[&str]) -> Result<()> {
     // has checked with them, would be checked again.
     let docs = [&["doc", "--workspace", "--no-deps", "--lib", "--bins", "--examples"], of_checks].concat();
     cargo(root, "docs", &docs, &[("RUSTDOCFLAGS", "-D warnings")])?;
+    step_says("dependencies", "cargo deny check", || {
+        let done = dependencies::check(root)?;
+        if let Done::Skipped(why) | Done::RanInPart(_, why) = &done {
+            skipped.push(skipped::Skipped::step("dependencies", why));
+        }
+        Ok(done)
+    })?;
     step_says("packages", "cargo package --workspace --no-verify --allow-dirty", || {
         packages::check(root).map(|count| Done::Ran(format!("{count} crates are ready for a registry")))
     })?;
@@ -143,6 +153,7 @@ fn deeply(root: &Path) -> Result<()> {
         cargo(root, &format!("{name} stores"), &alone, &[])?;
     }
     step_says("sanitizer", "cargo xtask sanitize", || sanitize::quietly(root))?;
+    step_says("fuzz", "cargo xtask fuzz", || fuzz::quietly(root))?;
     step_says("mutants", "cargo xtask mutants", || mutants::quietly(root))
 }
 
