@@ -382,6 +382,12 @@ pub trait Trainer: Send {
     /// numbers of the training samples.
     fn eval_samples(&self) -> u64;
 
+    /// Returns a checksum of the whole data set, by which a job that goes on from a checkpoint tells that samples were edited in
+    /// between; `None` if there is none.
+    fn data_checksum(&self) -> Option<u32> {
+        None
+    }
+
     /// Returns the initial dense parameters, all groups of the layout one after another: a pure function of `seed`, the
     /// same on every node.
     fn initial_dense(&self, seed: Seed) -> Vec<f32>;

@@ -401,10 +401,7 @@ fn run_job(host: Host, spec: &JobSpec, orphaned: Option<Orphaned>) -> anyhow::Re
     };
     let Host { runtime, fleet, seams, stop } = host;
     let data = match samples {
-        Some(samples) => Some(TrainingData {
-            samples,
-            fingerprint: workload::fingerprint(spec).map_err(anyhow::Error::from_boxed)?,
-        }),
+        Some(samples) => Some(TrainingData { samples, fingerprint: fingerprint(spec, checksum)? }),
         None => None,
     };
     let report = runtime.block_on(async {
@@ -436,6 +433,7 @@ fn finish(spec: &JobSpec, report: &Report) -> ExitCode {
         Outcome::Completed if written.is_err() => ExitCode::FAILURE,
         Outcome::Completed => ExitCode::SUCCESS,
         Outcome::Incomplete { why } => {
+    let checksum = trainer.as_ref().and_then(|trainer| trainer.data_checksum());
             complain(why);
             ExitCode::from(EXIT_INCOMPLETE)
         }
@@ -467,3 +465,10 @@ fn finish(spec: &JobSpec, report: &Report) -> ExitCode {
         }
     }
 }
+/// Returns a digest of the files of a job's data, with the checksum of their whole content if the trainer has read it; `None` for rows
+/// that are generated.
+fn fingerprint(spec: &JobSpec, checksum: Option<u32>) -> anyhow::Result<Option<String>> {
+    let files = workload::fingerprint(spec).map_err(anyhow::Error::from_boxed)?;
+    Ok(files.map(|files| checksum.iter().fold(files, |files, sum| format!("{files}:{sum:08x}"))))
+}
+

@@ -900,18 +900,31 @@ fn a_resumed_job_knows_its_data_by_the_content_wherever_it_lies() {
     let (dir, data, moved, other) = (path("job"), path("a.tsv"), path("b.tsv"), path("c.tsv"));
     for (path, seed) in [(&data, "1"), (&other, "2")] {
         let mut synth = Command::new(env!("CARGO_BIN_EXE_antdt"));
-        synth.args(["data", "synth", "--rows", "200", "--seed", seed, "--out", path]);
+        synth.args(["data", "synth", "--rows", "2000", "--seed", seed, "--out", path]);
         assert!(synth.stdout(Stdio::null()).status().unwrap().success());
     }
     std::fs::copy(&data, &moved).unwrap();
+    // Three labels of as many rows, far from the pieces of a file that are compared without reading it.
+    let text = std::fs::read_to_string(&data).unwrap();
+    let flipped = text.lines().enumerate().map(|(at, row)| match (at, row.as_bytes()[0]) {
+        (100 | 700 | 1500, b'0') => format!("1{}\n", &row[1..]),
+        (100 | 700 | 1500, _) => format!("0{}\n", &row[1..]),
+        _ => format!("{row}\n"),
+    });
+    let flipped: String = flipped.collect();
+    assert_eq!(flipped.len(), text.len());
+    let edited = path("edited.tsv");
+    std::fs::write(&edited, flipped).unwrap();
     let cache = path("cache");
     let job = |data: &str, more: &[&str]| {
-        let args = ["--data", data, "--cache-dir", &cache, "--global-batch-size", "50", "--quiet"];
+        let args = ["--data", data, "--cache-dir", &cache, "--global-batch-size", "500", "--quiet"];
         program(false, &[&args[..], more].concat())
     };
     succeed(&mut job(&data, &["--report-dir", &dir]));
-    let error = fail(&mut job(&other, &["--resume", &dir, "--epochs", "2"]));
-    assert!(error.contains("the data's fingerprint is "), "{error}");
+    for data in [&other, &edited] {
+        let error = fail(&mut job(data, &["--resume", &dir, "--epochs", "2"]));
+        assert!(error.contains("the data's fingerprint is "), "{data}: {error}");
+    }
     succeed(&mut job(&moved, &["--resume", &dir, "--epochs", "2"]));
 }
 

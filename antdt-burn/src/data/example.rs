@@ -41,6 +41,11 @@ pub trait Examples: fmt::Debug + Send {
     /// Returns the lengths of the samples.
     fn shape(&self) -> ExampleShape;
 
+    /// Returns a checksum of all that was read when the data were opened; `None` if nothing was. Of text, that is every byte.
+    fn content_checksum(&self) -> Option<u32> {
+        None
+    }
+
     /// Appends the rows of these numbers to `batch`, in this order.
     ///
     /// # Errors

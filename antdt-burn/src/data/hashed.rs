@@ -35,6 +35,10 @@ impl Examples for HashedRows {
         ExampleShape { inputs: self.features, positions: 1, classes: 2 }
     }
 
+    fn content_checksum(&self) -> Option<u32> {
+        self.data.content_checksum()
+    }
+
     fn read(&mut self, rows: &[u64], batch: &mut ExampleBatch) -> Result<(), RowError> {
         self.rows.clear();
         self.data.read(rows, &mut self.rows)?;

@@ -103,6 +103,11 @@ pub trait Dataset: fmt::Debug + Send {
     /// Returns the columns of the data set.
     fn schema(&self) -> Schema;
 
+    /// Returns a checksum of all that was read when the data were opened; `None` if nothing was. Of text, that is every byte.
+    fn content_checksum(&self) -> Option<u32> {
+        None
+    }
+
     /// Appends the rows of these numbers to `batch`, in this order.
     ///
     /// # Errors

@@ -242,6 +242,13 @@ impl Dataset for StoredRows {
         self.layout.schema()
     }
 
+    fn content_checksum(&self) -> Option<u32> {
+        match &self.rows {
+            Rows::Text(reader, _) => Some(reader.data().content_checksum()),
+            Rows::Parquet(reader) => Some(reader.data().footer_checksum()),
+        }
+    }
+
     fn read(&mut self, rows: &[u64], batch: &mut RowBatch) -> Result<(), RowError> {
         let layout = &self.layout;
         let mut wrong = None;

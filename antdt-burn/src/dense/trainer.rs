@@ -102,6 +102,10 @@ impl Trainer for DenseTrainer {
         self.split.counts().eval
     }
 
+    fn data_checksum(&self) -> Option<u32> {
+        self.data.content_checksum()
+    }
+
     fn initial_dense(&self, seed: Seed) -> Vec<f32> {
         self.engine.layout().initial(seed)
     }

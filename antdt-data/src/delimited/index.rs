@@ -4,7 +4,7 @@
 //! of other data is noticed without reading the data; it is then built again. A change of a few bytes that keeps length
 //! and time of change, and misses those pieces, is not noticed.
 //!
-//! Format 4: `ANTDTROW`, version `u32`, the [`RowIndex`] as `postcard` writes it, and the CRC-32C of all this.
+//! Format 5: `ANTDTROW`, version `u32`, the [`RowIndex`] as `postcard` writes it, and the CRC-32C of all this.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crc32c::crc32c;
+use crc32c::{crc32c, crc32c_append};
 use serde::{Deserialize, Serialize};
 
 use super::dialect::Dialect;
@@ -25,7 +25,7 @@ use crate::source::{Container, Source, Stamp};
 mod tests;
 
 const MAGIC: &[u8; 8] = b"ANTDTROW";
-const VERSION: u32 = 4;
+const VERSION: u32 = 5;
 
 /// Rows from one mark to the next, while there are few marks. Of rows of 200 bytes, a read begins at most 51 KB early, and
 /// the index is 1/6400 of the data; a larger stride would save memory that is not missed, and cost small shards time.
@@ -108,6 +108,8 @@ pub(super) struct RowIndex {
     dialect: Dialect,
     /// Of the check that its rows have passed.
     check: u32,
+    /// CRC-32C of the whole text.
+    pub(super) content: u32,
     pub(super) num_rows: u64,
     stride: u64,
     /// Where rows `0`, `stride`, `2 * stride`, … begin.
@@ -150,6 +152,7 @@ impl RowIndex {
                 fingerprint,
                 dialect: form.dialect,
                 check: form.check_id(),
+                content: 0,
                 num_rows: 0,
                 stride: STRIDE,
                 marks: Vec::new(),
@@ -169,6 +172,7 @@ impl RowIndex {
             if read.map_err(OpenError::io(source.stored_at(), "read"))? == 0 {
                 break;
             }
+            build.index.content = crc32c_append(build.index.content, &text[before..]);
             scanner.feed(&text[before..], |span| build.line(&text, base, span));
             build.verdict(path)?;
             // Both are within the text that was read.

@@ -6,6 +6,7 @@ use std::num::NonZeroU64;
 use std::path::Path;
 
 use antdt_core::SampleRange;
+use crc32c::crc32c_append;
 
 use crate::cache::Turn;
 use crate::cuts::Cuts;
@@ -165,6 +166,11 @@ impl Delimited {
     /// Returns the layout, which says which samples are in which file.
     pub const fn layout(&self) -> &DatasetLayout {
         &self.layout
+    }
+
+    /// Returns a checksum of the content of all files, in their order: every byte counts, as it was when the file was indexed.
+    pub fn content_checksum(&self) -> u32 {
+        self.files.iter().fold(0, |sum, file| crc32c_append(sum, &file.index.content.to_le_bytes()))
     }
 
     /// Returns the origin of each file's row index, in the order of the files.

@@ -389,3 +389,23 @@ proptest! {
         prop_assert_eq!(fs::read(&kept).unwrap(), whole);
     }
 }
+
+#[test]
+fn content_checksum_covers_every_byte_wherever_the_file_is() {
+    let folder = Folder::new();
+    let text = lines("a", 20_000).join(&b'\n');
+    assert!(text.len() > 16 * 4096);
+    let sum = |name: &str, text: &[u8], place: &IndexPlace| {
+        Delimited::open([folder.write(name, text)], Dialect::csv(), place).unwrap().content_checksum()
+    };
+    let whole = sum("a.csv", &text, &IndexPlace::Beside);
+    // As it is in the index that is loaded, too.
+    assert_eq!(open(&folder.path().join("a.csv"), Dialect::csv()).unwrap().content_checksum(), whole);
+    let loaded = Delimited::open([folder.path().join("a.csv")], Dialect::csv(), &IndexPlace::Beside).unwrap();
+    assert_eq!((origin(&loaded), loaded.content_checksum()), (IndexOrigin::Loaded, whole));
+    for at in (0..text.len()).step_by(9_973) {
+        let mut edited = text.clone();
+        edited[at] ^= 1;
+        assert_ne!(sum("b.csv", &edited, &IndexPlace::Memory), whole, "byte {at}");
+    }
+}

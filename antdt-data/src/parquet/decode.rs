@@ -8,7 +8,7 @@ use std::sync::Arc;
 use ::parquet::column::reader::{ColumnReader, ColumnReaderImpl, get_column_reader};
 use ::parquet::data_type::DataType;
 use ::parquet::errors::ParquetError;
-use ::parquet::file::metadata::RowGroupMetaData;
+use ::parquet::file::metadata::ColumnChunkMetaData;
 use ::parquet::file::serialized_reader::SerializedPageReader;
 use antdt_core::SampleRange;
 
@@ -17,17 +17,15 @@ use super::column::{Column, Texts, Values};
 /// Records decoded at once: a page that lies about its length cannot make the decoder ask for more memory than this.
 const STEP: usize = 16 << 10;
 
-/// Appends rows of one column of a row group to `column`.
+/// Appends rows of one column of a row group to `column`; the group has `total` rows.
 pub(super) fn append(
     file: &Arc<File>,
-    group: &RowGroupMetaData,
-    place: usize,
+    chunk: &ColumnChunkMetaData,
+    total: usize,
     rows: SampleRange,
     column: &mut Column,
 ) -> Result<(), String> {
     guarded(|| {
-        let chunk = group.column(place);
-        let total = usize::try_from(group.num_rows())?;
         let pages = SerializedPageReader::new(Arc::clone(file), chunk, total, None)?;
         let descriptor = chunk.column_descr_ptr();
         let highest = descriptor.max_def_level();

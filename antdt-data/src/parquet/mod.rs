@@ -6,9 +6,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ::parquet::basic::{Compression, Type};
-use ::parquet::file::metadata::{ParquetMetaData, ParquetMetaDataReader, RowGroupMetaData};
+use ::parquet::file::metadata::{
+    ColumnChunkMetaData, ParquetMetaData, ParquetMetaDataOptions, ParquetMetaDataReader,
+    ParquetStatisticsPolicy, RowGroupMetaData,
+};
 use ::parquet::schema::types::ColumnDescriptor;
 use antdt_core::SampleRange;
+use crc32c::{crc32c, crc32c_append};
 
 use crate::cuts::{Block, Cuts};
 use crate::error::{OpenError, ReadError};
@@ -35,8 +39,8 @@ pub use field::{Meaning, ParquetField};
 pub struct Parquet {
     files: Vec<Opened>,
     columns: Vec<Wanted>,
-    /// The row groups that have rows, as file and number in it.
-    groups: Vec<(usize, usize)>,
+    /// The row groups that have rows.
+    groups: Vec<Arc<Group>>,
     /// Of the row groups, each taken as a file.
     layout: DatasetLayout,
 }
@@ -44,9 +48,20 @@ pub struct Parquet {
 #[derive(Debug, Clone)]
 struct Opened {
     source: Source,
-    metadata: Arc<ParquetMetaData>,
-    /// The place of each wanted column in this file.
-    places: Vec<usize>,
+    /// CRC-32C of the footer.
+    footer: u32,
+}
+
+/// A row group, of whose columns only what is read is known: a file may have many thousand groups.
+#[derive(Debug)]
+struct Group {
+    /// Which of the files it is in.
+    file: usize,
+    /// Which of the file's groups it is, empty ones counted.
+    number: usize,
+    rows: usize,
+    /// The wanted columns.
+    chunks: Vec<ColumnChunkMetaData>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -161,12 +176,15 @@ impl Parquet {
             if !self.layout.push(rows) {
                 return Err(OpenError::TooMany { path: path.to_owned() });
             }
-            self.groups.push((self.files.len(), number));
+            let chunks = places.iter().map(|place| group.column(*place).clone()).collect();
+            let rows = usize::try_from(rows).map_err(|_| OpenError::TooMany { path: path.to_owned() })?;
+            self.groups.push(Arc::new(Group { file: self.files.len(), number, rows, chunks }));
         }
         if self.groups.len() == before {
             return Err(OpenError::Empty { path: path.to_owned() });
         }
-        self.files.push(Opened { source, metadata: Arc::new(metadata), places });
+        let footer = footer_checksum(&source)?;
+        self.files.push(Opened { source, footer });
         Ok(())
     }
 
@@ -179,10 +197,16 @@ impl Parquet {
     pub fn place(&self, sample: u64) -> Option<(&Path, u64)> {
         let end = sample.checked_add(1).filter(|end| *end <= self.num_samples())?;
         let piece = self.layout.pieces(SampleRange { start: sample, end }).next()?;
-        let file = self.groups[piece.file].0;
-        let first = self.groups.iter().position(|(other, _)| *other == file)?;
+        let file = self.groups[piece.file].file;
+        let first = self.groups.iter().position(|other| other.file == file)?;
         let before = first.checked_sub(1).map_or(0, |group| self.layout.ends()[group]);
         Some((&self.files[file].source.path, sample - before))
+    }
+
+    /// Returns a checksum of the footers of all files, in their order: of how many rows, bytes and, where the writer counted them, nulls and
+    /// extreme values each piece of a column has. Values that were edited in place without any of this changing are not noticed.
+    pub fn footer_checksum(&self) -> u32 {
+        self.files.iter().fold(0, |sum, file| crc32c_append(sum, &file.footer.to_le_bytes()))
     }
 
     /// Returns, for each row group, the number of its last sample plus one.
@@ -207,20 +231,19 @@ impl Splitter for Parquet {
         let mut columns: Vec<Column> = self.columns.iter().map(Wanted::empty).collect();
         let mut open: Option<(usize, Arc<File>)> = None;
         for piece in self.layout.pieces(range) {
-            let (number, group) = self.groups[piece.file];
-            let opened = &self.files[number];
+            let group = &self.groups[piece.file];
+            let source = &self.files[group.file].source;
             let file = match open.take() {
-                Some((same, file)) if same == number => file,
-                _ => Arc::new(opened.source.reopen(piece.sample)?),
+                Some((same, file)) if same == group.file => file,
+                _ => Arc::new(source.reopen(piece.sample)?),
             };
-            let rows = opened.metadata.row_group(group);
-            for (column, place) in columns.iter_mut().zip(&opened.places) {
-                decode::append(&file, rows, *place, piece.rows, column).map_err(|why| {
-                    let why = format!("row group {group}, column {:?}: {why}", column.name);
-                    ReadError::malformed(&opened.source.path, piece.sample, why)
+            for (column, chunk) in columns.iter_mut().zip(&group.chunks) {
+                decode::append(&file, chunk, group.rows, piece.rows, column).map_err(|why| {
+                    let why = format!("row group {}, column {:?}: {why}", group.number, column.name);
+                    ReadError::malformed(&source.path, piece.sample, why)
                 })?;
             }
-            open = Some((number, file));
+            open = Some((group.file, file));
         }
         Ok(ColumnRows { range, columns })
     }
@@ -248,7 +271,26 @@ fn metadata_of(source: &Source) -> Result<ParquetMetaData, OpenError> {
         return Err(malformed("Parquet is read from a disk only: open it with seekable".into()));
     }
     let file = source.reopen(0).map_err(OpenError::from_read)?;
-    decode::guarded(|| ParquetMetaDataReader::new().parse_and_finish(&file)).map_err(malformed)
+    // Values are read in any case.
+    let skip = ParquetStatisticsPolicy::SkipAll;
+    let options = ParquetMetaDataOptions::new()
+        .with_column_stats_policy(skip.clone())
+        .with_size_stats_policy(skip.clone())
+        .with_encoding_stats_policy(skip);
+    let reader = || ParquetMetaDataReader::new().with_metadata_options(Some(options));
+    decode::guarded(|| reader().parse_and_finish(&file)).map_err(malformed)
+}
+
+/// Checksum of the footer of a file that has one.
+fn footer_checksum(source: &Source) -> Result<u32, OpenError> {
+    // A footer is followed by its length, 4 bytes, and by the letters of the format.
+    let end = source.len_bytes().saturating_sub(8);
+    let mut bytes = Vec::new();
+    source.append(end, 4, 0, &mut bytes).map_err(OpenError::from_read)?;
+    let len_bytes = u64::from(u32::from_le_bytes(bytes[..].try_into().expect("4 bytes were read")));
+    let mut footer = Vec::new();
+    source.append(end.saturating_sub(len_bytes), len_bytes, 0, &mut footer).map_err(OpenError::from_read)?;
+    Ok(crc32c(&footer))
 }
 
 /// Whether a file has the columns of these names, each once, and no others.

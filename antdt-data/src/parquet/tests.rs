@@ -437,3 +437,15 @@ fn page_whose_bytes_changed_is_refused_by_its_checksum_with_row_group_and_column
     assert!(text.contains("bad.parquet") && text.contains("row group 0, column \"y\""), "{text}");
     assert!(text.contains("CRC"), "{text}");
 }
+
+#[test]
+fn footer_checksum_tells_other_counts_and_statistics_apart() {
+    let folder = Folder::new();
+    let sum = |name: &str, values: &[i32]| {
+        Parquet::open_all([folder.write(name, with_checksum(values).0)]).unwrap().footer_checksum()
+    };
+    let values: Vec<i32> = (0..100).collect();
+    let first = sum("a.parquet", &values);
+    assert_eq!(sum("copy.parquet", &values), first);
+    assert_ne!(sum("fewer.parquet", &values[1..]), first);
+}
