@@ -39,6 +39,8 @@ pub struct WorkloadSpec {
     /// Cache for row indexes, and for copies of files that cannot be read by range; `None` is the user's own
     /// cache (see [`Cache::of_user`]). Ignored for synthetic rows.
     pub cache: Option<Cache>,
+    /// How many times its own length a compressed file may unpack to; see [`Cache::with_unpack_limit`].
+    pub unpack_limit: u32,
     /// Memory for rows that were read from files, in bytes.
     pub read_budget_bytes: usize,
 }
@@ -55,6 +57,7 @@ impl WorkloadSpec {
             eval_fraction: 0.2,
             device: Device::Cpu,
             cache: None,
+            unpack_limit: Cache::UNPACK_LIMIT,
             // Twenty shards of ten batches of Criteo's rows each: more than the leases that a worker holds.
             read_budget_bytes: 64 << 20,
         }
@@ -126,10 +129,11 @@ impl WorkloadSpec {
 
     /// The folder for what is kept of files.
     pub(crate) fn cache(&self) -> Result<Cache, DatasetError> {
-        match &self.cache {
-            Some(cache) => Ok(cache.clone()),
-            None => Ok(Cache::of_user(|name| std::env::var_os(name))?),
-        }
+        let cache = match &self.cache {
+            Some(cache) => cache.clone(),
+            None => Cache::of_user(|name| std::env::var_os(name))?,
+        };
+        Ok(cache.with_unpack_limit(self.unpack_limit))
     }
 
     /// Opens a data set of rows and splits it. `announce` is told of files that have to be copied first.

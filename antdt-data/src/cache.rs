@@ -13,15 +13,35 @@ use crate::error::OpenError;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cache {
     folder: PathBuf,
+    unpack_limit: u32,
 }
 
 impl Cache {
     /// Environment variable that names the folder of the cache.
     pub const VARIABLE: &'static str = "ANTDT_CACHE_DIR";
 
+    /// How many times its own length a compressed file may unpack to unless told otherwise: rows of text take 3 to 20 times what
+    /// they take compressed.
+    pub const UNPACK_LIMIT: u32 = 100;
+
+    /// What every file may unpack to, in bytes: a short one may be of a few values over and over.
+    const UNPACK_ALWAYS_BYTES: u64 = 1 << 30;
+
     /// Returns the cache in this folder, which is created when the first file is stored in it.
     pub fn at(folder: impl Into<PathBuf>) -> Self {
-        Self { folder: folder.into() }
+        Self { folder: folder.into(), unpack_limit: Self::UNPACK_LIMIT }
+    }
+
+    /// Returns the cache with another limit for the copies of compressed files: so many times the length of the file, but never below
+    /// 1 GiB. A file made to fill the disk is given up there.
+    #[must_use]
+    pub fn with_unpack_limit(self, times: u32) -> Self {
+        Self { unpack_limit: times, ..self }
+    }
+
+    /// What a compressed file of this length may unpack to, in bytes.
+    pub(crate) fn unpack_limit_bytes(&self, len_bytes: u64) -> u64 {
+        len_bytes.saturating_mul(self.unpack_limit.into()).max(Self::UNPACK_ALWAYS_BYTES)
     }
 
     /// Returns the cache in the folder that the environment variable [`VARIABLE`](Self::VARIABLE) names, or

@@ -62,6 +62,22 @@ pub enum OpenError {
         /// Bytes that could be unpacked.
         unpacked: u64,
     },
+    /// A compressed file holds more than it may.
+    #[error(
+        "{}: {len_bytes} bytes of {container} unpack to more than {limit_bytes} bytes, where the copy was given up; if it is no mistake, \
+         raise --unpack-limit",
+        path.display()
+    )]
+    Unpacked {
+        /// Path of the file.
+        path: PathBuf,
+        /// Compression of the file.
+        container: Container,
+        /// Length of the file in bytes.
+        len_bytes: u64,
+        /// What it may unpack to, in bytes.
+        limit_bytes: u64,
+    },
     /// A file that cannot be read by range could not be copied to a disk.
     #[error(
         "cannot keep the content of {} in {}: {source}; free space there, or name another folder with --cache-dir or {}",

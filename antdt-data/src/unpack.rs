@@ -106,12 +106,13 @@ impl Source {
             Turn::Alone(_) => target.with_extension("part"),
             Turn::TimedOut => target.with_extension(format!("{}.part", process::id())),
         };
-        let copied = self.copy(container, &part).and_then(|len_bytes| {
-            // The seal first: a copy without one is made again.
-            fs::write(seal_of(&target), Self::file(&part)?.seal()?).map_err(failed)?;
-            fs::rename(&part, &target).map_err(failed)?;
-            Ok(len_bytes)
-        });
+        let copied =
+            self.copy(container, &part, cache.unpack_limit_bytes(self.len_bytes())).and_then(|len_bytes| {
+                // The seal first: a copy without one is made again.
+                fs::write(seal_of(&target), Self::file(&part)?.seal()?).map_err(failed)?;
+                fs::rename(&part, &target).map_err(failed)?;
+                Ok(len_bytes)
+            });
         let len_bytes = copied.inspect_err(|_| {
             // The error that came first is the one to report.
             let _ = fs::remove_file(&part);
@@ -148,7 +149,8 @@ impl Source {
         format!("{name}-{:08x}-", self.place())
     }
 
-    fn copy(&self, container: Container, part: &Path) -> Result<u64, OpenError> {
+    /// Writes its content to `part`, at most `limit_bytes` of it. Returns how many bytes that are.
+    fn copy(&self, container: Container, part: &Path, limit_bytes: u64) -> Result<u64, OpenError> {
         let damaged = |source: io::Error| OpenError::Io { path: self.path.clone(), doing: "read", source };
         let folder = part.parent().unwrap_or(Path::new("")).to_owned();
         let full = |source| OpenError::Copy { path: self.path.clone(), folder: folder.clone(), source };
@@ -175,8 +177,12 @@ impl Source {
                 }
                 Err(error) => return Err(damaged(error)),
             };
-            out.write_all(&chunk[..len]).map_err(full)?;
             written += len as u64;
+            if written > limit_bytes {
+                let (path, len_bytes) = (self.path.clone(), self.len_bytes());
+                return Err(OpenError::Unpacked { path, container, len_bytes, limit_bytes });
+            }
+            out.write_all(&chunk[..len]).map_err(full)?;
         }
         if !self.is_unchanged()? {
             return Err(OpenError::Changed { path: self.path.clone() });

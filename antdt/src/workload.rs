@@ -62,8 +62,17 @@ impl Workload {
     /// evaluation.
     #[cfg(feature = "cli")]
     pub(crate) fn unused(&self, spec: &JobSpec, eval_samples: u64) -> Vec<String> {
-        let of_data =
-            ["data", "format", "label", "categorical", "numeric", "ignore", "eval-fraction", "cache-dir"];
+        let of_data = [
+            "data",
+            "format",
+            "label",
+            "categorical",
+            "numeric",
+            "ignore",
+            "eval-fraction",
+            "cache-dir",
+            "unpack-limit",
+        ];
         let is_set = |setting: &&JobSetting| {
             let is_unused = match setting.name {
                 "eval-every" => eval_samples == 0,
@@ -233,6 +242,7 @@ mod shipped {
         workload.settings = spec.tables.texts("workload", model.name)?;
         workload.eval_fraction = spec.eval_fraction;
         workload.cache = spec.cache_dir.clone().map(Cache::at);
+        workload.unpack_limit = spec.unpack_limit;
         // Of a worker, the job says where this one computes.
         let (place, _) = gpu::place(spec.processor(), 0)?;
         if let Place::Gpu(_) = place {
@@ -276,6 +286,7 @@ mod shipped {
             Some(folder) => Cache::at(folder),
             None => Cache::of_user(|name| std::env::var_os(name))?,
         };
+        let cache = cache.with_unpack_limit(spec.unpack_limit);
         inspect::inspect(&path, format, &columns(spec), &cache, announce)
     }
 

@@ -116,7 +116,7 @@ fn a_full_disk_is_an_error_that_names_the_folder() {
         println!("skipped, not here: there is no /dev/full");
         return;
     }
-    let error = source.copy(Container::Gzip, full).unwrap_err().to_string();
+    let error = source.copy(Container::Gzip, full, u64::MAX).unwrap_err().to_string();
     assert!(error.contains("a.gz") && error.contains("/dev") && error.contains("No space left"), "{error}");
 }
 
@@ -181,4 +181,18 @@ proptest! {
         let names = fs::read_dir(kept.path()).unwrap().map(|entry| entry.unwrap().file_name());
         prop_assert!(names.into_iter().all(|name| !name.to_string_lossy().ends_with("part")));
     }
+}
+
+#[test]
+fn copy_of_a_file_that_unpacks_to_too_much_is_given_up() {
+    let (folder, kept) = (Folder::new(), Folder::new());
+    let source = Source::file(folder.write("bomb.gz", gzip(&vec![b'\n'; 3 << 20]))).unwrap();
+    let part = kept.path().join("bomb.part");
+    assert_eq!(source.copy(Container::Gzip, &part, 3 << 20).unwrap(), 3 << 20);
+    let error = source.copy(Container::Gzip, &part, (3 << 20) - 1).unwrap_err().to_string();
+    assert!(error.contains("bomb.gz") && error.ends_with("raise --unpack-limit"), "{error}");
+    // What may be: a multiple of the length, and what a short file may hold in any case.
+    let cache = Cache::at(kept.path()).with_unpack_limit(3);
+    let limits = [1, 1 << 30, u64::MAX].map(|len_bytes| cache.unpack_limit_bytes(len_bytes));
+    assert_eq!(limits, [1 << 30, 3 << 30, u64::MAX]);
 }

@@ -438,7 +438,8 @@ pub(super) fn explain(error: &clap::Error, args: &[String]) -> Result<Command, C
 }
 
 /// Settings of a job that say how its data are read.
-const INSPECTED: [&str; 6] = ["format", "label", "categorical", "numeric", "ignore", "cache-dir"];
+const INSPECTED: [&str; 7] =
+    ["format", "label", "categorical", "numeric", "ignore", "cache-dir", "unpack-limit"];
 
 pub(super) fn data_inspect(matches: &ArgMatches) -> Result<DataInspect, CliError> {
     let mut job = JobSpec::default();

@@ -33,6 +33,7 @@ pub(super) const GROUPS: [(&str, &[&str]); 7] = [
             "eval-every",
             "early-stopping",
             "cache-dir",
+            "unpack-limit",
             "seed",
             "sharding",
             "shard-len",

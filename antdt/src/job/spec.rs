@@ -103,6 +103,8 @@ settings! {
     cache_dir: Option<PathBuf> = None, "cache-dir", "DIR", unset "antdt in the user's cache folder";
     /// Passes over the data.
     epochs: u32 = 1, "epochs", "N", least 1;
+    /// How many times its own length a compressed file may unpack to; 1 GiB always may.
+    unpack_limit: u32 = 100, "unpack-limit", "TIMES", least 1;
     /// Samples per step, over all workers; the master divides them into the workers' batch sizes.
     global_batch_size: u32 = 256, "global-batch-size", "SAMPLES", least 1;
     /// Seed of all randomness in the job.
