@@ -4,6 +4,7 @@
 pub mod changed;
 pub mod launcher;
 pub mod placement;
+pub mod pool;
 
 #[cfg(feature = "runtime")]
 pub mod runtime;

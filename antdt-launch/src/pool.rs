@@ -1,0 +1,491 @@
+//! [`HostPool`]: hosts that join a job by themselves, and the nodes on them. Pure: it is told what happens and the time, and answers
+//! with what to do.
+//!
+//! A host has slots, one for each worker that it takes; parameter servers need none and go round. A node whose host is lost waits
+//! until that host is back, or another one has a slot. A host may be away for a while ([`AWAY_LIMIT`]) before its nodes count as ended:
+//! a connection that breaks says nothing about them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use antdt_core::{Exit, Holder, NodeId, Role};
+
+use crate::launcher::{LaunchError, LaunchStatus, LauncherEvent, NodeExit, NodeSpec};
+
+/// How long a host may be away before its nodes have ended for the job. They go on meanwhile, for they reach the master by themselves.
+pub const AWAY_LIMIT: Duration = Duration::from_secs(10);
+
+/// A host as it introduces itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostIntroduction {
+    /// Name of the host, which no other host of the job has.
+    pub name: String,
+    /// Number of workers that it takes; at least 1.
+    pub slots: u32,
+    /// Position among the hosts, if its user has given one.
+    pub rank: Option<u32>,
+}
+
+/// What a host is to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HostOrder {
+    /// Start this incarnation.
+    Launch(Box<NodeSpec>),
+    /// End this incarnation: ask it to exit, and kill it after the grace.
+    End {
+        /// Node and incarnation to end.
+        holder: Holder,
+        /// Time between the request and the kill.
+        grace: Duration,
+    },
+}
+
+/// What a host says of a node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HostReport {
+    /// The incarnation runs.
+    Started,
+    /// The incarnation has ended, with the last lines that it wrote.
+    Gone {
+        /// Exit code or signal, if known.
+        exit: NodeExit,
+        /// The node's last lines of output.
+        tail: Vec<String>,
+    },
+}
+
+/// What the driver is to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PoolEffect {
+    /// Send an order to a host.
+    Send {
+        /// Name of the host.
+        host: String,
+        /// The order.
+        order: HostOrder,
+    },
+    /// Report an event of the launcher.
+    Report(LauncherEvent),
+}
+
+#[derive(Debug)]
+struct Host {
+    slots: u32,
+    /// By which hosts are filled: their rank, then their arrival.
+    order: (u32, u64),
+    presence: Presence,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Presence {
+    /// It has come, and has not said yet which nodes it has.
+    Arriving,
+    There,
+    /// Since then.
+    Away(Duration),
+}
+
+#[derive(Debug)]
+struct Life {
+    /// What to start, while no host has it.
+    waiting: Option<Box<NodeSpec>>,
+    /// Where it is, once that is decided.
+    host: Option<String>,
+    /// Whether the caller was told of this host before the start.
+    foretold: Option<String>,
+    status: LaunchStatus,
+    /// An order to end it that its host, which is away, has not got.
+    end: Option<Duration>,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct HostPool {
+    hosts: BTreeMap<String, Host>,
+    lives: BTreeMap<Holder, Life>,
+    /// Where the last incarnation of a node was.
+    last: BTreeMap<NodeId, String>,
+    /// Nodes for which a host was named, and which have not been started since.
+    reserved: BTreeSet<NodeId>,
+    arrivals: u64,
+}
+
+impl HostPool {
+    /// Returns the hosts that are there, with their slots, in the order in which they are filled.
+    pub fn hosts(&self) -> Vec<(String, u32)> {
+        let mut there: Vec<_> =
+            self.hosts.iter().filter(|(_, host)| host.presence == Presence::There).collect();
+        there.sort_by_key(|(_, host)| host.order);
+        there.into_iter().map(|(name, host)| (name.clone(), host.slots)).collect()
+    }
+
+    /// A host has come, for the first time or again. It gets nodes once it has said which it has ([`recall`](Self::recall)).
+    ///
+    /// # Errors
+    /// Why it is refused.
+    pub fn join(&mut self, host: HostIntroduction) -> Result<(), String> {
+        let HostIntroduction { name, slots, rank } = host;
+        let known = self.hosts.get(&name);
+        let is_away = |host: &Host| matches!(host.presence, Presence::Away(_));
+        if known.is_some_and(|known| !is_away(known)) {
+            return Err(format!(
+                "another host is called {name}; give each a name of its own, by its host name or --host-name"
+            ));
+        }
+        let twin = self
+            .hosts
+            .iter()
+            .find(|(_, other)| rank.is_some_and(|rank| other.order.0 == rank) && !is_away(other));
+        if let (Some(rank), Some((twin, _))) = (rank, twin) {
+            return Err(format!("host {twin} has --node-rank {rank} already; give each host its own"));
+        }
+        let arrival = known.map_or(self.arrivals, |known| known.order.1);
+        self.arrivals += u64::from(known.is_none());
+        let order = (rank.unwrap_or(u32::MAX), arrival);
+        self.hosts.insert(name, Host { slots, order, presence: Presence::Arriving });
+        Ok(())
+    }
+
+    /// The connection to a host is lost.
+    pub fn lose(&mut self, now: Duration, name: &str) {
+        if let Some(host) = self.hosts.get_mut(name) {
+            host.presence = match host.presence {
+                Presence::Away(since) => Presence::Away(since),
+                Presence::Arriving | Presence::There => Presence::Away(now),
+            };
+        }
+    }
+
+    /// A host that has come says which nodes it has, and what became of them. Those that it does not name never began there, or ended
+    /// with the program that had them.
+    pub fn recall(&mut self, name: &str, known: &BTreeMap<Holder, HostReport>) -> Vec<PoolEffect> {
+        let Some(host) = self.hosts.get_mut(name) else { return Vec::new() };
+        host.presence = Presence::There;
+        let mut effects = Vec::new();
+        for holder in self.on(name) {
+            match known.get(&holder) {
+                Some(report) => effects.extend(self.report(name, holder, report.clone())),
+                None => effects.extend(self.gone(holder, &format!("host {name} does not have it any more"))),
+            }
+            let pending_end = self.lives.get_mut(&holder).and_then(|life| life.end.take());
+            effects.extend(pending_end.map(|grace| PoolEffect::Send {
+                host: name.to_owned(),
+                order: HostOrder::End { holder, grace },
+            }));
+        }
+        effects.extend(self.fill());
+        effects
+    }
+
+    /// A host says something of a node.
+    pub fn report(&mut self, name: &str, holder: Holder, report: HostReport) -> Vec<PoolEffect> {
+        let Some(life) = self.lives.get_mut(&holder) else { return Vec::new() };
+        if life.host.as_deref() != Some(name) || matches!(life.status, LaunchStatus::Gone(_)) {
+            return Vec::new();
+        }
+        match report {
+            HostReport::Started if life.status == LaunchStatus::Running => Vec::new(),
+            HostReport::Started => {
+                life.status = LaunchStatus::Running;
+                vec![PoolEffect::Report(LauncherEvent::Started { holder })]
+            }
+            HostReport::Gone { exit, tail } => {
+                life.status = LaunchStatus::Gone(exit);
+                let gone = PoolEffect::Report(LauncherEvent::Gone { holder, exit, tail });
+                std::iter::once(gone).chain(self.fill()).collect()
+            }
+        }
+    }
+
+    /// Time has passed: nodes of a host that is away for too long have ended.
+    pub fn tick(&mut self, now: Duration) -> Vec<PoolEffect> {
+        let is_lost = |host: &Host| match host.presence {
+            Presence::Away(since) => now.saturating_sub(since) >= AWAY_LIMIT,
+            Presence::Arriving | Presence::There => false,
+        };
+        let lost: Vec<String> =
+            self.hosts.iter().filter(|(_, host)| is_lost(host)).map(|(name, _)| name.clone()).collect();
+        let mut effects = Vec::new();
+        for name in lost {
+            self.hosts.remove(&name);
+            let why = format!("host {name} is lost: it was away for {} s", AWAY_LIMIT.as_secs());
+            for holder in self.on(&name) {
+                effects.extend(self.gone(holder, &why));
+            }
+        }
+        effects.extend(self.fill());
+        effects
+    }
+
+    /// Names the host of the next incarnation of a node, and keeps its slot; `None` if none has one.
+    pub fn place(&mut self, node: NodeId) -> Option<String> {
+        let host = self.choose(node)?;
+        self.last.insert(node, host.clone());
+        self.reserved.insert(node);
+        Some(host)
+    }
+
+    /// Starts an incarnation, as soon as a host has a slot.
+    ///
+    /// # Errors
+    /// If it was started before.
+    pub fn launch(&mut self, spec: &NodeSpec) -> Result<Vec<PoolEffect>, LaunchError> {
+        let holder = spec.holder;
+        if self.lives.contains_key(&holder) {
+            return Err(LaunchError::Launched { holder });
+        }
+        let foretold =
+            self.reserved.remove(&holder.node).then(|| self.last.get(&holder.node).cloned()).flatten();
+        let waiting = Some(Box::new(spec.clone()));
+        let life = Life { waiting, host: None, foretold, status: LaunchStatus::Pending, end: None };
+        self.lives.insert(holder, life);
+        Ok(self.fill())
+    }
+
+    /// Ends an incarnation; `false` if it is not there.
+    pub fn end(&mut self, holder: Holder, grace: Duration) -> (bool, Vec<PoolEffect>) {
+        let Some(life) = self.lives.get_mut(&holder) else { return (false, Vec::new()) };
+        if matches!(life.status, LaunchStatus::Gone(_)) {
+            return (false, Vec::new());
+        }
+        let Some(host) = life.host.clone() else {
+            return (true, self.gone(holder, "it was ended before a host had a slot for it"));
+        };
+        if self.hosts.get(&host).is_none_or(|host| host.presence != Presence::There) {
+            life.end = Some(life.end.map_or(grace, |known| known.min(grace)));
+            return (true, Vec::new());
+        }
+        (true, vec![PoolEffect::Send { host, order: HostOrder::End { holder, grace } }])
+    }
+
+    /// Returns the state of an incarnation.
+    pub fn status(&self, holder: Holder) -> Option<LaunchStatus> {
+        self.lives.get(&holder).map(|life| life.status)
+    }
+
+    /// Forgets all nodes; hosts stay.
+    pub fn clear(&mut self) {
+        self.lives.clear();
+        self.last.clear();
+        self.reserved.clear();
+    }
+
+    /// Gives nodes that wait to hosts with room, in the order of the nodes.
+    fn fill(&mut self) -> Vec<PoolEffect> {
+        let waiting: Vec<Holder> =
+            self.lives.iter().filter(|(_, life)| life.waiting.is_some()).map(|(holder, _)| *holder).collect();
+        let mut effects = Vec::new();
+        for holder in waiting {
+            let Some(host) = self.choose(holder.node) else { continue };
+            self.last.insert(holder.node, host.clone());
+            let Some(life) = self.lives.get_mut(&holder) else { continue };
+            let Some(spec) = life.waiting.take() else { continue };
+            life.host = Some(host.clone());
+            if life.foretold.as_ref() != Some(&host) {
+                effects.push(PoolEffect::Report(LauncherEvent::Placed { holder, host: host.clone() }));
+            }
+            effects.push(PoolEffect::Send { host, order: HostOrder::Launch(spec) });
+        }
+        effects
+    }
+
+    /// The host of a node's next incarnation: where it was before, or the first one with a slot; for a server the one with the fewest.
+    fn choose(&self, node: NodeId) -> Option<String> {
+        let is_there =
+            |name: &&String| self.hosts.get(*name).is_some_and(|host| host.presence == Presence::There);
+        let is_free =
+            |name: &&String| node.role == Role::Server || self.used(name, node) < self.hosts[*name].slots;
+        if let Some(before) = self.last.get(&node).filter(is_there).filter(is_free) {
+            return Some(before.clone());
+        }
+        let mut there: Vec<(&String, &Host)> =
+            self.hosts.iter().filter(|(name, _)| is_there(name) && is_free(name)).collect();
+        there.sort_by_key(|(name, host)| {
+            let servers = if node.role == Role::Server { self.servers(name) } else { 0 };
+            (servers, host.order)
+        });
+        there.first().map(|(name, _)| (*name).clone())
+    }
+
+    /// Slots of a host that workers other than this one have, by running, waiting to or being promised.
+    fn used(&self, host: &str, except: NodeId) -> u32 {
+        let live = self.lives.iter().filter(|(_, life)| {
+            life.host.as_deref() == Some(host) && !matches!(life.status, LaunchStatus::Gone(_))
+        });
+        let mut workers: BTreeSet<NodeId> = live.map(|(holder, _)| holder.node).collect();
+        let promised = |node: &&NodeId| self.last.get(node).is_some_and(|name| name == host);
+        workers.extend(self.reserved.iter().filter(promised));
+        workers.retain(|node| node.role == Role::Worker && *node != except);
+        u32::try_from(workers.len()).unwrap_or(u32::MAX)
+    }
+
+    fn servers(&self, host: &str) -> usize {
+        self.last.iter().filter(|(node, name)| node.role == Role::Server && *name == host).count()
+    }
+
+    /// The nodes on a host that have not ended.
+    fn on(&self, host: &str) -> Vec<Holder> {
+        let here =
+            |life: &Life| life.host.as_deref() == Some(host) && !matches!(life.status, LaunchStatus::Gone(_));
+        self.lives.iter().filter(|(_, life)| here(life)).map(|(holder, _)| *holder).collect()
+    }
+
+    /// A node has ended, or will never run, by what the host does not say.
+    fn gone(&mut self, holder: Holder, why: &str) -> Vec<PoolEffect> {
+        let Some(life) = self.lives.get_mut(&holder) else { return Vec::new() };
+        let exit = NodeExit::default();
+        (life.status, life.waiting) = (LaunchStatus::Gone(exit), None);
+        let tail = vec![format!("{}{why}", Exit::CAUSE)];
+        vec![PoolEffect::Report(LauncherEvent::Gone { holder, exit, tail })]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use antdt_core::Incarnation;
+
+    use super::*;
+
+    const START: Duration = Duration::from_secs(1);
+
+    fn introduction(name: &str, slots: u32, rank: Option<u32>) -> HostIntroduction {
+        HostIntroduction { name: name.to_owned(), slots, rank }
+    }
+
+    fn spec(index: u32, life: u32) -> NodeSpec {
+        let holder = Holder::new(NodeId::worker(index), Incarnation(life));
+        let (program, args) = ("node".into(), Vec::new());
+        NodeSpec { holder, program, args, env: Vec::new(), file: String::new() }
+    }
+
+    /// Effects in short: `a+0.0` starts life 0 of worker 0 on host a, `a-0.0` ends it, `0.0@a` places it, `0.0!` is its start and
+    /// `0.0.` its end.
+    fn short(effects: &[PoolEffect]) -> String {
+        let id = |holder: &Holder| format!("{}.{}", holder.node.index, holder.incarnation.0);
+        let text = |effect: &PoolEffect| match effect {
+            PoolEffect::Send { host, order: HostOrder::Launch(spec) } => {
+                format!("{host}+{}", id(&spec.holder))
+            }
+            PoolEffect::Send { host, order: HostOrder::End { holder, .. } } => {
+                format!("{host}-{}", id(holder))
+            }
+            PoolEffect::Report(LauncherEvent::Placed { holder, host }) => format!("{}@{host}", id(holder)),
+            PoolEffect::Report(LauncherEvent::Started { holder }) => format!("{}!", id(holder)),
+            PoolEffect::Report(LauncherEvent::Gone { holder, .. }) => format!("{}.", id(holder)),
+        };
+        effects.iter().map(text).collect::<Vec<_>>().join(" ")
+    }
+
+    /// A host comes that has no nodes.
+    fn come(pool: &mut HostPool, host: HostIntroduction) -> Vec<PoolEffect> {
+        let name = host.name.clone();
+        pool.join(host).unwrap();
+        pool.recall(&name, &BTreeMap::new())
+    }
+
+    /// Two hosts with two slots and one, whose workers run.
+    fn pool() -> HostPool {
+        let mut pool = HostPool::default();
+        for (name, slots, rank) in [("b", 1, Some(1)), ("a", 2, Some(0))] {
+            assert_eq!(short(&come(&mut pool, introduction(name, slots, rank))), "");
+        }
+        assert_eq!(pool.hosts(), [("a".to_owned(), 2), ("b".to_owned(), 1)]);
+        let places: Vec<_> = (0..4).map(|index| pool.place(NodeId::worker(index))).collect();
+        assert_eq!(
+            places.iter().flatten().map(String::as_str).collect::<String>(),
+            "aab",
+            "by rank, while there is room"
+        );
+        for (index, started) in [(0, "a+0.0"), (1, "a+1.0"), (2, "b+2.0"), (3, "")] {
+            assert_eq!(short(&pool.launch(&spec(index, 0)).unwrap()), started);
+        }
+        for (host, index) in [("a", 0), ("a", 1), ("b", 2)] {
+            pool.report(host, spec(index, 0).holder, HostReport::Started);
+        }
+        pool
+    }
+
+    fn gone() -> HostReport {
+        HostReport::Gone { exit: NodeExit { code: Some(0), signal: None }, tail: Vec::new() }
+    }
+
+    #[test]
+    fn node_that_waits_gets_the_slot_that_becomes_free_or_a_host_that_comes() {
+        let mut freed = pool();
+        assert_eq!(short(&freed.report("a", spec(1, 0).holder, gone())), "1.0. 3.0@a a+3.0");
+        // The next life of worker 1 waits in turn.
+        assert_eq!(
+            (freed.place(NodeId::worker(1)), short(&freed.launch(&spec(1, 1)).unwrap())),
+            (None, String::new())
+        );
+        let mut joined = pool();
+        assert_eq!(short(&come(&mut joined, introduction("c", 1, None))), "3.0@c c+3.0");
+        // Where there is room, a worker stays on its host.
+        come(&mut joined, introduction("d", 9, None));
+        joined.report("b", spec(2, 0).holder, gone());
+        assert_eq!(joined.place(NodeId::worker(2)).as_deref(), Some("b"));
+    }
+
+    #[test]
+    fn host_that_is_back_in_time_has_lost_nothing() {
+        let mut pool = pool();
+        pool.lose(START, "a");
+        assert_eq!(short(&pool.tick(START + AWAY_LIMIT / 2)), "");
+        // What is ordered meanwhile is ordered when it is back.
+        assert_eq!(pool.end(spec(0, 0).holder, Duration::ZERO), (true, Vec::new()));
+        pool.join(introduction("a", 2, Some(0))).unwrap();
+        let known = BTreeMap::from([(spec(0, 0).holder, HostReport::Started), (spec(1, 0).holder, gone())]);
+        assert_eq!(short(&pool.recall("a", &known)), "a-0.0 1.0. 3.0@a a+3.0");
+        assert_eq!(short(&pool.tick(START + AWAY_LIMIT * 2)), "");
+    }
+
+    #[test]
+    fn order_that_never_arrived_is_the_end_of_the_node() {
+        let mut pool = pool();
+        pool.lose(START, "b");
+        pool.join(introduction("b", 1, Some(1))).unwrap();
+        assert_eq!(short(&pool.recall("b", &BTreeMap::new())), "2.0. 3.0@b b+3.0");
+    }
+
+    #[test]
+    fn nodes_of_a_host_that_stays_away_have_ended_and_what_it_says_later_is_old() {
+        let mut pool = pool();
+        pool.lose(START, "a");
+        assert_eq!(short(&pool.tick(START + AWAY_LIMIT)), "0.0. 1.0.");
+        assert_eq!(pool.report("a", spec(0, 0).holder, HostReport::Started), Vec::new());
+        assert!(matches!(pool.status(spec(0, 0).holder), Some(LaunchStatus::Gone(_))));
+        // Its workers wait for a host; the first one of these to come may be the same.
+        pool.launch(&spec(0, 1)).unwrap();
+        assert_eq!(short(&come(&mut pool, introduction("a", 2, Some(0)))), "0.1@a a+0.1 3.0@a a+3.0");
+    }
+
+    #[test]
+    fn two_hosts_of_one_name_or_rank_are_refused_by_what_they_share() {
+        let mut pool = pool();
+        let refused = |pool: &mut HostPool, name, rank| pool.join(introduction(name, 1, rank)).unwrap_err();
+        assert!(refused(&mut pool, "a", Some(5)).contains("another host is called a"));
+        assert!(refused(&mut pool, "c", Some(1)).contains("host b has --node-rank 1 already"));
+        pool.lose(START, "b");
+        pool.join(introduction("c", 1, Some(1))).unwrap();
+    }
+
+    #[test]
+    fn incarnation_starts_once_and_ends_once() {
+        let mut pool = pool();
+        assert!(matches!(pool.launch(&spec(0, 0)), Err(LaunchError::Launched { .. })));
+        let waiting = spec(3, 0).holder;
+        let (ended, effects) = pool.end(waiting, Duration::ZERO);
+        assert_eq!((ended, short(&effects)), (true, "3.0.".to_owned()));
+        assert_eq!(pool.end(waiting, Duration::ZERO), (false, Vec::new()));
+        assert_eq!(short(&pool.end(spec(0, 0).holder, START).1), "a-0.0");
+        let started = |pool: &mut HostPool| short(&pool.report("a", spec(0, 0).holder, HostReport::Started));
+        assert_eq!(started(&mut pool), "", "it is known to run");
+    }
+
+    #[test]
+    fn servers_go_round_and_take_no_slots() {
+        let mut pool = pool();
+        let places: Vec<_> = (0..4).map(|index| pool.place(NodeId::server(index)).unwrap()).collect();
+        assert_eq!(places.join(""), "abab");
+    }
+}

@@ -1,0 +1,265 @@
+use std::net::SocketAddr;
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use antdt_core::{Holder, Incarnation, NodeId};
+use tokio::io::copy_bidirectional;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use super::wire::{FromHost, Hello, STRANGER_FRAME_MAX, ToHost, read, write};
+use super::*;
+use crate::launcher::{LaunchStatus, LauncherEvent, NodeSpec, Outlets};
+use crate::runtime::testing::check_launcher;
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+fn gate_config(secret: &str) -> GateConfig {
+    GateConfig { secret: secret.to_owned(), version: "1".to_owned(), program: "/gate/antdt".into() }
+}
+
+async fn gate(secret: &str) -> HostGate {
+    HostGate::open("127.0.0.1:0".parse().unwrap(), gate_config(secret)).await.unwrap()
+}
+
+fn host_config(gate: SocketAddr, name: &str, slots: u32) -> HostConfig {
+    HostConfig {
+        gate: gate.to_string(),
+        name: name.to_owned(),
+        address: None,
+        slots,
+        rank: None,
+        secret: "secret".to_owned(),
+        version: "1".to_owned(),
+        program: "/bin/sh".into(),
+        patience: LIMIT,
+    }
+}
+
+fn host(config: HostConfig) -> JoinHandle<Result<(), HostJoinError>> {
+    tokio::spawn(join(config, std::future::pending(), |_| {}))
+}
+
+async fn joined(gate: &HostGate, hosts: usize) {
+    let wait = async {
+        while gate.hosts().len() != hosts {
+            gate.changed().await;
+        }
+    };
+    tokio::time::timeout(LIMIT, wait).await.unwrap_or_else(|_| panic!("{:?} are there", gate.hosts()));
+}
+
+fn script(index: u32, script: &str) -> NodeSpec {
+    NodeSpec {
+        holder: Holder::new(NodeId::worker(index), Incarnation(0)),
+        // Each host runs its own program in place of it.
+        program: "/gate/antdt".into(),
+        args: ["-c", script].map(Into::into).into(),
+        env: Vec::new(),
+        file: "file".to_owned(),
+    }
+}
+
+/// Where events and lines are collected.
+fn outlets() -> (Outlets, Receiver<LauncherEvent>, Arc<Mutex<Vec<String>>>) {
+    let (sender, events) = channel();
+    let lines = Arc::new(Mutex::new(Vec::new()));
+    let told = Arc::clone(&lines);
+    let outlets = Outlets {
+        events: Arc::new(move |event| drop(sender.send(event))),
+        lines: Arc::new(move |line| told.lock().unwrap().push(line.to_string())),
+    };
+    (outlets, events, lines)
+}
+
+async fn next(events: &Arc<Mutex<Receiver<LauncherEvent>>>) -> LauncherEvent {
+    let events = Arc::clone(events);
+    tokio::task::spawn_blocking(move || events.lock().unwrap().recv_timeout(LIMIT).unwrap()).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn launcher_over_hosts_passes_the_suite() {
+    let gate = gate("secret").await;
+    let hosts = ["a", "b"].map(|name| host(host_config(gate.local(), name, 9)));
+    joined(&gate, 2).await;
+    let factory = gate.launchers();
+    let suite = move || check_launcher(|outlets| factory(outlets), LIMIT);
+    tokio::task::spawn_blocking(suite).await.unwrap().unwrap_or_else(|violation| panic!("{violation}"));
+    gate.close().await;
+    for host in hosts {
+        tokio::time::timeout(LIMIT, host).await.unwrap().unwrap().unwrap();
+    }
+}
+
+/// Passes bytes on to `to`, until it is told to cut what it has; lets nobody through while it is cut.
+async fn forwarder(to: SocketAddr) -> (SocketAddr, watch::Sender<bool>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (cut, mut is_cut) = watch::channel(false);
+    tokio::spawn(async move {
+        loop {
+            let Ok((mut from, _)) = listener.accept().await else { return };
+            if *is_cut.borrow_and_update() {
+                continue;
+            }
+            let mut to = TcpStream::connect(to).await.unwrap();
+            let mut cut = is_cut.clone();
+            tokio::spawn(async move {
+                tokio::select! {
+                    _ = copy_bidirectional(&mut from, &mut to) => {}
+                    _ = cut.changed() => {}
+                }
+            });
+        }
+    });
+    (address, cut)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn node_goes_on_while_its_host_is_cut_off_and_what_it_did_meanwhile_is_told() {
+    let gate = gate("secret").await;
+    let (way, cut) = forwarder(gate.local()).await;
+    let _host = host(host_config(way, "a", 2));
+    joined(&gate, 1).await;
+    let (outlets, events, lines) = outlets();
+    let events = Arc::new(Mutex::new(events));
+    let mut launcher = gate.launchers()(outlets);
+    assert_eq!(launcher.place(NodeId::worker(0)).as_deref(), Some("a"));
+    let folder = tempfile::tempdir().unwrap();
+    let flag = folder.path().join("flag");
+    let spec = script(
+        0,
+        &format!("while ! [ -e {0} ]; do sleep 0.01; done; echo $ANTDT_BIND; exit 3", flag.display()),
+    );
+    launcher.launch(&spec).unwrap();
+    let holder = spec.holder;
+    assert_eq!(next(&events).await, LauncherEvent::Started { holder });
+    cut.send(true).unwrap();
+    joined(&gate, 0).await;
+    // It ends while nobody hears of it.
+    std::fs::write(&flag, "").unwrap();
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!(launcher.status(holder), Some(LaunchStatus::Running));
+    cut.send(false).unwrap();
+    match next(&events).await {
+        LauncherEvent::Gone { holder: gone, exit, tail } => {
+            assert_eq!((gone, exit.code, tail), (holder, Some(3), vec!["127.0.0.1".to_owned()]));
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(*lines.lock().unwrap(), ["[worker-0] 127.0.0.1"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes_end_with_the_process_of_their_host_and_wait_for_the_next_host() {
+    let gate = gate("secret").await;
+    let first = host(host_config(gate.local(), "a", 1));
+    joined(&gate, 1).await;
+    let (outlets, events, _) = outlets();
+    let events = Arc::new(Mutex::new(events));
+    let mut launcher = gate.launchers()(outlets);
+    let spec = script(0, "sleep 1000");
+    launcher.place(NodeId::worker(0));
+    launcher.launch(&spec).unwrap();
+    assert_eq!(next(&events).await, LauncherEvent::Started { holder: spec.holder });
+    first.abort();
+    // A process of the same host that is started anew has none of the nodes of the one before.
+    joined(&gate, 0).await;
+    let _second = host(host_config(gate.local(), "a", 1));
+    match next(&events).await {
+        LauncherEvent::Gone { tail, .. } => {
+            assert!(tail[0].ends_with("host a does not have it any more"), "{tail:?}");
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn host_that_leaves_ends_its_nodes_first_and_says_so() {
+    let gate = gate("secret").await;
+    let (leave, left) = tokio::sync::oneshot::channel::<()>();
+    let leaving = async move {
+        let _ = left.await;
+        LIMIT
+    };
+    let host = tokio::spawn(join(host_config(gate.local(), "a", 1), leaving, |_| {}));
+    joined(&gate, 1).await;
+    let (outlets, events, _) = outlets();
+    let events = Arc::new(Mutex::new(events));
+    let mut launcher = gate.launchers()(outlets);
+    launcher.place(NodeId::worker(0));
+    launcher.launch(&script(0, "trap 'exit 4' TERM; echo ready; while :; do sleep 0.01; done")).unwrap();
+    assert!(matches!(next(&events).await, LauncherEvent::Started { .. }));
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    leave.send(()).unwrap();
+    match next(&events).await {
+        LauncherEvent::Gone { exit, .. } => assert_eq!(exit.code, Some(4)),
+        other => panic!("{other:?}"),
+    }
+    host.await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn those_who_do_not_belong_to_the_job_are_refused_by_what_is_wrong() {
+    let gate = gate("secret").await;
+    let _host = host(host_config(gate.local(), "a", 1));
+    joined(&gate, 1).await;
+    let right = || host_config(gate.local(), "b", 1);
+    for (config, says) in [
+        (HostConfig { secret: "guess".to_owned(), ..right() }, "does not know the secret of the job"),
+        (HostConfig { version: "2".to_owned(), ..right() }, "it has version 2 of the program, and the job 1"),
+        (HostConfig { name: "a".to_owned(), ..right() }, "another host is called a"),
+        (HostConfig { slots: 0, ..right() }, "a slot at least"),
+        (
+            HostConfig { gate: "127.0.0.1:1".to_owned(), patience: Duration::ZERO, ..right() },
+            "127.0.0.1:1 is not reached for 0ns",
+        ),
+    ] {
+        let error = host(config).await.unwrap().unwrap_err().to_string();
+        assert!(error.contains(says), "{error}");
+    }
+    assert_eq!(gate.hosts(), [("a".to_owned(), 1)]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn proof_that_was_overheard_lets_nobody_in() {
+    let gate = gate("secret").await;
+    let hello = Hello {
+        version: "1".to_owned(),
+        name: "a".to_owned(),
+        slots: 1,
+        rank: None,
+        process: 1,
+        nonce: [5; 32],
+    };
+    let mut answers = Vec::new();
+    for replayed in [None, Some(())] {
+        let mut stream = TcpStream::connect(gate.local()).await.unwrap();
+        write(&mut stream, &hello).await.unwrap();
+        let ToHost::Challenge(_, challenge) = read(&mut stream, STRANGER_FRAME_MAX).await.unwrap() else {
+            panic!("no challenge")
+        };
+        let proof = match replayed {
+            None => wire::proof(b"secret", wire::Side::Host, &hello, &challenge),
+            Some(()) => answers[0],
+        };
+        answers.push(proof);
+        write(&mut stream, &FromHost::Proof(proof)).await.unwrap();
+        let answer: ToHost = read(&mut stream, STRANGER_FRAME_MAX).await.unwrap();
+        assert_eq!(matches!(answer, ToHost::Welcome(_)), replayed.is_none(), "{answer:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn strangers_who_say_nothing_keep_no_host_out() {
+    let gate = gate("secret").await;
+    let mut silent = Vec::new();
+    for _ in 0..100 {
+        silent.push(TcpStream::connect(gate.local()).await.unwrap());
+    }
+    // Those who are let in wait for the next 5 s at most.
+    let _host = host(host_config(gate.local(), "a", 1));
+    joined(&gate, 1).await;
+}
