@@ -325,7 +325,7 @@ impl Host {
         let launcher = seams.launcher.clone().map_or_else(|| spec.built_launcher(), Ok)?;
         let fleet = {
             let _entered = runtime.enter();
-            Fleet::new(&launcher, quiet)
+            Fleet::new(&launcher, spec, quiet)
         };
         Ok(Self { runtime, fleet, seams, stop: CancellationToken::new() })
     }

@@ -79,7 +79,21 @@ pub(super) const GROUPS: [(&str, &[&str]); 7] = [
             "bucket-bytes",
         ],
     ),
-    ("Names, files and output", &["job-id", "run-dir", "record", "quiet", "log", "log-format"]),
+    (
+        "Names, files and output",
+        &[
+            "job-id",
+            "run-dir",
+            "record",
+            "quiet",
+            "log",
+            "log-format",
+            "log-dir",
+            "redirects",
+            "tee",
+            "local-ranks-filter",
+        ],
+    ),
 ];
 
 /// Returns the heading of a setting.

@@ -11,6 +11,7 @@ pub mod setting;
 pub mod spec;
 pub mod straggler;
 pub mod sync;
+pub mod streams;
 pub mod tables;
 pub mod value;
 
@@ -27,3 +28,4 @@ pub use spec::JobSpec;
 pub use straggler::{AfterRestart, StragglerSpec};
 pub use sync::SyncSpec;
 pub use tables::{PartSettings, Tables};
+pub use streams::{RanksSpec, StreamsSpec};

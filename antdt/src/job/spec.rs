@@ -37,6 +37,7 @@ use super::processor::Processor;
 use super::setting::{JobSetting, settings};
 use super::straggler::StragglerSpec;
 use super::sync::SyncSpec;
+use super::streams::{RanksSpec, StreamsSpec};
 use super::tables::{PartKind, Selected, Tables};
 use crate::{gpu, transport, workload};
 
@@ -233,6 +234,14 @@ const COUNTED: &[&str] = &["gpu", "cpu", "auto"];
 /// Whether the workers of a mode add their gradients up, bucket by bucket.
 fn has_buckets(mode: &SyncMode) -> bool {
     let mode = mode.capabilities();
+    /// Folder for what nodes write, as DIR/worker-0/stdout.log and stderr.log.
+    log_dir: Option<PathBuf> = None, "log-dir", "DIR", unset "logs in the report folder, for --redirects and --tee";
+    /// Output that goes to a file alone: 0 none, 1 standard output, 2 standard error, 3 both, or of some workers, such as 0:3,1:2.
+    redirects: StreamsSpec = StreamsSpec::default(), "redirects", "STREAMS";
+    /// Output that goes to a file and to the console, as for --redirects; with --log-dir alone, all of it.
+    tee: StreamsSpec = StreamsSpec::default(), "tee", "STREAMS";
+    /// Workers whose output is shown on the console, such as 0,3.
+    local_ranks_filter: Option<RanksSpec> = None, "local-ranks-filter", "RANKS", unset "all";
     !mode.needs_servers() && !mode.averages_models()
 }
 

@@ -21,6 +21,7 @@ use super::hot_rows::HotRowsSpec;
 use super::network::NetworkSpec;
 use super::straggler::StragglerSpec;
 use super::sync::SyncSpec;
+use super::streams::{RanksSpec, StreamsSpec};
 
 /// Form of a setting's values as text, for the help, the list of settings and the schema of the job file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -351,7 +352,9 @@ texts!(
     HotRowsSpec,
     NetworkSpec,
     RateSchedule,
-    StragglerSpec
+    StragglerSpec,
+    StreamsSpec
+    RanksSpec,
 );
 
 /// Reads a type that has a text form of its own.

@@ -6,6 +6,8 @@ use antdt_launch::{Launcher, LauncherEvent, LauncherFactory, Outlets};
 use tokio::sync::mpsc;
 
 use super::console::Console;
+use super::node_logs::NodeLogs;
+use crate::job::JobSpec;
 
 /// A launcher, with the ways out of it.
 pub(crate) struct Fleet {
@@ -14,26 +16,29 @@ pub(crate) struct Fleet {
     pub(super) launcher: Box<dyn Launcher>,
     /// Bounded by what it carries: three events for each life, and the head bounds the lives.
     pub(super) events: mpsc::UnboundedReceiver<LauncherEvent>,
-    /// Where its nodes' lines go.
+    /// Where the job's own lines go.
     pub(super) console: Console,
+    pub(super) logs: NodeLogs,
 }
 
 impl Fleet {
-    /// Builds the launcher, with a console that shows progress unless it is to be `quiet`. In a tokio runtime.
-    pub(crate) fn new(factory: &LauncherFactory, quiet: bool) -> Self {
-        Self::with(factory, Console::start(quiet))
+    /// Builds the launcher of a job with these settings, with a console that shows progress unless it is to be `quiet`. In a tokio
+    /// runtime.
+    pub(crate) fn new(factory: &LauncherFactory, spec: &JobSpec, quiet: bool) -> Self {
+        let console = Console::start(quiet);
+        Self::with(factory, console.clone(), NodeLogs::of(spec, console))
     }
 
     /// Builds the launcher of processes that start again.
-    pub(super) fn with(factory: &LauncherFactory, console: Console) -> Self {
+    pub(super) fn with(factory: &LauncherFactory, console: Console, logs: NodeLogs) -> Self {
         let (told, events) = mpsc::unbounded_channel();
-        let lines = console.clone();
+        let lines = logs.clone();
         let launcher = factory(Outlets {
             // A master that has ended has no use for events.
             events: Arc::new(move |event| drop(told.send(event))),
-            lines: Arc::new(move |output| lines.line(output.stream, output.to_string())),
+            lines: Arc::new(move |output| lines.line(output)),
         });
-        Self { factory: Arc::clone(factory), launcher, events, console }
+        Self { factory: Arc::clone(factory), launcher, events, console, logs }
     }
 
     /// Returns the factory of the launcher.

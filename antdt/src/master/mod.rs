@@ -14,6 +14,7 @@ mod evaluations;
 mod fleet;
 mod journal;
 mod listen;
+mod node_logs;
 mod operate;
 mod outcome;
 mod prepare;
@@ -106,7 +107,7 @@ pub async fn run(
     stop: CancellationToken,
 ) -> Result<Report, JobError> {
     let launcher = seams.launcher.clone().map_or_else(|| spec.built_launcher(), Ok)?;
-    let fleet = Fleet::new(&launcher, spec.quiet);
+    let fleet = Fleet::new(&launcher, spec, spec.quiet);
     run_or_take_over(spec, data, programs, &seams, fleet, stop, None).await
 }
 
@@ -127,7 +128,7 @@ pub(crate) async fn run_or_take_over(
     let mut now = spec.in_mode(modes[0].clone());
     let choice = (spec.sync.choice().is_some() && orphaned.is_none())
         .then(|| choice::of(spec, modes, programs, data.is_some()));
-    let (launcher, console) = (fleet.factory(), fleet.console.clone());
+    let (launcher, console, logs) = (fleet.factory(), fleet.console.clone(), fleet.logs.clone());
     let mut orphaned = orphaned;
     let mut order = Order { programs, seams, fleet, choice, before: None, stop: stop.clone() };
     let ended = loop {
@@ -139,7 +140,7 @@ pub(crate) async fn run_or_take_over(
         let resume = report.checkpoint.map(|checkpoint| checkpoint.folder).or_else(|| now.resume.clone());
         let scaled = as_scaled(spec.in_mode(mode), behind.workers, behind.servers);
         now = JobSpec { resume, job_id: Some(report.job_id), ..scaled };
-        let fleet = Fleet::with(&launcher, console.clone());
+        let fleet = Fleet::with(&launcher, console.clone(), logs.clone());
         order = Order { programs, seams, fleet, choice: None, before: Some(behind), stop: stop.clone() };
     };
     console.finish();

@@ -15,6 +15,7 @@ use antdt_model::optimizer;
 use super::{JobSpec, has_buckets};
 use crate::job::data_spec::DataSpec;
 use crate::job::device::DeviceSpec;
+use crate::job::streams::StreamsSpec;
 use crate::{net, transport, workload};
 
 /// Workers, or servers, that are started on one machine: beyond, a slip of the hand is likelier than a wish.
@@ -114,8 +115,11 @@ impl JobSpec {
         transport::fabric(&self.transport)?;
         self.validate_servers()?;
         self.validate_data()?;
-        if self.min_workers > self.workers {
-            let expected = format!("at most the {} workers of the job (--nproc-per-node)", self.workers);
+        self.validate_logs()?;
+        // Of several hosts, each has this number of workers, as far as one of them knows.
+        let workers = self.workers.saturating_mul(self.nnodes.most);
+        if self.min_workers > workers {
+            let expected = format!("at most the {workers} workers of the job (--nproc-per-node)");
             return Err(InvalidValue::new("--min-workers", self.min_workers, expected));
         }
         if self.global_batch_size < self.workers {
@@ -230,6 +234,19 @@ impl JobSpec {
                 let expected =
                     format!("left out with --sync {}: gradients travel to servers whole", self.sync);
                 Err(InvalidValue::new("--compress", form, expected))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Files of output need a folder.
+    fn validate_logs(&self) -> Result<(), InvalidValue> {
+        let none = StreamsSpec::default();
+        let asked = [("--redirects", &self.redirects), ("--tee", &self.tee)];
+        match asked.into_iter().find(|(_, streams)| **streams != none) {
+            Some((flag, _)) if self.log_dir.is_none() && self.report_dir.is_none() => {
+                let expected = format!("given with {flag}, or --report-dir, in which the files are then");
+                Err(InvalidValue::new("--log-dir", "(nothing)", expected))
             }
             _ => Ok(()),
         }
