@@ -1,6 +1,6 @@
 """Classifies pictures of digits in two processes. `ddp_antdt.py` is `ddp_plain.py` with the lines of AntDT.
 
-antdt run --nproc-per-node 2 --data samples:4000 --epochs 4 --global-batch-size 64 -- python ddp_antdt.py --epochs 4
+antdt run --nproc-per-node 2 --data samples:4000 --epochs 4 --global-batch-size 64 ddp_antdt.py --epochs 4
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """Predicts clicks with DeepFM, on rows that another factorization machine generates.
 
-antdt run --nproc-per-node 2 --data samples:20000 --epochs 2 --global-batch-size 256 -- python deepfm_clicks.py --epochs 2
+antdt run --nproc-per-node 2 --data samples:20000 --epochs 2 --global-batch-size 256 deepfm_clicks.py --epochs 2
 """
 
 import argparse

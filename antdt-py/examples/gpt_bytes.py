@@ -1,6 +1,6 @@
 """Trains a small GPT on the bytes of a text file, by default of this one.
 
-antdt run --nproc-per-node 2 --data samples:1000 --epochs 4 --global-batch-size 32 -- python gpt_bytes.py --epochs 4
+antdt run --nproc-per-node 2 --data samples:1000 --epochs 4 --global-batch-size 32 gpt_bytes.py --epochs 4
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """Trains a small GPT-2 of Hugging Face on the bytes of a text file, by its Trainer. Needs `transformers` and `accelerate`.
 
-antdt run --nproc-per-node 2 --data samples:1000 --epochs 4 --global-batch-size 32 -- python huggingface_bytes.py --epochs 4
+antdt run --nproc-per-node 2 --data samples:1000 --epochs 4 --global-batch-size 32 huggingface_bytes.py --epochs 4
 """
 
 import argparse

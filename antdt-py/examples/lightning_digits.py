@@ -1,6 +1,6 @@
 """Classifies pictures of digits by Lightning's Trainer. Needs `lightning`.
 
-antdt run --nproc-per-node 2 --data samples:4000 --epochs 4 --global-batch-size 64 -- python lightning_digits.py --epochs 4
+antdt run --nproc-per-node 2 --data samples:4000 --epochs 4 --global-batch-size 64 lightning_digits.py --epochs 4
 """
 
 import argparse

@@ -9,13 +9,18 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
 
 use antdt_agent::Trainer;
 use antdt_checkpoint::unfinished_export;
 use antdt_core::InvalidValue;
+use antdt_launch::runtime::join::HostJoinError;
 use antdt_rt::{CancellationToken, cancel_on_signal};
+use tokio::runtime::Runtime;
 
 use crate::cli::{CliError, Command};
+use crate::hosts::{self, Gathered};
 use crate::job::processor::{Place, Processor};
 use crate::job::{DataSpec, JobSpec, LogFormat};
 use crate::master::{self, Fleet, JobError, Orphaned, Programs, Seams, TrainingData};
@@ -27,6 +32,9 @@ use crate::{checkpoints, doctor, gpu, workload};
 
 /// Exit code of a job that ended with samples missing.
 const EXIT_INCOMPLETE: u8 = 3;
+
+/// Grace of the workers of a host that leaves its job, unless the settings say another: that of a program of the user's.
+const GUEST_GRACE: Duration = Duration::from_secs(30);
 
 /// Exit code of a computation that was interrupted, as shells have it for an interrupt.
 const EXIT_INTERRUPTED: u8 = 130;
@@ -235,11 +243,73 @@ fn run(spec: &JobSpec, seams: Seams) -> ExitCode {
         for line in spec.idle_policies()?.into_iter().chain(crate::cli::unread(variables())) {
             tracing::warn!("{line}");
         }
-        let host = Host::new(seams, spec, spec.quiet)?;
-        let orphaned = Orphaned::find(spec, &host.fleet)?;
-        run_job(host, spec, orphaned)
+        let (runtime, stop) = (runtime()?, CancellationToken::new());
+        match hosts::part(spec)? {
+            None => {
+                let host = Host::new(runtime, stop, seams, spec, spec.quiet)?;
+                let orphaned = Orphaned::find(spec, &host.fleet)?;
+                run_job(host, spec, orphaned).map(Some)
+            }
+            Some(hosts::Part::First(address)) => run_first(&runtime, stop, seams, spec, address),
+            Some(hosts::Part::Guest(config)) => {
+                runtime.block_on(async {
+                    tokio::spawn(cancel_on_signal(stop.clone()));
+                    hosts::visit(config, spec.grace.unwrap_or(GUEST_GRACE), stop, |line| notify(spec, line))
+                        .await
+                })?;
+                Ok(None)
+            }
+        }
     };
-    ended(run())
+    match run() {
+        Ok(Some(done)) => ended(Ok(done)),
+        Ok(None) => ExitCode::SUCCESS,
+        Err(error) => ended(Err(error)),
+    }
+}
+
+/// Says something of the job before it has begun, unless it is to be quiet.
+fn notify(spec: &JobSpec, line: &str) {
+    if !spec.quiet {
+        say(&line);
+    }
+}
+
+/// Runs a job over the hosts that join it at `address`. `None` if it was interrupted while it waited for them.
+fn run_first(
+    runtime: &Arc<Runtime>,
+    stop: CancellationToken,
+    mut seams: Seams,
+    spec: &JobSpec,
+    address: std::net::SocketAddr,
+) -> anyhow::Result<Option<(JobSpec, Report)>> {
+    let gathered = runtime.block_on(async {
+        let signals = tokio::spawn(cancel_on_signal(stop.clone()));
+        let gathered = Gathered::open(spec, address, &stop, |line| notify(spec, line)).await;
+        signals.abort();
+        gathered
+    })?;
+    let Some(gathered) = gathered else {
+        return Err(interrupted("interrupted while the job waited for its hosts"));
+    };
+    let spec = gathered.spec(spec);
+    notify(&spec, &gathered.line());
+    spec.validate()?;
+    seams.launcher = Some(gathered.gate.launchers());
+    let host = Host::new(Arc::clone(runtime), stop, seams, &spec, spec.quiet)?;
+    let orphaned = Orphaned::find(&spec, &host.fleet)?;
+    let done = run_job(host, &spec, orphaned);
+    runtime.block_on(gathered.close());
+    done.map(Some)
+}
+
+/// An error of what happens meanwhile, not of the input.
+fn interrupted(why: &str) -> anyhow::Error {
+    std::io::Error::new(std::io::ErrorKind::Interrupted, why).into()
+}
+
+fn runtime() -> std::io::Result<Arc<Runtime>> {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().map(Arc::new)
 }
 
 /// Names of the variables in the environment of this process; one that is no text is none of ours.
@@ -266,7 +336,7 @@ fn stand_by(dir: &Path, quiet: bool, seams: Seams) -> ExitCode {
         check_folder().map_err(anyhow::Error::msg)?;
         // The launcher of the job is the one that knows its nodes. Where there is no job, that is said below.
         let left = master::left_settings(dir).unwrap_or_default();
-        let host = Host::new(seams, &left, quiet)?;
+        let host = Host::new(runtime()?, CancellationToken::new(), seams, &left, quiet)?;
         let Host { runtime, fleet, stop, .. } = &host;
         // Caught from now on: a signal after the wait ends the job that was taken over.
         let found = runtime.block_on(async {
@@ -305,13 +375,14 @@ fn refused(error: &anyhow::Error) -> ExitCode {
     // Not with its chain: these errors say their cause themselves.
     complain(&crate::descriptors::explained(error.to_string()));
     let not_of_the_input = matches!(error.downcast_ref(), Some(JobError::Part { .. } | JobError::Master(_)))
-        || error.is::<std::io::Error>();
+        || error.is::<std::io::Error>()
+        || matches!(error.downcast_ref(), Some(HostJoinError::Unreachable { .. }));
     ExitCode::from(if not_of_the_input { 1 } else { CliError::EXIT_CODE })
 }
 
 /// What a master runs on.
 struct Host {
-    runtime: tokio::runtime::Runtime,
+    runtime: Arc<Runtime>,
     fleet: Fleet,
     seams: Seams,
     /// Cancelled by a signal.
@@ -320,14 +391,19 @@ struct Host {
 
 impl Host {
     /// Prepares the master of a job with these settings.
-    fn new(seams: Seams, spec: &JobSpec, quiet: bool) -> anyhow::Result<Self> {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    fn new(
+        runtime: Arc<Runtime>,
+        stop: CancellationToken,
+        seams: Seams,
+        spec: &JobSpec,
+        quiet: bool,
+    ) -> anyhow::Result<Self> {
         let launcher = seams.launcher.clone().map_or_else(|| spec.built_launcher(), Ok)?;
         let fleet = {
             let _entered = runtime.enter();
             Fleet::new(&launcher, spec, quiet)
         };
-        Ok(Self { runtime, fleet, seams, stop: CancellationToken::new() })
+        Ok(Self { runtime, fleet, seams, stop })
     }
 }
 
@@ -369,6 +445,7 @@ fn run_job(host: Host, spec: &JobSpec, orphaned: Option<Orphaned>) -> anyhow::Re
         let expected = format!("at most {most}: more samples than that cannot be counted");
         return Err(InvalidValue::new("--epochs", spec.epochs, expected).into());
     }
+    let checksum = trainer.as_ref().and_then(|trainer| trainer.data_checksum());
     let layout = trainer.as_ref().map(|trainer| trainer.layout().clone());
     drop(trainer);
     let env = Vec::new();
@@ -413,6 +490,13 @@ fn run_job(host: Host, spec: &JobSpec, orphaned: Option<Orphaned>) -> anyhow::Re
     Ok((spec.clone(), report))
 }
 
+/// Returns a digest of the files of a job's data, with the checksum of their whole content if the trainer has read it; `None` for rows
+/// that are generated.
+fn fingerprint(spec: &JobSpec, checksum: Option<u32>) -> anyhow::Result<Option<String>> {
+    let files = workload::fingerprint(spec).map_err(anyhow::Error::from_boxed)?;
+    Ok(files.map(|files| checksum.iter().fold(files, |files, sum| format!("{files}:{sum:08x}"))))
+}
+
 fn finish(spec: &JobSpec, report: &Report) -> ExitCode {
     // The report first: it is there even if the table cannot be shown. Without it, what it would say is said all the same.
     let written = spec.report_dir.as_ref().map(|folder| report::write(report, folder)).transpose();
@@ -433,7 +517,6 @@ fn finish(spec: &JobSpec, report: &Report) -> ExitCode {
         Outcome::Completed if written.is_err() => ExitCode::FAILURE,
         Outcome::Completed => ExitCode::SUCCESS,
         Outcome::Incomplete { why } => {
-    let checksum = trainer.as_ref().and_then(|trainer| trainer.data_checksum());
             complain(why);
             ExitCode::from(EXIT_INCOMPLETE)
         }
@@ -465,10 +548,3 @@ fn finish(spec: &JobSpec, report: &Report) -> ExitCode {
         }
     }
 }
-/// Returns a digest of the files of a job's data, with the checksum of their whole content if the trainer has read it; `None` for rows
-/// that are generated.
-fn fingerprint(spec: &JobSpec, checksum: Option<u32>) -> anyhow::Result<Option<String>> {
-    let files = workload::fingerprint(spec).map_err(anyhow::Error::from_boxed)?;
-    Ok(files.map(|files| checksum.iter().fold(files, |files, sum| format!("{files}:{sum:08x}"))))
-}
-

@@ -33,6 +33,8 @@ pub mod command;
 #[cfg(feature = "cli")]
 pub mod doctor;
 #[cfg(feature = "cli")]
+mod hosts;
+#[cfg(feature = "cli")]
 pub mod simulate;
 
 #[cfg(feature = "cli")]

@@ -186,9 +186,13 @@ fn kill(host: u32, node: NodeId) {
 
 /// Where a job stands, as another host is told; `None` if it is not told.
 fn status(folder: &Path) -> Option<String> {
+    status_of(&folder.join("run"))
+}
+
+fn status_of(folder: &Path) -> Option<String> {
     let output = Command::new("ip")
         .args(["netns", "exec", &Network::name(0), env!("CARGO_BIN_EXE_antdt"), "status"])
-        .arg(folder.join("run"))
+        .arg(folder)
         .output()
         .unwrap();
     output.status.success().then(|| String::from_utf8(output.stdout).unwrap())
@@ -413,6 +417,73 @@ fn nodes_on_other_hosts_end_by_themselves_when_their_master_is_gone() {
         assert!(!left().is_empty(), "they do not end with the process that launched them");
         wait_for("the end of all nodes", || left().is_empty().then_some(()));
     }
+}
+
+/// The command of all hosts, on this one, with so many workers; the first host has the master.
+fn join(host: u32, workers: u32, folder: &Path) -> Child {
+    let text = |path: PathBuf| path.to_str().unwrap().to_owned();
+    let (name, endpoint) = (Network::name(host), format!("{}:29400", Network::address(0)));
+    let (secret, report) = (text(folder.join("secret")), text(folder.join("report")));
+    Command::new("ip")
+        .args(["netns", "exec", &name, env!("CARGO_BIN_EXE_antdt"), "run", "--nnodes", &HOSTS.to_string()])
+        .args(["--rdzv-endpoint", &endpoint, "--rdzv-secret-file", &secret, "--host-name", &name])
+        .args([
+            "--node-rank",
+            &host.to_string(),
+            "--nproc-per-node",
+            &workers.to_string(),
+            "--data",
+            &format!("synthetic:{SAMPLES}"),
+        ])
+        .args(["--global-batch-size", "60", "--policy", "none", "--emulate-speed", "100"])
+        .args(["--report-dir", &report, "--grace", "1s"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+#[test]
+fn same_command_on_each_host_trains_exactly_though_a_host_dies() {
+    let Some(network) = network() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("secret"), "one of the test\n").unwrap();
+    // The first host comes last, and each takes another number of workers.
+    let [third, second, first] =
+        [(2, 3), (1, 2), (0, 1)].map(|(host, workers)| join(host, workers, folder.path()));
+    let report = folder.path().join("report");
+    let says = wait_for("a step", || {
+        let says = status_of(&report);
+        says.filter(|says| !says.contains(", 0 steps"))
+    });
+    for (worker, host) in [(0, 0), (1, 1), (2, 1), (3, 2), (4, 2), (5, 2)] {
+        let line = format!("worker-{worker}, life 0: running on {}", Network::name(host));
+        assert!(says.contains(&line), "{says}");
+    }
+    let mut second = second;
+    second.kill().unwrap();
+    second.wait().unwrap();
+    wait_for("the end of the workers of that host", || pids(&Network::name(1)).is_empty().then_some(()));
+    let again = join(1, 2, folder.path());
+    let [first, again, third] = [first, again, third].map(finish);
+    for host in [&first, &again, &third] {
+        assert!(host.status.success(), "{}", String::from_utf8_lossy(&host.stderr));
+    }
+    let said = String::from_utf8_lossy(&again.stderr);
+    assert!(said.contains(&format!("workers of this host are reached at {}", Network::address(1))), "{said}");
+    let text = std::fs::read_to_string(report.join("report.json")).unwrap();
+    let report: Report = serde_json::from_str(&text).unwrap();
+    assert_eq!(report.outcome, Outcome::Completed);
+    let restarts: Vec<u32> = report.workers.iter().map(|worker| worker.restarts).collect();
+    assert_eq!(restarts, [0, 1, 1, 0, 0, 0], "{}", String::from_utf8_lossy(&first.stderr));
+    let samples = &report.samples;
+    assert_eq!((samples.expected, samples.committed), (SAMPLES, SAMPLES));
+    assert_eq!((samples.lost, samples.duplicated, samples.quarantined), (0, 0, 0));
+    for host in hosts() {
+        assert_eq!(pids(&host), Vec::<String>::new(), "{host}");
+    }
+    drop(network);
 }
 
 #[test]

@@ -7,7 +7,7 @@ Five lines in a training script::
     model = antdt.DDP(model)
     optimizer = antdt.wrap(optimizer)
 
-and ``antdt run --nproc-per-node 4 --data samples:60000 -- python train.py``.
+and ``antdt run --nproc-per-node 4 --data samples:60000 train.py``.
 """
 
 from typing import Any

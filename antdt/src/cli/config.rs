@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use clap::{Arg, ArgAction, ArgMatches, Command as Clap};
 use serde_json::{Map, Value as Json, json};
 
-use super::{CliError, earlier, flags, job_file};
+use super::{CliError, earlier, flags, job_file, torchrun};
 use crate::job::tables::PartKind;
 use crate::job::value::Form;
 use crate::job::{JobSetting, JobSpec};
@@ -84,8 +84,10 @@ pub(super) fn resolve(
     let flag = |setting: &JobSetting| -> Vec<String> {
         matches.get_many::<String>(setting.name).into_iter().flatten().cloned().collect()
     };
-    let variable =
-        |setting: &JobSetting| setting.variable().and_then(|name| env(&name).map(|text| (name, text)));
+    let variable = |setting: &JobSetting| {
+        let names = setting.variable().into_iter().chain(torchrun::variable(setting.name));
+        names.into_iter().find_map(|name| env(&name).map(|text| (name, text)))
+    };
     let job = matches.get_one::<String>("job").cloned().or_else(|| env("ANTDT_JOB"));
     if let Some(file) = job.map(PathBuf::from) {
         let overrides = |name: &str| {

@@ -12,7 +12,7 @@ use crate::run_dir::JOB;
 use crate::{master, resume};
 
 /// Settings of one start of the program, or of the place where a job runs: the next start has its own.
-const OF_ONE_START: [&str; 13] = [
+const OF_ONE_START: [&str; 25] = [
     "resume",
     "force",
     "job-id",
@@ -23,6 +23,18 @@ const OF_ONE_START: [&str; 13] = [
     "quiet",
     "log",
     "log-format",
+    "log-dir",
+    "redirects",
+    "tee",
+    "local-ranks-filter",
+    "nnodes",
+    "node-rank",
+    "rdzv-endpoint",
+    "rdzv-secret-file",
+    "insecure",
+    "rdzv-timeout",
+    "local-addr",
+    "host-name",
     "dry-run",
     "checkpoint-dir",
     "program",

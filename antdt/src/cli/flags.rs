@@ -7,7 +7,9 @@ use antdt_core::text::nearest;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, ArgMatches, Command as Clap};
 
-use super::{CliError, Command, DataInspect, DataSynth, ScaleTo, config, groups, model, shell, simulate};
+use super::{
+    CliError, Command, DataInspect, DataSynth, ScaleTo, config, groups, model, shell, simulate, torchrun,
+};
 use crate::job::value::Form;
 use crate::job::{JobSetting, JobSpec};
 
@@ -138,7 +140,10 @@ pub(super) fn users_grammar() -> Clap {
 fn run_grammar() -> Clap {
     let run = Clap::new("run")
         .about("Train, with every process on this machine")
-        .override_usage("antdt run --data SOURCE [FLAGS]\n       antdt run [FLAGS] -- PROGRAM [ARGS]")
+        .override_usage(
+            "antdt run --data SOURCE [FLAGS]\n       antdt run [FLAGS] SCRIPT.py [ARGS]\n       antdt run [FLAGS] -m MODULE [ARGS]\n       \
+             antdt run [FLAGS] -- PROGRAM [ARGS]",
+        )
         .after_help(
             "A flag may also be spelt with underscores. Without the flag, ANTDT_<FLAG> counts \
              (ANTDT_GLOBAL_BATCH_SIZE=512; not for --data), then the key in the --job file, then the default. \
@@ -347,35 +352,13 @@ fn with_flag(flag: &str, name: &str, command: &Clap) -> Vec<String> {
     has.then(|| name.to_owned()).into_iter().chain(below).collect()
 }
 
-/// Flags of torchrun, and what stands in for them.
-const TORCHRUN: [(&[&str], &str); 9] = [
-    (
-        &["nnodes"],
-        "a job counts its workers, wherever they run; --nnodes MIN:MAX is --min-workers MIN --nproc-per-node MAX",
-    ),
-    (&["node-rank", "group-rank"], "a job numbers its workers itself; leave it out"),
-    (
-        &["rdzv-backend", "rdzv-conf", "rdzv-endpoint", "rdzv-id"],
-        "workers meet at the job's master, whose address --bind and --master-port say and whose name --job-id; leave it out",
-    ),
-    (&["standalone"], "a job whose flags name no other host runs on this one; leave it out"),
-    (&["master-addr", "local-addr"], "--bind is where the master listens, --advertise how others reach it"),
-    (
-        &["log-dir", "redirects", "tee", "local-ranks-filter"],
-        "each line of a worker is shown with the worker's name; `sh -c 'exec python train.py >log.$RANK'` keeps it in a file",
-    ),
-    (&["m", "module"], "the program stands after `--`: `antdt run -- python -m MODULE`"),
-    (&["no-python"], "what stands after `--` is any program; leave it out"),
-    (&["monitor-interval"], "--heartbeat is how often a node is heard of"),
-];
-
 /// Why this flag is none of the command that the arguments are for.
 fn unknown_flag(what: &str, args: &[String]) -> String {
     let flag = what.trim_start_matches('-').split('=').next().unwrap_or_default();
     let (name, command) = command(args);
     let others = with_flag(flag, "", &grammar());
     // Nothing here is called so, and nothing that sounds alike does the same.
-    if let Some((_, instead)) = TORCHRUN.iter().find(|(names, _)| names.contains(&flag)) {
+    if let Some(instead) = torchrun::instead_of(flag) {
         return format!("{what} is a flag of torchrun, not of antdt: {instead}");
     }
     if !others.is_empty() {
@@ -404,7 +387,7 @@ pub(super) fn explain(error: &clap::Error, args: &[String]) -> Result<Command, C
         }
         ErrorKind::UnknownArgument if what.starts_with('-') => unknown_flag(&what, args),
         ErrorKind::UnknownArgument if args.first().is_some_and(|command| command == "run") => {
-            format!("{what} was not expected; a program and its arguments stand after `--`")
+            format!("{what} was not expected; a script ends in .py, and another program stands after `--`")
         }
         ErrorKind::UnknownArgument => format!("{what} was not expected; --help says what is"),
         ErrorKind::InvalidSubcommand => {

@@ -69,6 +69,14 @@ pub(super) const GROUPS: [(&str, &[&str]); 7] = [
     (
         "Hosts and network",
         &[
+            "nnodes",
+            "node-rank",
+            "rdzv-endpoint",
+            "rdzv-secret-file",
+            "insecure",
+            "rdzv-timeout",
+            "local-addr",
+            "host-name",
             "launcher",
             "bind",
             "advertise",

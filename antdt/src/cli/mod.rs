@@ -27,6 +27,7 @@ mod model;
 mod own_folder;
 mod shell;
 mod simulate;
+mod torchrun;
 mod variable;
 
 #[cfg(test)]
@@ -215,6 +216,8 @@ where
         args.pop();
         args.push("--help".to_owned());
     }
+    let own = std::env::current_exe().ok();
+    let args = torchrun::with_program(args, &torchrun::interpreter(&env, own.as_deref()));
     let matches = match flags::matches(args.iter().cloned()) {
         Ok(matches) => matches,
         Err(error) => return flags::explain(&error, &args),

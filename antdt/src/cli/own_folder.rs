@@ -16,7 +16,10 @@ pub(super) fn apply(spec: &mut JobSpec, now: SystemTime, process: u32) {
         return;
     }
     let time = humantime::format_rfc3339_seconds(now).to_string().replace(['-', ':'], "");
-    let program = spec.program.as_ref().and_then(|words| Path::new(words.first()?).file_stem());
+    let words = spec.program.as_deref().unwrap_or_default();
+    // A script rather than what runs it.
+    let named = words.iter().find(|word| word.ends_with(".py")).or(words.first());
+    let program = named.and_then(|word| Path::new(word).file_stem());
     let what = program.map_or_else(|| spec.workload.clone().into(), |name| name.to_string_lossy());
     let job = spec.job_id.get_or_insert_with(|| format!("{what}-{time}-{process}"));
     spec.report_dir = Some(Path::new(RUNS).join(crate::run_dir::file_name(job)));
@@ -38,7 +41,7 @@ mod tests {
     fn a_job_that_names_no_folder_has_one_of_its_own() {
         let text = |job: &str| (Some(job.to_owned()), Some(Path::new("runs").join(job)));
         assert_eq!(folder(JobSpec::default()), text("deepfm-20270115T080000Z-7"));
-        let program = Some(vec!["/usr/bin/train.py".to_owned(), "x".to_owned()]);
+        let program = Some(["python3", "-u", "my/train.py", "x"].map(str::to_owned).to_vec());
         assert_eq!(folder(JobSpec { program, ..JobSpec::default() }), text("train-20270115T080000Z-7"));
         let named = JobSpec { job_id: Some("a/b".to_owned()), ..JobSpec::default() };
         assert_eq!(folder(named), (Some("a/b".to_owned()), Some("runs/a_b".into())));

@@ -95,6 +95,15 @@ fn words_after_two_dashes_are_the_users_program_untouched() {
 }
 
 #[test]
+fn script_is_run_as_under_torchrun() {
+    let spec = run("run --nproc_per_node 2 --tee 3 --log_dir logs train.py --learning_rate=1 --quiet");
+    let program = spec.program.unwrap();
+    assert!(program[0].ends_with("python3"), "{program:?}");
+    assert_eq!(program[1..], ["-u", "train.py", "--learning_rate=1", "--quiet"]);
+    assert!(!spec.quiet && spec.tee == crate::job::StreamsSpec::All(3));
+}
+
+#[test]
 fn command_line_beats_environment_beats_file_beats_default() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("job.toml");
@@ -145,16 +154,21 @@ fn every_refusal_is_one_line_with_the_flag_and_the_remedy() {
         ("run --data synthetic:9 --master-port 70000", "--master-port = 70000: must be"),
         ("run --data synthetic:9 --heartbeat 5", "did you mean 5s or 5ms?"),
         (
-            "run --data synthetic:9 train.py",
-            "train.py was not expected; a program and its arguments stand after `--`",
+            "run --data synthetic:9 train.sh",
+            "train.sh was not expected; a script ends in .py, and another program stands after `--`",
         ),
-        ("run --data synthetic:9 --nnodes 1:4", "--nnodes MIN:MAX is --min-workers MIN --nproc-per-node MAX"),
-        ("run --data synthetic:9 --nnodes=1:4", "--nnodes MIN:MAX is --min-workers MIN --nproc-per-node MAX"),
+        ("run --data synthetic:9 --nnodes 4:1", "--nnodes = 4:1: must be a number of hosts, or MIN:MAX"),
+        ("run --rdzv-id=7 -- true", "--rdzv-id is a flag of torchrun, not of antdt: --job-id names the job"),
+        ("run --rdzv_conf=a=1 -- true", "is a flag of torchrun, not of antdt: --rdzv-timeout"),
         (
-            "run --rdzv-endpoint=a:1 -- true",
-            "--rdzv-endpoint is a flag of torchrun, not of antdt: workers meet",
+            "run --no-python -- true",
+            "--no-python is a flag of torchrun, not of antdt: what stands after `--`",
         ),
-        ("run -m train", "-m is a flag of torchrun, not of antdt: the program stands after `--`"),
+        ("run --redirects 4 train.py", "--redirects = 4: must be 0 for none, 1 for standard output"),
+        (
+            "run --tee 3 --run-dir r train.py",
+            "--log-dir = (nothing): must be given with --tee, or --report-dir",
+        ),
         ("run --job no/such/file.toml", "--job = no/such/file.toml: "),
         ("run", "--data = (nothing): must be given"),
         ("rum", "rum is not a command; did you mean `run`?"),

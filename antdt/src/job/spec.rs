@@ -31,13 +31,14 @@ use super::choice::{LogFormat, Sharding};
 use super::data_spec::DataSpec;
 use super::device::{DeviceSetting, DeviceSpec};
 use super::elect::EtcdSpec;
+use super::host_count::HostCount;
 use super::hot_rows::HotRowsSpec;
 use super::network::NetworkSpec;
 use super::processor::Processor;
 use super::setting::{JobSetting, settings};
 use super::straggler::StragglerSpec;
-use super::sync::SyncSpec;
 use super::streams::{RanksSpec, StreamsSpec};
+use super::sync::SyncSpec;
 use super::tables::{PartKind, Selected, Tables};
 use crate::{gpu, transport, workload};
 
@@ -102,10 +103,10 @@ settings! {
     early_stopping: Option<EarlyStopping> = None, "early-stopping", "PATIENCE", unset "the job trains all of its epochs";
     /// Folder for row indexes and for copies of files that cannot be read by range.
     cache_dir: Option<PathBuf> = None, "cache-dir", "DIR", unset "antdt in the user's cache folder";
-    /// Passes over the data.
-    epochs: u32 = 1, "epochs", "N", least 1;
     /// How many times its own length a compressed file may unpack to; 1 GiB always may.
     unpack_limit: u32 = 100, "unpack-limit", "TIMES", least 1;
+    /// Passes over the data.
+    epochs: u32 = 1, "epochs", "N", least 1;
     /// Samples per step, over all workers; the master divides them into the workers' batch sizes.
     global_batch_size: u32 = 256, "global-batch-size", "SAMPLES", least 1;
     /// Seed of all randomness in the job.
@@ -172,6 +173,22 @@ settings! {
     bind: String = "127.0.0.1".to_owned(), "bind", "ADDR";
     /// Address or name by which other hosts reach this one, without a port.
     advertise: Option<String> = None, "advertise", "ADDR", unset "the one of --bind";
+    /// Hosts that run this same command, N or MIN:MAX; each starts --nproc-per-node workers, and hosts may have unequal numbers.
+    nnodes: HostCount = HostCount::default(), "nnodes", "HOSTS";
+    /// Position of this host among them; 0 has the master, which is else the one whose address the endpoint is.
+    node_rank: Option<u32> = None, "node-rank", "RANK", unset "by the endpoint";
+    /// Address at which the hosts meet, HOST or HOST:PORT of the first one, the same on all.
+    rdzv_endpoint: Option<String> = None, "rdzv-endpoint", "HOST:PORT", unset "the job is of this host alone";
+    /// File with the secret by which hosts let each other in, the same on all.
+    rdzv_secret_file: Option<PathBuf> = None, "rdzv-secret-file", "FILE", unset "none, on the loopback interface only";
+    /// Let hosts in without a secret.
+    insecure: bool = false, "insecure", "";
+    /// How long hosts wait for each other.
+    rdzv_timeout: Duration = Duration::from_secs(600), "rdzv-timeout", "TIME";
+    /// Address at which workers of this host are reached, if not the one from which the endpoint is.
+    local_addr: Option<String> = None, "local-addr", "ADDR", unset "the one towards the endpoint";
+    /// Name of this host in the job, which no other host has.
+    host_name: Option<String> = None, "host-name", "NAME", unset "the system's";
     /// Launcher: what starts the nodes, and where.
     launcher: String = launcher::DEFAULT.to_owned(), "launcher", "NAME", among launcher::REGISTRY.names();
     /// Port that the master listens on; 0 takes a free one.
@@ -217,6 +234,14 @@ settings! {
     log: String = "warn".to_owned(), "log", "FILTER";
     /// Format of log lines, and of those that tell of the job where standard error is no terminal.
     log_format: LogFormat = LogFormat::Text, "log-format", "KIND";
+    /// Folder for what nodes write, as DIR/worker-0/stdout.log and stderr.log.
+    log_dir: Option<PathBuf> = None, "log-dir", "DIR", unset "logs in the report folder, for --redirects and --tee";
+    /// Output that goes to a file alone: 0 none, 1 standard output, 2 standard error, 3 both, or of some workers, such as 0:3,1:2.
+    redirects: StreamsSpec = StreamsSpec::default(), "redirects", "STREAMS";
+    /// Output that goes to a file and to the console, as for --redirects; with --log-dir alone, all of it.
+    tee: StreamsSpec = StreamsSpec::default(), "tee", "STREAMS";
+    /// Workers whose output is shown on the console, such as 0,3.
+    local_ranks_filter: Option<RanksSpec> = None, "local-ranks-filter", "RANKS", unset "all";
 
     others:
     /// Settings of policies, optimizers and other parts by name: the tables `[policy.NAME]`, `[optimizer.NAME]` and so on of a job file.
@@ -234,14 +259,6 @@ const COUNTED: &[&str] = &["gpu", "cpu", "auto"];
 /// Whether the workers of a mode add their gradients up, bucket by bucket.
 fn has_buckets(mode: &SyncMode) -> bool {
     let mode = mode.capabilities();
-    /// Folder for what nodes write, as DIR/worker-0/stdout.log and stderr.log.
-    log_dir: Option<PathBuf> = None, "log-dir", "DIR", unset "logs in the report folder, for --redirects and --tee";
-    /// Output that goes to a file alone: 0 none, 1 standard output, 2 standard error, 3 both, or of some workers, such as 0:3,1:2.
-    redirects: StreamsSpec = StreamsSpec::default(), "redirects", "STREAMS";
-    /// Output that goes to a file and to the console, as for --redirects; with --log-dir alone, all of it.
-    tee: StreamsSpec = StreamsSpec::default(), "tee", "STREAMS";
-    /// Workers whose output is shown on the console, such as 0,3.
-    local_ranks_filter: Option<RanksSpec> = None, "local-ranks-filter", "RANKS", unset "all";
     !mode.needs_servers() && !mode.averages_models()
 }
 

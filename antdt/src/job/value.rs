@@ -17,11 +17,12 @@ use serde_json::{Value as Json, json};
 use super::data_spec::DataSpec;
 use super::device::DeviceSetting;
 use super::elect::EtcdSpec;
+use super::host_count::HostCount;
 use super::hot_rows::HotRowsSpec;
 use super::network::NetworkSpec;
 use super::straggler::StragglerSpec;
-use super::sync::SyncSpec;
 use super::streams::{RanksSpec, StreamsSpec};
+use super::sync::SyncSpec;
 
 /// Form of a setting's values as text, for the help, the list of settings and the schema of the job file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -349,12 +350,13 @@ texts!(
     EarlyStopping,
     EtcdSpec,
     EvalEvery,
+    HostCount,
     HotRowsSpec,
     NetworkSpec,
+    RanksSpec,
     RateSchedule,
     StragglerSpec,
     StreamsSpec
-    RanksSpec,
 );
 
 /// Reads a type that has a text form of its own.

@@ -52,8 +52,12 @@ fn every_setting_has_a_name_of_its_own_a_text_form_and_a_key() {
             Form::Truth => "true".to_owned(),
             Form::Text if setting.name == "lr-schedule" => "linear:total=9,end=0".to_owned(),
             Form::Text if setting.name == "checkpoint-every" => "7steps".to_owned(),
-            Form::Text if setting.name == "eval-every" => "7".to_owned(),
-            Form::Text if setting.name == "hot-rows" => "7".to_owned(),
+            Form::Text
+                if ["eval-every", "hot-rows", "nnodes", "local-ranks-filter"].contains(&setting.name) =>
+            {
+                "7".to_owned()
+            }
+            Form::Text if ["redirects", "tee"].contains(&setting.name) => "3".to_owned(),
             Form::Text if setting.name == "early-stopping" => "7:auc".to_owned(),
             Form::Text if setting.name == "emulate-network" => "bandwidth=7MB/s".to_owned(),
             Form::Text if setting.name == "elect" => "etcd://a:7/b".to_owned(),

@@ -1,0 +1,322 @@
+//! A job over several hosts, each of which runs the same command, as torchrun is called: the first host opens a gate and has the master,
+//! the others join through it.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::path::Path;
+use std::time::Duration;
+
+use antdt_core::InvalidValue;
+use antdt_core::text::format_duration;
+use antdt_launch::runtime as launcher;
+use antdt_launch::runtime::join::{GateConfig, HostConfig, HostGate, HostJoinError, HostNotice, join};
+use antdt_rt::CancellationToken;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use crate::job::JobSpec;
+use crate::{host, net};
+
+/// Port of the gate unless the endpoint names one: torchrun's.
+const PORT: u16 = 29400;
+
+/// How long the job waits for more hosts once there are enough; torchrun's last call.
+const LAST_CALL: Duration = Duration::from_secs(30);
+
+/// How often it says for what it waits.
+const SAY_AGAIN: Duration = Duration::from_secs(30);
+
+/// The part of this process in such a job.
+#[derive(Debug)]
+pub(crate) enum Part {
+    /// It opens the gate at this address, and has the master.
+    First(SocketAddr),
+    /// It joins.
+    Guest(HostConfig),
+}
+
+/// Returns the part of this process; `None` if the job is of this host alone.
+///
+/// # Errors
+/// If the settings do not fit together, or a file of them cannot be read.
+pub(crate) fn part(spec: &JobSpec) -> Result<Option<Part>, InvalidValue> {
+    let Some(endpoint) = &spec.rdzv_endpoint else {
+        if spec.nnodes.most > 1 {
+            let expected =
+                format!("given with --nnodes {}: HOST:PORT of the first host, the same on all", spec.nnodes);
+            return Err(InvalidValue::new("--rdzv-endpoint", "(nothing)", expected));
+        }
+        return Ok(None);
+    };
+    if spec.launcher != launcher::DEFAULT {
+        let expected = "left out with --rdzv-endpoint: the hosts that join start the nodes";
+        return Err(InvalidValue::new("--launcher", &spec.launcher, expected));
+    }
+    let endpoint = with_port(endpoint)?;
+    let address = net::resolve(&endpoint, IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+    let is_first = match spec.node_rank {
+        Some(rank) => rank == 0,
+        None => address.as_ref().is_ok_and(|address| is_ours_and_free(*address)),
+    };
+    if !is_first {
+        return Ok(Some(Part::Guest(guest(spec, endpoint)?)));
+    }
+    let unknown = |error: io::Error| {
+        let expected = format!("the address or a name of this host, which is the first one ({error})");
+        InvalidValue::new("--rdzv-endpoint", &endpoint, expected)
+    };
+    let address = address.map_err(unknown)?;
+    if spec.secret()?.is_empty() && !address.ip().is_loopback() && !spec.insecure {
+        let expected = "given, a file with the same secret on all hosts, or --insecure to let in whoever reaches the port";
+        return Err(InvalidValue::new("--rdzv-secret-file", "(nothing)", expected));
+    }
+    Ok(Some(Part::First(address)))
+}
+
+/// `HOST:PORT`, with torchrun's port if none is named.
+fn with_port(endpoint: &str) -> Result<String, InvalidValue> {
+    let (name, port) = match endpoint.rsplit_once(':') {
+        // An IPv6 address has several colons, and brackets before a port.
+        Some((name, port)) if !name.contains(':') || name.ends_with(']') => {
+            let expected = "HOST:PORT, such as 10.0.0.1:29400 or node-0:29400";
+            let port = port.parse().map_err(|_| InvalidValue::new("--rdzv-endpoint", endpoint, expected))?;
+            (name, port)
+        }
+        _ => (endpoint, PORT),
+    };
+    Ok(net::join(&net::host("--rdzv-endpoint", name)?, port))
+}
+
+/// Whether an address is one of this machine, with nobody at the port.
+fn is_ours_and_free(address: SocketAddr) -> bool {
+    TcpListener::bind(address).is_ok()
+}
+
+fn guest(spec: &JobSpec, gate: String) -> Result<HostConfig, InvalidValue> {
+    let program = std::env::current_exe().map_err(|error| {
+        InvalidValue::new("the program", "(unknown)", format!("found by the system ({error})"))
+    })?;
+    Ok(HostConfig {
+        gate,
+        name: spec.host_name.clone().unwrap_or_else(host::name),
+        address: spec.local_addr.clone(),
+        slots: spec.workers,
+        rank: spec.node_rank,
+        secret: spec.secret()?,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        program,
+        patience: spec.rdzv_timeout,
+    })
+}
+
+impl JobSpec {
+    /// The secret of the hosts, from its file.
+    fn secret(&self) -> Result<String, InvalidValue> {
+        let Some(file) = &self.rdzv_secret_file else { return Ok(String::new()) };
+        read_secret(file).map_err(|why| InvalidValue::new("--rdzv-secret-file", file.display(), why))
+    }
+}
+
+fn read_secret(file: &Path) -> Result<String, String> {
+    let text = std::fs::read_to_string(file).map_err(|error| format!("a file that can be read ({error})"))?;
+    match text.trim() {
+        "" => Err("a file with a secret in it, which is empty".to_owned()),
+        secret => Ok(secret.to_owned()),
+    }
+}
+
+/// Takes part in a job that another host has begun, until it is over or `stop` is cancelled.
+///
+/// # Errors
+/// See [`join`].
+pub(crate) async fn visit(
+    config: HostConfig,
+    grace: Duration,
+    stop: CancellationToken,
+    say: impl Fn(&str),
+) -> Result<(), HostJoinError> {
+    let HostConfig { gate, name, slots, .. } = config.clone();
+    say(&format!("host {name} joins the job at {gate} with {slots} workers"));
+    let leave = async move {
+        stop.cancelled().await;
+        grace
+    };
+    let notice = |notice| match notice {
+        HostNotice::Joined { address } => {
+            say(&format!("joined; workers of this host are reached at {address}"));
+        }
+        HostNotice::Away { why } => say(&format!(
+            "{gate} is out of reach: {why}; the workers of this host go on, and it is tried again"
+        )),
+    };
+    join(config, leave, notice).await
+}
+
+/// The first host of a job, with the others.
+#[derive(Debug)]
+pub(crate) struct Gathered {
+    pub(crate) gate: HostGate,
+    /// This host, as one of those that have joined.
+    here: JoinHandle<Result<(), HostJoinError>>,
+}
+
+impl Gathered {
+    /// Opens the gate, joins through it, and waits for the hosts that the settings ask for.
+    ///
+    /// # Errors
+    /// If the port cannot be opened, or too few hosts have come in time; `None` if `stop` is cancelled meanwhile.
+    pub(crate) async fn open(
+        spec: &JobSpec,
+        address: SocketAddr,
+        stop: &CancellationToken,
+        say: impl Fn(&str),
+    ) -> anyhow::Result<Option<Self>> {
+        let here = guest(spec, address.to_string())?;
+        let HostConfig { secret, version, program, .. } = here.clone();
+        let opened = HostGate::open(address, GateConfig { secret, version, program }).await;
+        let gate = opened.map_err(|error| {
+            let expected = "an address of this host and a free port";
+            InvalidValue::new("--rdzv-endpoint", format!("{address}: {error}"), expected)
+        })?;
+        let local = gate.local().to_string();
+        let here = HostConfig { gate: local.clone(), rank: Some(spec.node_rank.unwrap_or(0)), ..here };
+        let here = tokio::spawn(join(here, std::future::pending(), |_| {}));
+        let gathered = Self { gate, here };
+        tokio::select! {
+            ready = gathered.wait(spec, &local, say) => ready?,
+            () = stop.cancelled() => {
+                gathered.close().await;
+                return Ok(None);
+            }
+        }
+        Ok(Some(gathered))
+    }
+
+    async fn wait(&self, spec: &JobSpec, local: &str, say: impl Fn(&str)) -> anyhow::Result<()> {
+        let (count, began) = (spec.nnodes, Instant::now());
+        let (mut said, mut said_at, mut enough_since) = (u32::MAX, began, None);
+        loop {
+            let there = u32::try_from(self.gate.hosts().len()).unwrap_or(u32::MAX);
+            if there >= count.most {
+                return Ok(());
+            }
+            enough_since = if there >= count.least { enough_since.or(Some(Instant::now())) } else { None };
+            if enough_since.is_some_and(|since| since.elapsed() >= LAST_CALL) {
+                return Ok(());
+            }
+            if began.elapsed() >= spec.rdzv_timeout {
+                let waited = format_duration(spec.rdzv_timeout);
+                let why = format!(
+                    "{there} of {count} hosts have come to {local} within {waited} (--rdzv-timeout); start the same command on the others, \
+                     and see that they reach the port"
+                );
+                return Err(io::Error::new(io::ErrorKind::TimedOut, why).into());
+            }
+            // This host itself takes a moment.
+            if there > 0 && there != said || said_at.elapsed() >= SAY_AGAIN {
+                (said, said_at) = (there, Instant::now());
+                say(&format!(
+                    "{there} of {count} hosts are at {local}; waiting for the same command on the others"
+                ));
+            }
+            self.gate.changed().await;
+        }
+    }
+
+    /// The settings of the job over the hosts that are there.
+    pub(crate) fn spec(&self, spec: &JobSpec) -> JobSpec {
+        let hosts = self.gate.hosts();
+        let workers = hosts.iter().map(|(_, slots)| slots).sum();
+        let bind = match spec.bind == JobSpec::default().bind {
+            true => self.gate.local().ip().to_string(),
+            false => spec.bind.clone(),
+        };
+        let least = spec.workers.saturating_mul(spec.nnodes.least).min(workers);
+        // What is said of a number of hosts is of this start alone.
+        let JobSpec { nnodes, rdzv_endpoint, node_rank, .. } = JobSpec::default();
+        let min_workers = spec.min_workers.max(least);
+        JobSpec { workers, min_workers, bind, nnodes, rdzv_endpoint, node_rank, ..spec.clone() }
+    }
+
+    /// One line on the hosts.
+    pub(crate) fn line(&self) -> String {
+        let hosts: Vec<String> =
+            self.gate.hosts().into_iter().map(|(name, slots)| format!("{name} ({slots})")).collect();
+        format!("workers by host: {}", hosts.join(", "))
+    }
+
+    /// Tells all hosts that the job is over.
+    pub(crate) async fn close(self) {
+        self.gate.close().await;
+        // It has been told, too; its nodes have ended with the job.
+        self.here.abort();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(settings: &[(&str, &str)]) -> JobSpec {
+        let mut spec = JobSpec::default();
+        for (name, text) in settings {
+            spec.set(name, text).unwrap();
+        }
+        spec
+    }
+
+    #[test]
+    fn endpoint_has_torchruns_port_unless_it_names_one() {
+        for (text, expected) in [
+            ("node-0", "node-0:29400"),
+            ("node-0:7", "node-0:7"),
+            ("10.0.0.1:7", "10.0.0.1:7"),
+            ("::1", "[::1]:29400"),
+            ("[::1]:7", "[::1]:7"),
+        ] {
+            assert_eq!(with_port(text).unwrap(), expected);
+        }
+        for text in ["node-0:x", "node-0:70000", "", ":7", "two words:7"] {
+            assert!(with_port(text).unwrap_err().to_string().starts_with("--rdzv-endpoint"), "{text}");
+        }
+    }
+
+    #[test]
+    fn part_follows_from_the_rank_or_from_whose_address_the_endpoint_is() {
+        let endpoint = ("rdzv-endpoint", "127.0.0.1:0");
+        let is_first = |settings: &[(&str, &str)]| match part(&spec(settings)).unwrap() {
+            Some(Part::First(_)) => Some(true),
+            Some(Part::Guest(_)) => Some(false),
+            None => None,
+        };
+        assert_eq!(is_first(&[]), None);
+        assert_eq!(is_first(&[endpoint]), Some(true));
+        assert_eq!(is_first(&[endpoint, ("node-rank", "0")]), Some(true));
+        assert_eq!(is_first(&[endpoint, ("node-rank", "1")]), Some(false));
+        // An address of documentation (RFC 5737).
+        assert_eq!(is_first(&[("rdzv-endpoint", "192.0.2.1:7")]), Some(false));
+        let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+        assert_eq!(is_first(&[("rdzv-endpoint", &taken.local_addr().unwrap().to_string())]), Some(false));
+    }
+
+    #[test]
+    fn settings_of_hosts_that_do_not_fit_together_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let empty = folder.path().join("empty");
+        std::fs::write(&empty, " \n").unwrap();
+        let endpoint = ("rdzv-endpoint", "127.0.0.1:0");
+        for (settings, says) in [
+            (&[("nnodes", "2")][..], "--rdzv-endpoint = (nothing): must be given with --nnodes 2"),
+            (&[endpoint, ("launcher", "ssh")], "--launcher = ssh: must be left out with --rdzv-endpoint"),
+            (
+                &[("rdzv-endpoint", "0.0.0.0:0"), ("node-rank", "0")],
+                "--rdzv-secret-file = (nothing): must be given",
+            ),
+            (&[endpoint, ("rdzv-secret-file", empty.to_str().unwrap())], "a file with a secret in it"),
+            (&[("rdzv-endpoint", "no-such-host.invalid:7"), ("node-rank", "0")], "a name of this host"),
+        ] {
+            let error = part(&spec(settings)).unwrap_err().to_string();
+            assert!(error.contains(says), "{error}");
+        }
+    }
+}
