@@ -23,22 +23,22 @@ pub(crate) struct Features {
     list: String,
     with_stores: String,
     /// What is left out, with the reason.
-    pub(crate) left_out: Vec<(&'static str, &'static str)>,
+    pub(crate) left_out: Vec<(&'static str, String)>,
 }
 
 impl Features {
-    /// Returns them; with `rdma` also the transport over RDMA, where it can be built.
-    pub(crate) fn here(rdma: bool) -> Self {
+    /// Returns them.
+    pub(crate) fn here() -> Self {
         let mut features = Self { list: ALWAYS.to_owned(), with_stores: String::new(), left_out: Vec::new() };
         if Command::new("protoc").arg("--version").output().is_ok_and(|output| output.status.success()) {
             features.list += ",antdt/etcd";
         } else {
             let why = "there is no protoc; packages protobuf-compiler and libprotobuf-dev";
-            features.left_out.push(("masters that elect", why));
+            features.left_out.push(("masters that elect", why.to_owned()));
         }
-        // Why it cannot be built is said by the test in the guest.
-        if rdma && rdma_vm::can_build().is_ok() {
-            features.list += ",antdt/rdma,antdt-rdma/testing";
+        match rdma_vm::can_build() {
+            Ok(()) => features.list += ",antdt/rdma,antdt-rdma/testing",
+            Err(why) => features.left_out.push(("transport over RDMA", why.to_string())),
         }
         features.with_stores = features.list.clone();
         for (name, stores) in STORES {

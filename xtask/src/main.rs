@@ -97,7 +97,7 @@ fn run(arguments: &[String]) -> Result<ExitCode> {
             Ok(())
         }
         ["python"] => {
-            println!("python: {}", python::test(root, &Features::here(true).flags())?);
+            println!("python: {}", python::test(root, &Features::here().flags())?);
             Ok(())
         }
         ["wheel"] => python::wheel(root).map(|wheel| println!("{}", wheel.display())),

@@ -125,8 +125,8 @@ pub(crate) fn can_build() -> Result<()> {
 /// What is tested: each with its name in the guest and the file that was built.
 fn build(root: &Path) -> Result<Vec<(String, PathBuf)>> {
     let mut cargo = Command::new("cargo");
-    // As `verify --rdma` builds, so that after it nothing is built for this.
-    cargo.args(["test", "--workspace"]).args(Features::here(true).flags());
+    // As `verify` builds, so that after it nothing is built for this.
+    cargo.args(["test", "--workspace"]).args(Features::here().flags());
     cargo.args(["--lib", "--bin", "antdt", "--test", "rdma", "--no-run", "--message-format", "json"]);
     let said = shell::run_quietly(cargo.current_dir(root))?.out;
     let mut built = Vec::new();

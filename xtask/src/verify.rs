@@ -40,7 +40,7 @@ pub(crate) fn verify(root: &Path, flags: &[&str]) -> Result<()> {
         bail!("`{flag}` is not a flag of verify; use `cargo xtask verify [--strict] [--deep] [--rdma]`");
     }
     let [strict, deep, rdma] = ["--strict", "--deep", "--rdma"].map(|flag| flags.contains(&flag));
-    let chosen = Features::here(rdma);
+    let chosen = Features::here();
     let (features, of_checks) = (&chosen.flags()[..], &chosen.flags_of_checks()[..]);
     let began = Instant::now();
     cargo(root, "fmt", &["fmt", "--all", "--check"], &[])?;
