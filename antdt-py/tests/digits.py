@@ -45,9 +45,10 @@ def train(network, loader, epochs, taken, accumulate=1, plain=False):
     second = antdt.wrap(torch.optim.SGD(last, lr=0.05, momentum=0.9), accumulate)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, gamma=0.97)
     for _ in range(epochs):
-        for x, y, number in loader:
-            optimizer.zero_grad()
-            second.zero_grad()
+        for count, (x, y, number) in enumerate(loader):
+            # Gradients stay where they are or are new ones.
+            optimizer.zero_grad(set_to_none=count % 3 > 0)
+            second.zero_grad(set_to_none=count % 2 > 0)
             loss = torch.nn.functional.cross_entropy(scale(model(x)), y)
             loss.backward()
             if not plain:

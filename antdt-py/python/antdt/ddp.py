@@ -12,6 +12,17 @@ from ._job import Job, Model, UsageError, current
 from ._state import described, outlined, restored
 
 
+def _is_in(gradient: Optional[torch.Tensor], piece: torch.Tensor) -> bool:
+    """Whether a gradient lies in this piece of the flat memory."""
+    return gradient is not None and gradient.layout is torch.strided and gradient.data_ptr() == piece.data_ptr()
+
+
+def _fits(parameter: torch.nn.Parameter, piece: torch.Tensor) -> bool:
+    """Whether a gradient of a parameter may lie in the flat memory: it is of its type, on its device, and not sparse."""
+    is_dense = parameter.grad is None or parameter.grad.layout is torch.strided
+    return is_dense and parameter.dtype is piece.dtype and parameter.device == piece.device
+
+
 class _TorchModel(Model):
     """The parameters and the optimizers of this worker, and the step that is open."""
 
@@ -179,7 +190,7 @@ class _TorchModel(Model):
             for parameter, piece in self._pieces():
                 if parameter.grad is None:
                     piece.zero_()
-                else:
+                elif not _is_in(parameter.grad, piece):
                     piece.copy_(parameter.grad)
         return self._flat
 
@@ -240,11 +251,15 @@ class _TorchModel(Model):
         self._stepped = set()
 
     def _set_gradients(self, known: List[int]) -> None:
-        """What lies in the flat memory becomes the gradient of the parameters that have one."""
+        """What lies in the flat memory becomes the gradient of the parameters that have one, where it lies if it can."""
         with torch.no_grad():
             for index, (parameter, piece) in enumerate(self._pieces()):
                 if not known[index // 64] >> (index % 64) & 1:
                     parameter.grad = None
+                elif _is_in(parameter.grad, piece):
+                    pass
+                elif _fits(parameter, piece):
+                    parameter.grad = piece
                 elif parameter.grad is None:
                     parameter.grad = piece.to(parameter.device, parameter.dtype, copy=True)
                 else:
