@@ -34,6 +34,7 @@ pub(crate) fn raised(error: &Failure) -> PyErr {
 fn _antdt(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add("RETRY", antdt::core::Exit::CODE_RETRY)?;
+    module.add("NEVER", antdt::core::Exit::CODE_NEVER)?;
     module.add("WorkerError", module.py().get_type::<WorkerError>())?;
     module.add_class::<session::Session>()?;
     module.add_function(wrap_pyfunction!(session::job, module)?)

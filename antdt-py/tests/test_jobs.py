@@ -24,11 +24,18 @@ LIMIT = 120
 
 
 def start(folder, script, *arguments, workers=2, samples=601, epochs=1, options=(), **variables):
+    data = [] if samples is None else ["--data", f"samples:{samples}", "--epochs", str(epochs)]
     command = [
-        PROGRAM, "run", "--nproc-per-node", str(workers), "--data", f"samples:{samples}", "--epochs", str(epochs),
-        "--report-dir", os.path.join(folder, "report"), *options, "--", sys.executable, os.path.join(HERE, script), folder, *arguments,
+        PROGRAM, "run", "--nproc-per-node", str(workers), *data, "--report-dir", os.path.join(folder, "report"),
+        *options, "--", sys.executable, os.path.join(HERE, script), folder, *arguments,
     ]  # fmt: skip
-    environment = {**os.environ, "SAMPLES": str(samples), "EPOCHS": str(epochs), "OMP_NUM_THREADS": "1", **variables}
+    environment = {
+        **os.environ,
+        "SAMPLES": str(samples or 601),
+        "EPOCHS": str(epochs),
+        "OMP_NUM_THREADS": "1",
+        **variables,
+    }
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
@@ -271,6 +278,11 @@ class Jobs(unittest.TestCase):
     def test_a_number_of_samples_that_is_wrong_is_answered_with_the_right_one(self):
         said = self.run_job("counting.py", code=1, samples=600, SAMPLES="601")
         self.assertIn("--data samples:601", said)
+
+    def test_a_script_of_a_job_that_was_told_of_no_samples_is_answered_once_with_the_number(self):
+        said = self.run_job("counting.py", code=1, samples=None)
+        self.assertIn("--data samples:601", said)
+        self.assertEqual([worker["restarts"] for worker in self.report()["workers"]], [0, 0])
 
     def test_wrong_use_is_answered_with_what_to_call(self):
         for how, remedy in {

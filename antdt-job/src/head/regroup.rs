@@ -28,12 +28,14 @@ impl Head {
             // What the others say from here on follows from it.
             self.core.event(now, Some(holder.node), EventKind::Lost, ended(holder, exit, tail));
             let limit = self.core.config.max_restarts;
-            if self.regroup.restarts == limit {
-                let times = match limit {
+            let is_final = exit == Exit::Unretryable { code: Exit::CODE_NEVER };
+            if is_final || self.regroup.restarts == limit {
+                let why = match limit {
+                    _ if is_final => "by which it says that starting it again cannot help".to_owned(),
                     0 => "no program is started again with --max-restarts 0".to_owned(),
                     _ => format!("all programs were started again {limit} times already (--max-restarts)"),
                 };
-                self.core.fail(format!("{} ended: {exit}; {times}{}", holder.node, last_words(tail)));
+                self.core.fail(format!("{} ended: {exit}; {why}{}", holder.node, last_words(tail)));
                 return;
             }
             self.regroup = Regroup { restarts: self.regroup.restarts + 1, is_ending: true };

@@ -1441,6 +1441,15 @@ fn programs_of_one_group_are_started_again_together_and_the_first_failure_is_the
 }
 
 #[test]
+fn program_that_says_that_another_life_cannot_help_ends_the_job() {
+    let mut world = World::of_programs(2);
+    world.orders();
+    world.exits(worker(1, 0), Exit::Unretryable { code: Exit::CODE_NEVER });
+    let fails = "fail: worker-1 ended: exit code 78; by which it says that starting it again cannot help; it said: out of luck";
+    assert_eq!(world.orders(), [fails]);
+}
+
+#[test]
 fn programs_that_all_end_are_a_job_that_is_done() {
     let mut world = World::of_programs(2);
     world.orders();

@@ -5,6 +5,7 @@ from typing import List, Optional, Tuple
 __version__: str
 #: Exit code of a process that is to be started again.
 RETRY: int
+NEVER: int
 
 class WorkerError(RuntimeError):
     exit_code: int

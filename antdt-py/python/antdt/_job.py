@@ -34,6 +34,9 @@ DTYPES = {
 class UsageError(RuntimeError):
     """The program calls AntDT in a way that cannot work. The message says what to change."""
 
+    #: Another life of the program would do the same.
+    exit_code = _antdt.NEVER
+
 
 class Model:
     """What a framework does with the parameters that are its own. ``ddp`` has the one for PyTorch."""
