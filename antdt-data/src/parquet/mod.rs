@@ -166,10 +166,11 @@ impl Parquet {
             }
         }
         let before = self.groups.len();
-        for (number, group) in metadata.row_groups().iter().enumerate() {
-            let rows =
-                check_group(group, &source, &places, metadata.file_metadata().schema_descr().num_columns())
-                    .map_err(|why| OpenError::malformed(path, format!("row group {number} {why}")))?;
+        let num_columns = metadata.file_metadata().schema_descr().num_columns();
+        // Each is dropped as soon as what is wanted of it is taken.
+        for (number, group) in metadata.into_builder().take_row_groups().into_iter().enumerate() {
+            let rows = check_group(&group, &source, &places, num_columns)
+                .map_err(|why| OpenError::malformed(path, format!("row group {number} {why}")))?;
             if rows == 0 {
                 continue;
             }
