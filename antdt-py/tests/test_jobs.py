@@ -6,6 +6,7 @@ Run by `cargo xtask python`, or: `ANTDT=target/debug/antdt python3 -m unittest d
 import glob
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -322,6 +323,24 @@ class Alone(unittest.TestCase):
         command = [sys.executable, "-c", "import antdt; antdt.init()"]
         ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT)
         self.assertIn("antdt run --nproc-per-node", ended.stderr)
+
+    def test_the_command_of_the_wheel_runs_scripts_in_its_own_environment(self):
+        with tempfile.TemporaryDirectory() as folder:
+            package = os.path.join(folder, "antdt")
+            os.makedirs(os.path.join(package, "bin"))
+            shutil.copy(os.path.join(os.path.dirname(antdt.__file__), "_command.py"), package)
+            for name, text in {"__init__.py": "", "bin/antdt": '#!/bin/sh\necho "$PYTHON_EXEC" "$@"\n'}.items():
+                with open(os.path.join(package, name), "w") as file:
+                    file.write(text)
+            os.chmod(os.path.join(package, "bin/antdt"), 0o755)
+            command = [sys.executable, "-c", "from antdt._command import main; main()", "run", "train.py"]
+            environment = {**os.environ, "PYTHONPATH": folder}
+            environment.pop("PYTHON_EXEC", None)
+            for named, expected in {None: sys.executable, "/opt/python": "/opt/python"}.items():
+                if named is not None:
+                    environment["PYTHON_EXEC"] = named
+                said = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout
+                self.assertEqual(said, f"{expected} run train.py\n")
 
     def test_what_needs_init_says_so(self):
         command = [sys.executable, "-c", "import antdt; antdt.BatchSampler([1, 2])"]

@@ -12,4 +12,6 @@ def main() -> None:
             "antdt: this installation has the Python package without the program; install the program with "
             "`cargo install --path antdt`, or a wheel that `cargo xtask wheel` made"
         )
+    # Scripts run in the environment that this package is installed in, as under torchrun.
+    os.environ.setdefault("PYTHON_EXEC", sys.executable)
     os.execv(program, [program, *sys.argv[1:]])
