@@ -58,6 +58,11 @@ pub(crate) fn part(spec: &JobSpec) -> Result<Option<Part>, InvalidValue> {
         Some(rank) => rank == 0,
         None => address.as_ref().is_ok_and(|address| is_ours_and_free(*address)),
     };
+    let is_loopback = address.as_ref().is_ok_and(|address| address.ip().is_loopback());
+    if spec.secret()?.is_empty() && !is_loopback && !spec.insecure {
+        let expected = "given, a file with the same secret on all hosts, or --insecure to trust whoever reaches or has the port";
+        return Err(InvalidValue::new("--rdzv-secret-file", "(nothing)", expected));
+    }
     if !is_first {
         return Ok(Some(Part::Guest(guest(spec, endpoint)?)));
     }
@@ -66,10 +71,6 @@ pub(crate) fn part(spec: &JobSpec) -> Result<Option<Part>, InvalidValue> {
         InvalidValue::new("--rdzv-endpoint", &endpoint, expected)
     };
     let address = address.map_err(unknown)?;
-    if spec.secret()?.is_empty() && !address.ip().is_loopback() && !spec.insecure {
-        let expected = "given, a file with the same secret on all hosts, or --insecure to let in whoever reaches the port";
-        return Err(InvalidValue::new("--rdzv-secret-file", "(nothing)", expected));
-    }
     Ok(Some(Part::First(address)))
 }
 
@@ -294,7 +295,7 @@ mod tests {
         assert_eq!(is_first(&[endpoint, ("node-rank", "0")]), Some(true));
         assert_eq!(is_first(&[endpoint, ("node-rank", "1")]), Some(false));
         // An address of documentation (RFC 5737).
-        assert_eq!(is_first(&[("rdzv-endpoint", "192.0.2.1:7")]), Some(false));
+        assert_eq!(is_first(&[("rdzv-endpoint", "192.0.2.1:7"), ("insecure", "true")]), Some(false));
         let taken = TcpListener::bind("127.0.0.1:0").unwrap();
         assert_eq!(is_first(&[("rdzv-endpoint", &taken.local_addr().unwrap().to_string())]), Some(false));
     }
@@ -312,8 +313,12 @@ mod tests {
                 &[("rdzv-endpoint", "0.0.0.0:0"), ("node-rank", "0")],
                 "--rdzv-secret-file = (nothing): must be given",
             ),
+            (&[("rdzv-endpoint", "192.0.2.1:7")], "--rdzv-secret-file = (nothing): must be given"),
             (&[endpoint, ("rdzv-secret-file", empty.to_str().unwrap())], "a file with a secret in it"),
-            (&[("rdzv-endpoint", "no-such-host.invalid:7"), ("node-rank", "0")], "a name of this host"),
+            (
+                &[("rdzv-endpoint", "no-such-host.invalid:7"), ("node-rank", "0"), ("insecure", "true")],
+                "a name of this host",
+            ),
         ] {
             let error = part(&spec(settings)).unwrap_err().to_string();
             assert!(error.contains(says), "{error}");
