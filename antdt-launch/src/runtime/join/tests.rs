@@ -186,13 +186,19 @@ async fn host_that_leaves_ends_its_nodes_first_and_says_so() {
     };
     let host = tokio::spawn(join(host_config(gate.local(), "a", 1), leaving, |_| {}));
     joined(&gate, 1).await;
-    let (outlets, events, _) = outlets();
+    let (outlets, events, lines) = outlets();
     let events = Arc::new(Mutex::new(events));
     let mut launcher = gate.launchers()(outlets);
     launcher.place(NodeId::worker(0));
     launcher.launch(&script(0, "trap 'exit 4' TERM; echo ready; while :; do sleep 0.01; done")).unwrap();
     assert!(matches!(next(&events).await, LauncherEvent::Started { .. }));
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    // Its trap is set then.
+    let ready = async {
+        while lines.lock().unwrap().is_empty() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(LIMIT, ready).await.unwrap();
     leave.send(()).unwrap();
     match next(&events).await {
         LauncherEvent::Gone { exit, .. } => assert_eq!(exit.code, Some(4)),
