@@ -291,7 +291,7 @@ async fn serve(mut stream: TcpStream, peer: SocketAddr, shared: Arc<Shared>) {
     let connection = match opened {
         Ok(connection) => connection,
         Err(why) => {
-            let _ = write(&mut stream, &ToHost::Denied(why)).await;
+            let _ = timeout(HELLO_LIMIT, write(&mut stream, &ToHost::Denied(why))).await;
             return;
         }
     };

@@ -13,7 +13,7 @@ use antdt_core::Holder;
 use tokio::net::TcpStream;
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, interval, sleep, timeout};
 
 use super::wire::{
     BEAT, Ended, FRAME_MAX, FromHost, Hello, Known, SILENCE_LIMIT, STRANGER_FRAME_MAX, Side, ToHost,
@@ -319,6 +319,8 @@ impl JobHost {
                 }
             }
         });
+        // Not reset by what the gate says: it must hear of this host however much it says itself.
+        let mut beats = interval(BEAT);
         let parted = loop {
             // Once it leaves, it stays until its last node has ended.
             let is_empty = self.nodes.values().all(Option::is_some) && self.said.is_empty();
@@ -333,17 +335,20 @@ impl JobHost {
                     None => break Parted::Away(io::Error::other("the connection is closed")),
                 },
                 Some((round, said)) = self.said.recv() => self.hear(round, said),
-                () = sleep(BEAT) => Some(FromHost::Beat),
+                _ = beats.tick() => Some(FromHost::Beat),
                 grace = &mut *leave, if self.leaving.is_none() => {
                     self.leaving = Some(Instant::now() + grace + LEAVE_LIMIT);
                     self.end_all(grace);
                     None
                 }
             };
-            if let Some(message) = message
-                && let Err(error) = write(&mut to, &message).await
-            {
-                break Parted::Away(error);
+            let Some(message) = message else { continue };
+            match timeout(SILENCE_LIMIT, write(&mut to, &message)).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => break Parted::Away(error),
+                Err(_) => {
+                    break Parted::Away(io::Error::other(format!("it takes nothing for {SILENCE_LIMIT:?}")));
+                }
             }
         };
         reader.abort();

@@ -259,6 +259,31 @@ async fn proof_that_was_overheard_lets_nobody_in() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn host_says_that_it_is_there_however_often_the_gate_does() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let _host = host(host_config(listener.local_addr().unwrap(), "a", 1));
+    let (mut stream, _) = listener.accept().await.unwrap();
+    let hello: Hello = read(&mut stream, STRANGER_FRAME_MAX).await.unwrap();
+    let proof = wire::proof(b"secret", wire::Side::Gate, &hello, &[1; 32]);
+    write(&mut stream, &ToHost::Challenge(proof, [1; 32])).await.unwrap();
+    assert!(matches!(read(&mut stream, STRANGER_FRAME_MAX).await.unwrap(), FromHost::Proof(_)));
+    write(&mut stream, &ToHost::Welcome(1)).await.unwrap();
+    assert!(matches!(read(&mut stream, STRANGER_FRAME_MAX).await.unwrap(), FromHost::Nodes(1, _)));
+    let (mut from, mut to) = stream.into_split();
+    let talks = tokio::spawn(async move {
+        while write(&mut to, &ToHost::Beat).await.is_ok() {
+            tokio::time::sleep(wire::BEAT / 20).await;
+        }
+    });
+    for _ in 0..2 {
+        let said =
+            tokio::time::timeout(wire::SILENCE_LIMIT, read::<FromHost>(&mut from, STRANGER_FRAME_MAX)).await;
+        assert_eq!(said.expect("in time").unwrap(), FromHost::Beat);
+    }
+    talks.abort();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn strangers_who_say_nothing_keep_no_host_out() {
     let gate = gate("secret").await;
     let mut silent = Vec::new();
