@@ -217,6 +217,12 @@ impl<A: Deref<Target: Atomic<Value = u64>>> Offer<A> {
         self.word.replace(number << 2 | POSTED, number << 2 | WITHDRAWN)
     }
 
+    /// Returns whether offer `number` is open. Once it is not, memory of the offer that the other process finds missing
+    /// was given back by its owner.
+    pub fn stands(&self, number: u64) -> bool {
+        self.word.load(Ordering::Acquire) == number << 2 | POSTED
+    }
+
     /// Called by the process that read the bytes of offer `number`: takes the offer. Returns `false` if the
     /// owner has withdrawn it; the bytes that were read may then be anything.
     pub fn take(&self, number: u64) -> bool {

@@ -408,7 +408,7 @@ impl Link {
         receiving: &mut Receiving<'_, '_>,
         call: &Exchange,
         tag: &TagBytes,
-    ) -> Result<bool, CollectiveError> {
+    ) -> Result<bool, Ended> {
         let damaged = self.damaged();
         if self.dropped > 0 {
             let most = usize::try_from(self.dropped).unwrap_or(PIECE).min(PIECE);
@@ -427,7 +427,7 @@ impl Link {
                 theirs.map_err(|e| CollectiveError::Corrupt { peer: self.peer, what: e.to_string() })?;
             match call.tag.judge(&theirs) {
                 Timeliness::Old => Timeliness::Old,
-                _ => return Err(self.mismatch(call, &theirs)),
+                _ => return Err(self.mismatch(call, &theirs).into()),
             }
         };
         if arrival == Timeliness::Old {
@@ -435,8 +435,12 @@ impl Link {
                 self.dropped = record.len;
             }
         } else if record.len == receiving.len as u64 {
-            if let Body::Offer { place, answer, .. } = &record.body {
-                self.map_offer(place, answer.as_ref(), record.len)?;
+            if let Body::Offer { number, place, answer } = &record.body {
+                if let Err(error) = self.map_offer(place, answer.as_ref(), record.len) {
+                    // A peer that gives up takes its offer back first, and then its memory.
+                    let stands = self.in_offer.stands(*number);
+                    return Err(if stands { error.into() } else { Ended::Gone(self.rank) });
+                }
                 if matches!(receiving.end, End::Together(_)) {
                     receiving.done = receiving.len;
                 }
@@ -445,7 +449,7 @@ impl Link {
         } else {
             let theirs = format!("{}, a message of {} bytes", call.tag, record.len);
             let ours = format!("{}, waiting for one of {} bytes", call.tag, receiving.len);
-            return Err(CollectiveError::Mismatch { peer: self.peer, theirs, ours });
+            return Err(CollectiveError::Mismatch { peer: self.peer, theirs, ours }.into());
         }
         self.inn.release(Record::LEN);
         Ok(true)
@@ -534,9 +538,43 @@ impl Link {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
+    use antdt_core::MembershipVersion;
+
     use super::super::arena::Shape;
+    use super::super::record::tag_bytes;
     use super::*;
+    use crate::group::{Group, Member};
     use crate::runtime::testing::holder;
+
+    fn opened(arena: &Arena) -> Arena {
+        Arena::open(arena.descriptor().try_clone_to_owned().unwrap(), Shape::of_group(2)).unwrap()
+    }
+
+    #[test]
+    fn a_receiver_takes_a_peer_that_gave_up_its_memory_for_gone() {
+        const LEN: usize = 1 << 20;
+        let [ours, theirs] = [(); 2].map(|()| Arena::create(Shape::of_group(2)).unwrap());
+        let mut link = Link::new((Rank(0), &ours), (Rank(1), opened(&theirs)), holder(1)).unwrap();
+        let mut peer = Link::new((Rank(1), &theirs), (Rank(0), opened(&ours)), holder(0)).unwrap();
+        let mut regions = Regions::new(&theirs);
+        let region = regions.make(LEN).unwrap();
+        let address = "127.0.0.1:0".parse().unwrap();
+        let members = [0, 1].map(|rank| Member { holder: holder(rank), address });
+        let group = Group::new(MembershipVersion(1), members.to_vec(), Rank(0)).unwrap();
+        let call = Exchange::meeting(&group, Instant::now());
+        let tag = tag_bytes(&call.tag);
+        let moved = peer.send(&mut Sending::new(&region), &tag, &regions).unwrap();
+        assert!(moved && peer.stands, "the message was not offered");
+        peer.withdraw();
+        drop(region);
+
+        let mut received = vec![0; LEN];
+        let mut sink = Sink::Place(&mut received);
+        let ended = link.receive(&mut Receiving::new(&mut sink), &call, &tag).unwrap_err();
+        assert!(matches!(ended, Ended::Gone(Rank(1))), "{ended:?}");
+    }
 
     #[test]
     fn an_offer_that_ends_beyond_its_region_is_damage() {
@@ -544,9 +582,7 @@ mod tests {
         let mut regions = Regions::new(&file);
         let region = regions.make(20_000).unwrap();
         let place = regions.find(&region).unwrap();
-        let theirs =
-            Arena::open(file.descriptor().try_clone_to_owned().unwrap(), Shape::of_group(2)).unwrap();
-        let mut link = Link::new((Rank(0), &ours), (Rank(1), theirs), holder(1)).unwrap();
+        let mut link = Link::new((Rank(0), &ours), (Rank(1), opened(&file)), holder(1)).unwrap();
         link.map(&place, place.region_len, false).unwrap();
         for (offset, len) in [(place.region_len, 1), (1, place.region_len), (u64::MAX, 1), (0, u64::MAX)] {
             let beyond = Place { offset, ..place };
