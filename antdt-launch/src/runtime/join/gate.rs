@@ -16,8 +16,8 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, interval, sleep, timeout};
 
 use super::wire::{
-    BEAT, FRAME_MAX, FromHost, Hello, Known, LaunchOrder, SILENCE_LIMIT, STRANGER_FRAME_MAX, Side, ToHost,
-    is_proved, nonce, proof, read, write,
+    BEAT, FRAME_MAX, FromHost, Hello, HostLine, Known, LINES_WINDOW, LaunchOrder, SILENCE_LIMIT,
+    STRANGER_FRAME_MAX, Side, ToHost, is_proved, nonce, proof, read, write,
 };
 use crate::launcher::{
     LaunchError, LaunchStatus, Launcher, LauncherFactory, NodeSpec, Outlets, OutputLine, OutputStream,
@@ -287,6 +287,8 @@ async fn serve(mut stream: TcpStream, peer: SocketAddr, shared: Arc<Shared>) {
     };
     let name = hello.name.clone();
     let (way, orders) = mpsc::unbounded_channel();
+    // A way that is closed stays closed, whatever is passed on later.
+    let answers = way.downgrade();
     let opened = shared.lock().open_way(shared.now(), &hello, way);
     let connection = match opened {
         Ok(connection) => connection,
@@ -296,7 +298,9 @@ async fn serve(mut stream: TcpStream, peer: SocketAddr, shared: Arc<Shared>) {
         }
     };
     tracing::debug!(%peer, host = name, "a host has joined");
-    let error = talk(stream, orders, &name, &shared).await;
+    let (lines, passed_on) = mpsc::channel(LINES_WINDOW as usize);
+    tokio::spawn(pass_on(passed_on, answers, Arc::clone(&shared)));
+    let error = talk(stream, orders, lines, &name, &shared).await;
     shared.lock().close_way(shared.now(), &name, connection);
     shared.changed.notify_waiters();
     tracing::debug!(host = name, %error, "a host is away");
@@ -335,6 +339,7 @@ async fn admit(stream: &mut TcpStream, config: &GateConfig) -> io::Result<Hello>
 async fn talk(
     stream: TcpStream,
     mut orders: mpsc::UnboundedReceiver<ToHost>,
+    lines: mpsc::Sender<HostLine>,
     host: &str,
     shared: &Shared,
 ) -> io::Error {
@@ -358,6 +363,11 @@ async fn talk(
     let listen = async {
         loop {
             match timeout(SILENCE_LIMIT, read(&mut from, FRAME_MAX)).await {
+                Ok(Ok(FromHost::Line(line))) => {
+                    if lines.try_send(line).is_err() {
+                        return io::Error::other("it sends more lines than it may");
+                    }
+                }
                 Ok(Ok(message)) => heed(message, host, shared),
                 Ok(Err(error)) => return error,
                 Err(_) => return io::Error::other(format!("it was silent for {SILENCE_LIMIT:?}")),
@@ -383,18 +393,36 @@ fn heed(message: FromHost, host: &str, shared: &Shared) {
             let (holder, report) = node.report();
             shared.act(|pool, _| ((), pool.report(host, holder, report)));
         }
-        FromHost::Line { round, holder, is_error, text } if is_now(round) => {
-            let lines = shared.lock().outlets.as_ref().map(|outlets| Arc::clone(&outlets.lines));
-            let stream = if is_error { OutputStream::Err } else { OutputStream::Out };
-            if let Some(lines) = lines {
-                lines(OutputLine { holder, stream, text: &text });
-            }
-        }
         FromHost::Proof(_)
         | FromHost::Nodes(..)
         | FromHost::Node(..)
-        | FromHost::Line { .. }
+        | FromHost::Line(_)
         | FromHost::Beat => {}
+    }
+}
+
+/// Passes on what nodes of a host write, and tells the host. Whoever reads it may block: nothing else of the host waits for that.
+async fn pass_on(
+    mut lines: mpsc::Receiver<HostLine>,
+    answers: mpsc::WeakUnboundedSender<ToHost>,
+    shared: Arc<Shared>,
+) {
+    let mut passed_on = 0;
+    while let Some(HostLine { round, holder, is_error, text }) = lines.recv().await {
+        let sink = {
+            let state = shared.lock();
+            let outlets = state.outlets.as_ref().filter(|_| state.round == round);
+            outlets.map(|outlets| Arc::clone(&outlets.lines))
+        };
+        let stream = if is_error { OutputStream::Err } else { OutputStream::Out };
+        if let Some(sink) = sink {
+            sink(OutputLine { holder, stream, text: &text });
+        }
+        passed_on += 1;
+        if lines.is_empty() || passed_on >= LINES_WINDOW / 4 {
+            let count = std::mem::take(&mut passed_on);
+            let _ = answers.upgrade().map(|way| way.send(ToHost::PassedOn(count)));
+        }
     }
 }
 

@@ -1,23 +1,23 @@
 //! [`JobHost`]: a machine that has joined a job, whose nodes are processes below this one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use antdt_core::Holder;
 use tokio::net::TcpStream;
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::mpsc;
-use tokio::time::{Instant, interval, sleep, timeout};
+use tokio::time::{Instant, interval, sleep, sleep_until, timeout};
 
 use super::wire::{
-    BEAT, Ended, FRAME_MAX, FromHost, Hello, Known, SILENCE_LIMIT, STRANGER_FRAME_MAX, Side, ToHost,
-    is_proved, nonce, proof, read, write,
+    BEAT, Ended, FRAME_MAX, FromHost, Hello, HostLine, Known, LINES_WINDOW, SILENCE_LIMIT,
+    STRANGER_FRAME_MAX, Side, ToHost, is_proved, nonce, proof, read, write,
 };
 use crate::launcher::{ADVERTISE, BIND, Launcher, LauncherEvent, NodeExit, NodeSpec, Outlets, OutputStream};
 use crate::runtime::process::ProcessLauncher;
@@ -124,27 +124,38 @@ struct JobHost {
     /// Of the round.
     launcher: Option<ProcessLauncher>,
     nodes: BTreeMap<Holder, Option<Ended>>,
-    /// What nodes do and write, with the round that they are of.
-    events: mpsc::UnboundedSender<(u64, Said)>,
-    said: mpsc::UnboundedReceiver<(u64, Said)>,
+    /// What nodes do, with the round that they are of.
+    events: (mpsc::UnboundedSender<NodeEvent>, mpsc::UnboundedReceiver<NodeEvent>),
+    /// What they write.
+    lines: (mpsc::UnboundedSender<HostLine>, mpsc::UnboundedReceiver<HostLine>),
     backlog: Arc<Backlog>,
+    /// Ends that are told once the lines before them have been passed on, each with their number, or at a time.
+    held: VecDeque<(u64, Instant, FromHost)>,
     address: String,
     /// When this machine leaves the job at the latest, once it is to.
     leaving: Option<Instant>,
 }
 
-/// Lines of nodes that are not sent yet.
+type NodeEvent = (u64, LauncherEvent);
+
+/// Lines of nodes that the gate has not passed on yet.
 #[derive(Debug, Default)]
 struct Backlog {
-    lines: AtomicUsize,
-    /// Whether the gate is away: then nodes do not wait until their lines are sent.
+    /// Lines that nodes have written, and those of them that were passed on or given up.
+    written: AtomicU64,
+    done: AtomicU64,
+    /// Whether the gate is away: then nodes do not wait until their lines are passed on.
     is_away: AtomicBool,
 }
 
 impl Backlog {
-    /// Whether a line is kept. Waits for room while lines are sent.
+    fn len(&self) -> u64 {
+        self.written.load(Ordering::Acquire) - self.done.load(Ordering::Acquire)
+    }
+
+    /// Whether a line is kept. Waits for room while lines are passed on.
     fn has_room(&self) -> bool {
-        let is_full = || self.lines.load(Ordering::Relaxed) >= LINES_MAX;
+        let is_full = || self.len() >= LINES_MAX;
         let wait = || {
             while is_full() && !self.is_away.load(Ordering::Relaxed) {
                 std::thread::sleep(ROOM_PAUSE);
@@ -161,13 +172,11 @@ impl Backlog {
     }
 }
 
-enum Said {
-    Event(LauncherEvent),
-    Line(Holder, OutputStream, String),
-}
+/// Lines that wait to be passed on, at most. Beyond, nodes that write more wait; while the gate is away, what they write is left out.
+const LINES_MAX: u64 = 1 << 14;
 
-/// Lines that wait to be sent, at most. Beyond, nodes that write more wait; while the gate is away, what they write is left out.
-const LINES_MAX: usize = 1 << 14;
+/// How long an end waits until the lines before it have been passed on.
+const HELD_LIMIT: Duration = Duration::from_secs(1);
 
 /// How often a line that finds no room asks again.
 const ROOM_PAUSE: Duration = Duration::from_millis(20);
@@ -183,16 +192,16 @@ pub async fn join(
 ) -> Result<(), HostJoinError> {
     let random = nonce().map_err(HostJoinError::Random)?;
     let process = u64::from_le_bytes(random[..8].try_into().expect("8 of 32 bytes"));
-    let (events, said) = mpsc::unbounded_channel();
     let mut host = JobHost {
         config,
         process,
         round: 0,
         launcher: None,
         nodes: BTreeMap::new(),
-        events,
-        said,
+        events: mpsc::unbounded_channel(),
+        lines: mpsc::unbounded_channel(),
         backlog: Arc::default(),
+        held: VecDeque::new(),
         address: String::new(),
         leaving: None,
     };
@@ -286,13 +295,16 @@ impl JobHost {
     }
 
     fn outlets(&self, round: u64) -> Outlets {
-        let (events, lines, backlog) = (self.events.clone(), self.events.clone(), Arc::clone(&self.backlog));
+        let (events, lines, backlog) =
+            (self.events.0.clone(), self.lines.0.clone(), Arc::clone(&self.backlog));
         Outlets {
-            events: Arc::new(move |event| drop(events.send((round, Said::Event(event))))),
+            events: Arc::new(move |event| drop(events.send((round, event)))),
             lines: Arc::new(move |line| {
                 if backlog.has_room() {
-                    backlog.lines.fetch_add(1, Ordering::Relaxed);
-                    drop(lines.send((round, Said::Line(line.holder, line.stream, line.text.to_owned()))));
+                    let (holder, text) = (line.holder, line.text.to_owned());
+                    let is_error = line.stream == OutputStream::Err;
+                    backlog.written.fetch_add(1, Ordering::Release);
+                    drop(lines.send(HostLine { round, holder, is_error, text }));
                 }
             }),
         }
@@ -321,20 +333,39 @@ impl JobHost {
         });
         // Not reset by what the gate says: it must hear of this host however much it says itself.
         let mut beats = interval(BEAT);
+        // Lines that are on their way, and with which the gate has not dealt.
+        let mut sent = 0;
         let parted = loop {
             // Once it leaves, it stays until its last node has ended.
-            let is_empty = self.nodes.values().all(Option::is_some) && self.said.is_empty();
+            let is_empty = self.nodes.values().all(Option::is_some)
+                && (self.events.1.is_empty() && self.held.is_empty() && self.backlog.len() == 0);
             if self.leaving.is_some_and(|until| is_empty || Instant::now() >= until) {
                 break Parted::Over;
             }
+            let (held, until) = match self.held.front() {
+                Some((line, until, _)) => (*line > self.backlog.done.load(Ordering::Acquire), *until),
+                None => (true, Instant::now()),
+            };
             let message = tokio::select! {
                 order = orders.recv() => match order {
                     Some(Ok(ToHost::Over)) => break Parted::Over,
+                    Some(Ok(ToHost::PassedOn(count))) => {
+                        let count = count.min(sent);
+                        sent -= count;
+                        self.backlog.done.fetch_add(count.into(), Ordering::Release);
+                        None
+                    }
                     Some(Ok(order)) => self.heed(order),
                     Some(Err(error)) => break Parted::Away(error),
                     None => break Parted::Away(io::Error::other("the connection is closed")),
                 },
-                Some((round, said)) = self.said.recv() => self.hear(round, said),
+                Some((round, event)) = self.events.1.recv() => self.hear(round, event),
+                () = std::future::ready(()), if !held => self.held.pop_front().map(|(.., told)| told),
+                () = sleep_until(until), if !self.held.is_empty() => self.held.pop_front().map(|(.., told)| told),
+                Some(line) = self.lines.1.recv(), if sent < LINES_WINDOW => {
+                    sent += 1;
+                    Some(FromHost::Line(line))
+                }
                 _ = beats.tick() => Some(FromHost::Beat),
                 grace = &mut *leave, if self.leaving.is_none() => {
                     self.leaving = Some(Instant::now() + grace + LEAVE_LIMIT);
@@ -352,6 +383,9 @@ impl JobHost {
             }
         };
         reader.abort();
+        // What was on its way is lost, and of all nodes the gate is told when it is reached again.
+        self.backlog.done.fetch_add(sent.into(), Ordering::Release);
+        self.held.clear();
         parted
     }
 
@@ -385,6 +419,7 @@ impl JobHost {
             | ToHost::End { .. }
             | ToHost::Challenge(..)
             | ToHost::Denied(_)
+            | ToHost::PassedOn(_)
             | ToHost::Beat
             | ToHost::Over => {}
         }
@@ -404,28 +439,23 @@ impl JobHost {
         gone.map(|gone| FromHost::Node(self.round, Known { holder, gone: Some(gone) }))
     }
 
-    /// Notes what a node has done. Returns what the gate is told of it.
-    fn hear(&mut self, round: u64, said: Said) -> Option<FromHost> {
-        if matches!(said, Said::Line(..)) {
-            self.backlog.lines.fetch_sub(1, Ordering::Relaxed);
-        }
+    /// Notes what a node has done. Returns what the gate is told of it at once.
+    fn hear(&mut self, round: u64, event: LauncherEvent) -> Option<FromHost> {
         if round != self.round {
             return None;
         }
-        match said {
-            Said::Event(LauncherEvent::Started { holder }) => {
-                Some(FromHost::Node(round, Known { holder, gone: None }))
-            }
-            Said::Event(LauncherEvent::Gone { holder, exit, tail }) => {
+        match event {
+            LauncherEvent::Started { holder } => Some(FromHost::Node(round, Known { holder, gone: None })),
+            LauncherEvent::Gone { holder, exit, tail } => {
                 let gone = Some(Ended::of(exit, tail));
                 self.nodes.insert(holder, gone.clone());
-                Some(FromHost::Node(round, Known { holder, gone }))
+                let last_line = self.backlog.written.load(Ordering::Acquire);
+                let told = FromHost::Node(round, Known { holder, gone });
+                self.held.push_back((last_line, Instant::now() + HELD_LIMIT, told));
+                None
             }
             // This machine is the host.
-            Said::Event(LauncherEvent::Placed { .. }) => None,
-            Said::Line(holder, stream, text) => {
-                Some(FromHost::Line { round, holder, is_error: stream == OutputStream::Err, text })
-            }
+            LauncherEvent::Placed { .. } => None,
         }
     }
 }

@@ -1,4 +1,5 @@
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -11,7 +12,7 @@ use tokio::task::JoinHandle;
 
 use super::wire::{FromHost, Hello, STRANGER_FRAME_MAX, ToHost, read, write};
 use super::*;
-use crate::launcher::{LaunchStatus, LauncherEvent, NodeSpec, Outlets};
+use crate::launcher::{LaunchStatus, LauncherEvent, LineSink, NodeSpec, Outlets};
 use crate::runtime::testing::check_launcher;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -293,4 +294,52 @@ async fn strangers_who_say_nothing_keep_no_host_out() {
     // Those who are let in wait for the next 5 s at most.
     let _host = host(host_config(gate.local(), "a", 1));
     joined(&gate, 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn host_whose_lines_nobody_reads_is_heard_and_loses_none_of_them() {
+    const LINES: u32 = 40_000;
+    let gate = gate("secret").await;
+    let _host = host(host_config(gate.local(), "a", 2));
+    joined(&gate, 1).await;
+    let (outlets, events, lines) = outlets();
+    let events = Arc::new(Mutex::new(events));
+    let is_read = Arc::new(AtomicBool::new(false));
+    let (shown, reads) = (Arc::clone(&outlets.lines), Arc::clone(&is_read));
+    let terminal: LineSink = Arc::new(move |line| {
+        tokio::task::block_in_place(|| {
+            // A test that has failed reads nothing more.
+            while !reads.load(Ordering::Relaxed) && Arc::strong_count(&reads) > 1 {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        });
+        shown(line);
+    });
+    let mut launcher = gate.launchers()(Outlets { lines: terminal, ..outlets });
+    let loud = script(0, &format!("i=0; while [ $i -lt {LINES} ]; do echo $i; i=$((i+1)); done; echo end"));
+    for worker in [0, 1] {
+        launcher.place(NodeId::worker(worker));
+    }
+    launcher.launch(&loud).unwrap();
+    assert_eq!(next(&events).await, LauncherEvent::Started { holder: loud.holder });
+    // Longer than a peer may be silent.
+    tokio::time::sleep(wire::SILENCE_LIMIT + 2 * wire::BEAT).await;
+    assert_eq!(gate.hosts().len(), 1);
+    let quiet = script(1, "exit 5");
+    launcher.launch(&quiet).unwrap();
+    assert_eq!(next(&events).await, LauncherEvent::Started { holder: quiet.holder });
+    let LauncherEvent::Gone { holder, .. } = next(&events).await else { panic!("its end is told") };
+    assert_eq!(holder, quiet.holder, "whose lines all wait");
+    is_read.store(true, Ordering::Relaxed);
+    let LauncherEvent::Gone { holder, .. } = next(&events).await else { panic!("its end is told") };
+    assert_eq!(holder, loud.holder);
+    let expected = (0..LINES).map(|i| i.to_string()).chain(["end".to_owned()]);
+    let expected: Vec<String> = expected.map(|line| format!("[worker-0] {line}")).collect();
+    let all = async {
+        while lines.lock().unwrap().len() < expected.len() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let _ = tokio::time::timeout(LIMIT, all).await;
+    assert!(*lines.lock().unwrap() == expected, "{} lines", lines.lock().unwrap().len());
 }

@@ -28,6 +28,9 @@ pub(super) const FRAME_MAX: usize = 64 << 20;
 pub(super) const BEAT: Duration = Duration::from_secs(1);
 pub(super) const SILENCE_LIMIT: Duration = Duration::from_secs(6);
 
+/// Lines that a host sends before the gate has passed on the first of them.
+pub(super) const LINES_WINDOW: u32 = 1 << 10;
+
 /// Random bytes.
 pub(super) type Nonce = [u8; 32];
 
@@ -85,13 +88,17 @@ pub(super) enum FromHost {
     Nodes(u64, Vec<Known>),
     /// One node has started or ended.
     Node(u64, Known),
-    Line {
-        round: u64,
-        holder: Holder,
-        is_error: bool,
-        text: String,
-    },
+    Line(HostLine),
     Beat,
+}
+
+/// A line that a node has written.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct HostLine {
+    pub(super) round: u64,
+    pub(super) holder: Holder,
+    pub(super) is_error: bool,
+    pub(super) text: String,
 }
 
 /// A message to a host. When a round is named, nodes of another one are killed.
@@ -111,6 +118,8 @@ pub(super) enum ToHost {
         holder: Holder,
         grace_ms: u64,
     },
+    /// So many lines have been passed on: the host may send as many more.
+    PassedOn(u32),
     Beat,
     /// The job is over.
     Over,
