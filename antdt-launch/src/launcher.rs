@@ -158,6 +158,11 @@ pub enum LauncherEvent {
         /// the node ended adds a line that begins with [`Exit::CAUSE`](antdt_core::Exit::CAUSE).
         tail: Vec<String>,
     },
+    /// A host has come for which the job may have more workers: so many more than its hosts had room for before.
+    Room {
+        /// Number of workers by which the job may grow.
+        workers: u32,
+    },
 }
 
 /// Output stream of a node.

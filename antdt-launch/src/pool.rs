@@ -24,6 +24,8 @@ pub struct HostIntroduction {
     pub slots: u32,
     /// Position among the hosts, if its user has given one.
     pub rank: Option<u32>,
+    /// Whether the job grows by its slots, however many hosts it has.
+    pub adds: bool,
 }
 
 /// What a host is to do.
@@ -73,6 +75,7 @@ struct Host {
     slots: u32,
     /// By which hosts are filled: their rank, then their arrival.
     order: (u32, u64),
+    adds: bool,
     presence: Presence,
 }
 
@@ -108,6 +111,16 @@ pub struct HostPool {
     /// Nodes for which a host was named, and which have not been started since.
     reserved: BTreeSet<NodeId>,
     arrivals: u64,
+    growth: Option<Growth>,
+}
+
+/// How the job grows by hosts that come after it has begun.
+#[derive(Debug, Clone, Copy)]
+struct Growth {
+    /// Hosts that the job takes of itself, at most.
+    most: u32,
+    /// Most slots that the hosts which count had at any time.
+    slots: u32,
 }
 
 impl HostPool {
@@ -119,12 +132,37 @@ impl HostPool {
         there.into_iter().map(|(name, host)| (name.clone(), host.slots)).collect()
     }
 
+    /// The job begins with the hosts that are there. It grows by those that come, up to so many hosts, and by those that are added to it;
+    /// one more is a spare.
+    pub fn begin(&mut self, most: u32) {
+        let slots = self.counted(most);
+        self.growth = Some(Growth { most, slots });
+    }
+
+    /// Slots of the hosts for which the job has workers.
+    fn counted(&self, most: u32) -> u32 {
+        let mut there: Vec<&Host> =
+            self.hosts.values().filter(|host| host.presence != Presence::Arriving).collect();
+        there.sort_by_key(|host| host.order);
+        let counts = |(at, host): &(usize, &Host)| host.adds || u32::try_from(*at).is_ok_and(|at| at < most);
+        there.into_iter().enumerate().filter(counts).map(|(_, host)| host.slots).sum()
+    }
+
+    /// Room that the job has not had before.
+    fn grow(&mut self) -> Option<PoolEffect> {
+        let growth = self.growth?;
+        let slots = self.counted(growth.most);
+        let workers = slots.checked_sub(growth.slots).filter(|more| *more > 0)?;
+        self.growth = Some(Growth { slots, ..growth });
+        Some(PoolEffect::Report(LauncherEvent::Room { workers }))
+    }
+
     /// A host has come, for the first time or again. It gets nodes once it has said which it has ([`recall`](Self::recall)).
     ///
     /// # Errors
     /// Why it is refused.
     pub fn join(&mut self, host: HostIntroduction) -> Result<(), String> {
-        let HostIntroduction { name, slots, rank } = host;
+        let HostIntroduction { name, slots, rank, adds } = host;
         let known = self.hosts.get(&name);
         let is_away = |host: &Host| matches!(host.presence, Presence::Away(_));
         if known.is_some_and(|known| !is_away(known)) {
@@ -142,7 +180,7 @@ impl HostPool {
         let arrival = known.map_or(self.arrivals, |known| known.order.1);
         self.arrivals += u64::from(known.is_none());
         let order = (rank.unwrap_or(u32::MAX), arrival);
-        self.hosts.insert(name, Host { slots, order, presence: Presence::Arriving });
+        self.hosts.insert(name, Host { slots, order, adds, presence: Presence::Arriving });
         Ok(())
     }
 
@@ -174,6 +212,7 @@ impl HostPool {
             }));
         }
         effects.extend(self.fill());
+        effects.extend(self.grow());
         effects
     }
 
@@ -349,7 +388,7 @@ mod tests {
     const START: Duration = Duration::from_secs(1);
 
     fn introduction(name: &str, slots: u32, rank: Option<u32>) -> HostIntroduction {
-        HostIntroduction { name: name.to_owned(), slots, rank }
+        HostIntroduction { name: name.to_owned(), slots, rank, adds: false }
     }
 
     fn spec(index: u32, life: u32) -> NodeSpec {
@@ -372,6 +411,7 @@ mod tests {
             PoolEffect::Report(LauncherEvent::Placed { holder, host }) => format!("{}@{host}", id(holder)),
             PoolEffect::Report(LauncherEvent::Started { holder }) => format!("{}!", id(holder)),
             PoolEffect::Report(LauncherEvent::Gone { holder, .. }) => format!("{}.", id(holder)),
+            PoolEffect::Report(LauncherEvent::Room { workers }) => format!("^{workers}"),
         };
         effects.iter().map(text).collect::<Vec<_>>().join(" ")
     }
@@ -424,6 +464,25 @@ mod tests {
         come(&mut joined, introduction("d", 9, None));
         joined.report("b", spec(2, 0).holder, gone());
         assert_eq!(joined.place(NodeId::worker(2)).as_deref(), Some("b"));
+    }
+
+    #[test]
+    fn job_grows_by_hosts_up_to_its_most_and_by_those_that_are_added() {
+        let mut pool = pool();
+        pool.begin(3);
+        pool.lose(START, "b");
+        pool.tick(START + AWAY_LIMIT);
+        // A host in place of another one is none more; the larger one has a slot more, that worker 3 gets too.
+        assert_eq!(short(&come(&mut pool, introduction("c", 2, None))), "3.0@c c+3.0 ^1");
+        assert_eq!(short(&come(&mut pool, introduction("b", 1, Some(1)))), "^1");
+        assert_eq!(short(&come(&mut pool, introduction("spare", 4, None))), "");
+        let added = HostIntroduction { adds: true, ..introduction("d", 3, None) };
+        assert_eq!(short(&come(&mut pool, added.clone())), "^3");
+        // One that is back has been counted.
+        pool.lose(START * 99, "d");
+        assert_eq!(short(&come(&mut pool, added)), "");
+        // Before the job has begun, nothing grows.
+        assert_eq!(short(&come(&mut HostPool::default(), introduction("a", 2, None))), "");
     }
 
     #[test]

@@ -122,6 +122,7 @@ fn read_secret(file: &Path) -> Result<String, String> {
     let text = std::fs::read_to_string(file).map_err(|error| format!("a file that can be read ({error})"))?;
     match text.trim() {
         "" => Err("a file with a secret in it, which is empty".to_owned()),
+        adds: false,
         secret => Ok(secret.to_owned()),
     }
 }
@@ -209,6 +210,7 @@ impl Gathered {
                 let waited = format_duration(spec.rdzv_timeout);
                 let why = format!(
                     "{there} of {count} hosts have come to {local} within {waited} (--rdzv-timeout); start the same command on the others, \
+        gathered.gate.begin(spec.nnodes.most);
                      and see that they reach the port"
                 );
                 return Err(io::Error::new(io::ErrorKind::TimedOut, why).into());

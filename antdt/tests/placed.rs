@@ -42,7 +42,9 @@ impl LateLauncher {
         let events = Arc::new(move |event: LauncherEvent| {
             let started = match &event {
                 LauncherEvent::Started { holder } => Some(*holder),
-                LauncherEvent::Placed { .. } | LauncherEvent::Gone { .. } => None,
+                LauncherEvent::Placed { .. } | LauncherEvent::Gone { .. } | LauncherEvent::Room { .. } => {
+                    None
+                }
             };
             events(event);
             if let Some(holder) = started {

@@ -21,6 +21,7 @@ mod prepare;
 mod record;
 mod restorer;
 pub(crate) mod runner;
+mod scaler;
 mod seams;
 mod serve;
 mod service;

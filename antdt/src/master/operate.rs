@@ -1,7 +1,6 @@
 //! The gRPC service for operators of a running job: its status, a diagnosis of what is slow, scaling,
 //! checkpoints, and stopping.
 
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -17,9 +16,8 @@ use tonic::{Request, Response, Status};
 
 use super::lock;
 use super::runner::{NodeView, Nodes};
+use super::scaler::Scaler;
 use super::sink::Recorder;
-use crate::descriptors;
-use crate::job::JobSpec;
 use crate::report::ActionEntry;
 
 /// Newest actions that a look at the job shows.
@@ -38,12 +36,7 @@ pub(super) struct JobService {
     pub(super) job: String,
     pub(super) policy: String,
     pub(super) dry_run: bool,
-    /// Workers that the job should have.
-    pub(super) workers: Arc<AtomicU32>,
-    /// Why that number cannot change, if it cannot.
-    pub(super) fixed: Option<&'static str>,
-    /// Settings that the job began with.
-    pub(super) spec: Arc<JobSpec>,
+    pub(super) scaler: Scaler,
     pub(super) head: Mailbox<Head>,
     pub(super) clock: JobClock,
     pub(super) pace: Arc<Mutex<Pace>>,
@@ -86,7 +79,7 @@ impl v1::job_server::Job for JobService {
             elapsed_ns: to_ns(self.clock.now().since(JobTime::ZERO)),
             steps,
             counts,
-            workers: self.workers.load(Ordering::Relaxed),
+            workers: self.scaler.now(),
             members: u32::try_from(pace.members).unwrap_or(u32::MAX),
             samples_per_second: pace.samples_per_second,
             loss,
@@ -159,33 +152,11 @@ impl v1::job_server::Job for JobService {
 
     async fn scale(&self, request: Request<v1::ScaleRequest>) -> Result<Response<v1::ScaleReply>, Status> {
         let v1::ScaleRequest { workers, servers } = request.into_inner();
-        let (workers_then, servers_then) = match servers {
-            Some(servers) => (self.workers.load(Ordering::Relaxed), servers),
-            None => (workers, self.spec.servers),
+        let scaled = match servers {
+            Some(servers) => self.scaler.servers(servers).await,
+            None => self.scaler.workers(workers).await,
         };
-        let event = match (servers, self.fixed) {
-            (Some(servers), _) => {
-                // What a job with so many servers must not have, it must not get either.
-                let then = JobSpec { servers, ..JobSpec::clone(&self.spec) };
-                then.validate().map_err(|error| Status::failed_precondition(error.to_string()))?;
-                HeadEvent::ScaleServers { servers }
-            }
-            (None, Some(why)) => return Err(Status::failed_precondition(why)),
-            (None, None) => HeadEvent::Scale { workers },
-        };
-        descriptors::check_master(workers_then, servers_then)
-            .map_err(|error| Status::failed_precondition(error.to_string()))?;
-        match self.head.call(event).await {
-            Ok(HeadAnswer::Scaled { before }) => {
-                if servers.is_none() {
-                    self.workers.store(workers, Ordering::Relaxed);
-                }
-                Ok(Response::new(v1::ScaleReply { before }))
-            }
-            Ok(HeadAnswer::Refused(why)) => Err(Status::failed_precondition(why)),
-            Ok(answer) => Err(unexpected(&answer)),
-            Err(closed) => Err(Status::unavailable(closed.to_string())),
-        }
+        scaled.map(|before| Response::new(v1::ScaleReply { before }))
     }
 
     async fn checkpoint(
@@ -209,7 +180,7 @@ impl v1::job_server::Job for JobService {
     }
 }
 
-fn unexpected(answer: &HeadAnswer) -> Status {
+pub(super) fn unexpected(answer: &HeadAnswer) -> Status {
     Status::internal(format!("the head gave an answer of another kind: {answer:?}"))
 }
 

@@ -1,7 +1,5 @@
 //! The gRPC services of a master: for its nodes, for its operators, and for the workers that take shards.
 
-use std::sync::Arc;
-
 use antdt_core::Connections;
 use antdt_proto::connection::Incoming;
 use antdt_proto::v1::control_server::ControlServer;
@@ -15,10 +13,11 @@ use tonic::service::InterceptorLayer;
 use super::JobError;
 use super::desk::Desk;
 use super::operate::JobService;
+use super::scaler::Scaler;
 use super::service::ControlService;
 use super::start::Shared;
 use crate::descriptors;
-use crate::job::{JobSpec, Sharding};
+use crate::job::JobSpec;
 
 /// Builds the services; the future answers calls until `stop` is cancelled.
 pub(super) fn serve(
@@ -26,21 +25,17 @@ pub(super) fn serve(
     job: &str,
     (listener, token, connections): (TcpListener, Token, Connections),
     shared: &Shared,
+    scaler: Scaler,
     desk: Option<Desk>,
     stop: CancellationToken,
 ) -> Result<impl Future<Output = ()> + use<>, JobError> {
-    let Shared { clock, head, ledger, nodes, parked, recorder, pace, workers, stop: stop_job, .. } =
-        shared.clone();
+    let Shared { clock, head, ledger, nodes, parked, recorder, pace, stop: stop_job, .. } = shared.clone();
     let control = ControlService::new(job.to_owned(), head.clone(), parked, desk);
     let operate = JobService {
         job: job.to_owned(),
         policy: spec.policy.clone(),
         dry_run: spec.dry_run,
-        workers,
-        fixed: (spec.sharding == Sharding::Static).then_some(
-            "--sharding static divides the data among the workers that the job began with; their number cannot change",
-        ),
-        spec: Arc::new(spec.clone()),
+        scaler,
         head,
         clock,
         pace,

@@ -33,6 +33,7 @@ use super::operate::Pace;
 use super::prepare::{self, Begun, Prepared};
 use super::restorer::{Restorer, Start};
 use super::runner::{Ended, HeadRunner, NodeTemplate, Nodes};
+use super::scaler::Scaler;
 use super::service::Parked;
 use super::shards::{ShardTap, ShardWatch};
 use super::sink::{JobNote, JobStart, Notes, Recorder, Sinks};
@@ -159,12 +160,14 @@ pub(super) async fn start(
     let head = tokio::spawn(drive_recorded(head, inbox, runner, clock, stop_head.clone(), head_trace));
     begin(&shared.head, gone).await?;
     let mut others = JoinSet::new();
-    others.spawn(forward_events(events, shared.clone(), spec.emulate_network.is_none()));
+    let scaler = Scaler::new(&spec, Arc::clone(&shared.workers), shared.head.clone());
+    others.spawn(forward_events(events, (shared.clone(), scaler.clone()), spec.emulate_network.is_none()));
     others.spawn(serve::serve(
         &spec,
         &job,
         (listener, token, seams.connections.clone()),
         &shared,
+        scaler,
         desk,
         stop_servers.clone(),
     )?);
@@ -431,7 +434,7 @@ async fn begin(head: &Mailbox<Head>, gone: Vec<Holder>) -> Result<(), JobError> 
 /// Tells the head what the launcher does. Emulated hosts are not the launcher's, which then `names_hosts` in vain.
 async fn forward_events(
     mut events: mpsc::UnboundedReceiver<LauncherEvent>,
-    Shared { head, nodes, .. }: Shared,
+    (Shared { head, nodes, .. }, scaler): (Shared, Scaler),
     names_hosts: bool,
 ) {
     while let Some(event) = events.recv().await {
@@ -447,6 +450,17 @@ async fn forward_events(
             LauncherEvent::Gone { holder, exit, tail } => {
                 let exit: Exit = classify(exit.code, exit.signal);
                 HeadEvent::Exited(holder, exit, tail)
+            }
+            LauncherEvent::Room { workers } => {
+                let workers = scaler.now().saturating_add(workers);
+                match scaler.workers(workers).await {
+                    Ok(_) => tracing::info!("a host has joined; the job grows to {workers} workers"),
+                    Err(why) => {
+                        let why = why.message();
+                        tracing::warn!("a host has joined, and the job keeps its number of workers: {why}");
+                    }
+                }
+                continue;
             }
         };
         if head.send(event).await.is_err() {

@@ -144,6 +144,11 @@ impl HostGate {
         let _ = timeout(BEAT, self.shared.changed.notified()).await;
     }
 
+    /// The job begins with the hosts that are there, and grows by later ones up to so many.
+    pub fn begin(&self, most: u32) {
+        self.shared.lock().pool.begin(most);
+    }
+
     /// Returns what builds launchers over the hosts of this gate, one after the other.
     pub fn launchers(&self) -> LauncherFactory {
         let shared = Arc::clone(&self.shared);
@@ -186,8 +191,8 @@ impl State {
             self.ways.remove(&hello.name);
             self.pool.lose(now, &hello.name);
         }
-        let Hello { name, slots, rank, process, .. } = hello;
-        self.pool.join(HostIntroduction { name: name.clone(), slots: *slots, rank: *rank })?;
+        let Hello { name, slots, rank, adds, process, .. } = hello;
+        self.pool.join(HostIntroduction { name: name.clone(), slots: *slots, rank: *rank, adds: *adds })?;
         self.connections += 1;
         let _ = orders.send(ToHost::Welcome(self.round));
         let way = Way { process: *process, connection: self.connections, orders };

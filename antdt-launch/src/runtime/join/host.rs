@@ -44,6 +44,8 @@ pub struct HostConfig {
     pub slots: u32,
     /// Position among the hosts.
     pub rank: Option<u32>,
+    /// Whether the job grows by its slots, however many hosts it has.
+    pub adds: bool,
     /// Secret of the job; empty if it has none.
     pub secret: String,
     /// Version of this program.
@@ -254,11 +256,11 @@ impl JobHost {
     }
 
     async fn attempt(&mut self) -> Result<TcpStream, Refusal> {
-        let HostConfig { gate, name, slots, rank, secret, version, .. } = self.config.clone();
+        let HostConfig { gate, name, slots, rank, adds, secret, version, .. } = self.config.clone();
         let mut stream = TcpStream::connect(&*gate).await?;
         stream.set_nodelay(true)?;
         let fresh = nonce()?;
-        let hello = Hello { version, name, slots, rank, process: self.process, nonce: fresh };
+        let hello = Hello { version, name, slots, rank, adds, process: self.process, nonce: fresh };
         write(&mut stream, &hello).await?;
         let (theirs, challenge) = match read(&mut stream, STRANGER_FRAME_MAX).await? {
             ToHost::Challenge(theirs, challenge) => (theirs, challenge),
@@ -455,7 +457,7 @@ impl JobHost {
                 None
             }
             // This machine is the host.
-            LauncherEvent::Placed { .. } => None,
+            LauncherEvent::Placed { .. } | LauncherEvent::Room { .. } => None,
         }
     }
 }

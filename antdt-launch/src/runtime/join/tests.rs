@@ -32,6 +32,7 @@ fn host_config(gate: SocketAddr, name: &str, slots: u32) -> HostConfig {
         address: None,
         slots,
         rank: None,
+        adds: false,
         secret: "secret".to_owned(),
         version: "1".to_owned(),
         program: "/bin/sh".into(),
@@ -238,6 +239,7 @@ async fn proof_that_was_overheard_lets_nobody_in() {
         name: "a".to_owned(),
         slots: 1,
         rank: None,
+        adds: false,
         process: 1,
         nonce: [5; 32],
     };

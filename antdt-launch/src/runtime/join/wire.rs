@@ -44,6 +44,8 @@ pub(super) struct Hello {
     pub(super) name: String,
     pub(super) slots: u32,
     pub(super) rank: Option<u32>,
+    /// Whether the job grows by its slots, however many hosts it has.
+    pub(super) adds: bool,
     /// Which process of that host it is: the same one takes the place of its own earlier connection.
     pub(super) process: u64,
     pub(super) nonce: Nonce,
@@ -238,6 +240,7 @@ mod tests {
             name: name.to_owned(),
             slots: 2,
             rank: None,
+            adds: false,
             process: 1,
             nonce: [7; 32],
         }
