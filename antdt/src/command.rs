@@ -15,7 +15,7 @@ use std::time::Duration;
 use antdt_agent::Trainer;
 use antdt_checkpoint::unfinished_export;
 use antdt_core::InvalidValue;
-use antdt_launch::runtime::join::HostJoinError;
+use antdt_launch::runtime::join::{HostConfig, HostJoinError};
 use antdt_rt::{CancellationToken, cancel_on_signal};
 use tokio::runtime::Runtime;
 
@@ -78,6 +78,7 @@ pub(crate) fn main(seams: Seams, planes: &Planes) -> ExitCode {
             );
         }
         Command::Run(spec) => return run(&spec, seams),
+        Command::Join(spec) => return visit(&spec),
         Command::Master { dir, quiet } => return stand_by(&dir, quiet, seams),
         Command::Doctor(asked) => {
             return compute(move || doctor::run(&asked, seams.connections), || incomplete(Vec::new()));
@@ -251,19 +252,39 @@ fn run(spec: &JobSpec, seams: Seams) -> ExitCode {
                 run_job(host, spec, orphaned).map(Some)
             }
             Some(hosts::Part::First(address)) => run_first(&runtime, stop, seams, spec, address),
-            Some(hosts::Part::Guest(config)) => {
-                runtime.block_on(async {
-                    tokio::spawn(cancel_on_signal(stop.clone()));
-                    hosts::visit(config, spec.grace.unwrap_or(GUEST_GRACE), stop, |line| notify(spec, line))
-                        .await
-                })?;
-                Ok(None)
-            }
+            Some(hosts::Part::Guest(config)) => take_part(&runtime, stop, spec, config).map(|()| None),
         }
     };
     match run() {
         Ok(Some(done)) => ended(Ok(done)),
         Ok(None) => ExitCode::SUCCESS,
+        Err(error) => ended(Err(error)),
+    }
+}
+
+/// Takes part in the job of another host.
+fn take_part(
+    runtime: &Runtime,
+    stop: CancellationToken,
+    spec: &JobSpec,
+    config: HostConfig,
+) -> anyhow::Result<()> {
+    runtime.block_on(async {
+        tokio::spawn(cancel_on_signal(stop.clone()));
+        hosts::visit(config, spec.grace.unwrap_or(GUEST_GRACE), stop, |line| notify(spec, line)).await
+    })?;
+    Ok(())
+}
+
+/// Adds this host to the running job of another one.
+fn visit(spec: &JobSpec) -> ExitCode {
+    let joined = || {
+        init_logging(spec)?;
+        check_folder().map_err(anyhow::Error::msg)?;
+        take_part(&*runtime()?, CancellationToken::new(), spec, hosts::added(spec)?)
+    };
+    match joined() {
+        Ok(()) => ExitCode::SUCCESS,
         Err(error) => ended(Err(error)),
     }
 }

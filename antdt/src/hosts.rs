@@ -58,11 +58,7 @@ pub(crate) fn part(spec: &JobSpec) -> Result<Option<Part>, InvalidValue> {
         Some(rank) => rank == 0,
         None => address.as_ref().is_ok_and(|address| is_ours_and_free(*address)),
     };
-    let is_loopback = address.as_ref().is_ok_and(|address| address.ip().is_loopback());
-    if spec.secret()?.is_empty() && !is_loopback && !spec.insecure {
-        let expected = "given, a file with the same secret on all hosts, or --insecure to trust whoever reaches or has the port";
-        return Err(InvalidValue::new("--rdzv-secret-file", "(nothing)", expected));
-    }
+    check_trust(spec, address.as_ref().ok())?;
     if !is_first {
         return Ok(Some(Part::Guest(guest(spec, endpoint)?)));
     }
@@ -72,6 +68,29 @@ pub(crate) fn part(spec: &JobSpec) -> Result<Option<Part>, InvalidValue> {
     };
     let address = address.map_err(unknown)?;
     Ok(Some(Part::First(address)))
+}
+
+/// Returns how this host joins the running job at its endpoint, which grows by it.
+///
+/// # Errors
+/// If the settings do not fit together, or a file of them cannot be read.
+pub(crate) fn added(spec: &JobSpec) -> Result<HostConfig, InvalidValue> {
+    let endpoint = with_port(spec.rdzv_endpoint.as_deref().unwrap_or_default())?;
+    let address = net::resolve(&endpoint, IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+    check_trust(spec, address.as_ref().ok())?;
+    Ok(HostConfig { adds: true, ..guest(spec, endpoint)? })
+}
+
+/// Whoever knows no secret of the job must have said that none is wanted.
+fn check_trust(spec: &JobSpec, endpoint: Option<&SocketAddr>) -> Result<(), InvalidValue> {
+    if spec.insecure
+        || endpoint.is_some_and(|address| address.ip().is_loopback())
+        || !spec.secret()?.is_empty()
+    {
+        return Ok(());
+    }
+    let expected = "given, a file with the same secret on all hosts, or --insecure to trust whoever reaches or has the port";
+    Err(InvalidValue::new("--rdzv-secret-file", "(nothing)", expected))
 }
 
 /// `HOST:PORT`, with torchrun's port if none is named.
@@ -103,6 +122,7 @@ fn guest(spec: &JobSpec, gate: String) -> Result<HostConfig, InvalidValue> {
         address: spec.local_addr.clone(),
         slots: spec.workers,
         rank: spec.node_rank,
+        adds: false,
         secret: spec.secret()?,
         version: env!("CARGO_PKG_VERSION").to_owned(),
         program,
@@ -122,7 +142,6 @@ fn read_secret(file: &Path) -> Result<String, String> {
     let text = std::fs::read_to_string(file).map_err(|error| format!("a file that can be read ({error})"))?;
     match text.trim() {
         "" => Err("a file with a secret in it, which is empty".to_owned()),
-        adds: false,
         secret => Ok(secret.to_owned()),
     }
 }
@@ -191,6 +210,7 @@ impl Gathered {
                 return Ok(None);
             }
         }
+        gathered.gate.begin(spec.nnodes.most);
         Ok(Some(gathered))
     }
 
@@ -210,7 +230,6 @@ impl Gathered {
                 let waited = format_duration(spec.rdzv_timeout);
                 let why = format!(
                     "{there} of {count} hosts have come to {local} within {waited} (--rdzv-timeout); start the same command on the others, \
-        gathered.gate.begin(spec.nnodes.most);
                      and see that they reach the port"
                 );
                 return Err(io::Error::new(io::ErrorKind::TimedOut, why).into());

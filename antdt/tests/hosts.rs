@@ -444,8 +444,22 @@ fn join(host: u32, workers: u32, folder: &Path) -> Child {
         .unwrap()
 }
 
+/// Adds a host with one worker to that job.
+fn add(host: u32, folder: &Path) -> Child {
+    let name = Network::name(host);
+    Command::new("ip")
+        .args(["netns", "exec", &name, env!("CARGO_BIN_EXE_antdt"), "join", &Network::address(0)])
+        .args(["--host-name", &name, "--grace", "1s", "--rdzv-secret-file"])
+        .arg(folder.join("secret"))
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
 #[test]
-fn same_command_on_each_host_trains_exactly_though_a_host_dies() {
+fn same_command_on_each_host_trains_exactly_though_one_is_added_and_one_dies() {
     let Some(network) = network() else { return };
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("secret"), "one of the test\n").unwrap();
@@ -461,13 +475,18 @@ fn same_command_on_each_host_trains_exactly_though_a_host_dies() {
         let line = format!("worker-{worker}, life 0: running on {}", Network::name(host));
         assert!(says.contains(&line), "{says}");
     }
+    let added = add(HOSTS, folder.path());
+    wait_for("the worker of the host that is added", || {
+        let line = format!("worker-6, life 0: running on {}", Network::name(HOSTS));
+        status_of(&report).filter(|says| says.contains(&line))
+    });
     let mut second = second;
     second.kill().unwrap();
     second.wait().unwrap();
     wait_for("the end of the workers of that host", || pids(&Network::name(1)).is_empty().then_some(()));
     let again = join(1, 2, folder.path());
-    let [first, again, third] = [first, again, third].map(finish);
-    for host in [&first, &again, &third] {
+    let [first, again, third, added] = [first, again, third, added].map(finish);
+    for host in [&first, &again, &third, &added] {
         assert!(host.status.success(), "{}", String::from_utf8_lossy(&host.stderr));
     }
     let said = String::from_utf8_lossy(&again.stderr);
@@ -476,7 +495,7 @@ fn same_command_on_each_host_trains_exactly_though_a_host_dies() {
     let report: Report = serde_json::from_str(&text).unwrap();
     assert_eq!(report.outcome, Outcome::Completed);
     let restarts: Vec<u32> = report.workers.iter().map(|worker| worker.restarts).collect();
-    assert_eq!(restarts, [0, 1, 1, 0, 0, 0], "{}", String::from_utf8_lossy(&first.stderr));
+    assert_eq!(restarts, [0, 1, 1, 0, 0, 0, 0], "{}", String::from_utf8_lossy(&first.stderr));
     let samples = &report.samples;
     assert_eq!((samples.expected, samples.committed), (SAMPLES, SAMPLES));
     assert_eq!((samples.lost, samples.duplicated, samples.quarantined), (0, 0, 0));

@@ -82,13 +82,18 @@ pub(super) fn resolve(
     let mut spec = JobSpec::default();
     let mut origins = Origins::default();
     let flag = |setting: &JobSetting| -> Vec<String> {
-        matches.get_many::<String>(setting.name).into_iter().flatten().cloned().collect()
+        // Not each command has all of them.
+        let given = matches.try_get_many::<String>(setting.name).ok().flatten();
+        given.into_iter().flatten().cloned().collect()
     };
     let variable = |setting: &JobSetting| {
         let names = setting.variable().into_iter().chain(torchrun::variable(setting.name));
         names.into_iter().find_map(|name| env(&name).map(|text| (name, text)))
     };
-    let job = matches.get_one::<String>("job").cloned().or_else(|| env("ANTDT_JOB"));
+    let job = match matches.try_get_one::<String>("job") {
+        Ok(file) => file.cloned().or_else(|| env("ANTDT_JOB")),
+        Err(_) => None,
+    };
     if let Some(file) = job.map(PathBuf::from) {
         let overrides = |name: &str| {
             let setting = JobSpec::SETTINGS.iter().find(|setting| setting.name == name);
@@ -126,7 +131,7 @@ pub(super) fn resolve(
         }
         origins.insert(setting.name, origin);
     }
-    if let Some(program) = matches.get_many::<String>("program") {
+    if let Ok(Some(program)) = matches.try_get_many::<String>("program") {
         spec.program = Some(program.cloned().collect());
         origins.insert("program", Origin::Flag("--".to_owned()));
     }

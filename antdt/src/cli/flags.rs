@@ -58,41 +58,42 @@ pub(super) fn help(setting: &JobSetting) -> String {
     format!("{}{names}", doc.trim_end_matches('.'))
 }
 
+/// The flag of a setting.
+fn arg(setting: &JobSetting) -> Arg {
+    let form = setting.form();
+    let default = match (&form, setting.default_text()) {
+        (Form::Truth, _) | (_, None) => String::new(),
+        (_, Some(default)) => format!(" [default: {default}]"),
+    };
+    let arg = Arg::new(setting.name)
+        .long(setting.name)
+        .help(help(setting) + &default)
+        .allow_negative_numbers(true)
+        .action(if matches!(form, Form::List(_)) { ArgAction::Append } else { ArgAction::Set });
+    match form {
+        Form::Truth => {
+            arg.num_args(0..=1).require_equals(true).default_missing_value("true").hide_possible_values(true)
+        }
+        Form::Whole { .. }
+        | Form::Number
+        | Form::Text
+        | Form::Duration
+        | Form::OneOf(_)
+        | Form::Usage(_)
+        | Form::List(_) => arg.value_name(setting.unit),
+    }
+}
+
 /// Adds the settings of a job, its file and its program.
 pub(super) fn with_settings(command: Clap) -> Clap {
     let file =
         Arg::new("job").long("job").value_name("FILE").help("TOML file with the same settings as keys");
     let all = Arg::new(ALL).long(ALL).action(ArgAction::SetTrue).help("Print help with all settings");
-    let mut command = command.arg(file).arg(all);
-    for setting in JobSpec::SETTINGS {
-        let form = setting.form();
-        let default = match (&form, setting.default_text()) {
-            (Form::Truth, _) | (_, None) => String::new(),
-            (_, Some(default)) => format!(" [default: {default}]"),
-        };
-        let arg = Arg::new(setting.name)
-            .long(setting.name)
-            .help(help(setting) + &default)
-            .help_heading(groups::heading(setting.name))
-            .hide(groups::heading(setting.name) != groups::FIRST)
-            .allow_negative_numbers(true)
-            .action(if matches!(form, Form::List(_)) { ArgAction::Append } else { ArgAction::Set });
-        command = command.arg(match form {
-            Form::Truth => arg
-                .num_args(0..=1)
-                .require_equals(true)
-                .default_missing_value("true")
-                .hide_possible_values(true),
-            Form::Whole { .. }
-            | Form::Number
-            | Form::Text
-            | Form::Duration
-            | Form::OneOf(_)
-            | Form::Usage(_)
-            | Form::List(_) => arg.value_name(setting.unit),
-        });
-    }
-    command.arg(
+    let grouped = |setting: &JobSetting| {
+        let heading = groups::heading(setting.name);
+        arg(setting).help_heading(heading).hide(heading != groups::FIRST)
+    };
+    command.arg(file).arg(all).args(JobSpec::SETTINGS.iter().map(grouped)).arg(
         Arg::new("program")
             .value_name("PROGRAM ARGS")
             .last(true)
@@ -127,7 +128,14 @@ pub(super) fn users_grammar() -> Clap {
         .subcommand_required(true)
         .arg_required_else_help(true)
         .disable_help_subcommand(true)
-        .subcommands([run_grammar(), master_grammar(), doctor_grammar(), data_grammar(), model::grammar()])
+        .subcommands([
+            run_grammar(),
+            join_grammar(),
+            master_grammar(),
+            doctor_grammar(),
+            data_grammar(),
+            model::grammar(),
+        ])
         .subcommands(lists.map(|(name, about)| Clap::new(name).about(about)))
         .subcommands([config::grammar(), simulate::whatif_grammar(), simulate::sim_grammar()])
         .subcommand(Clap::new("jobs").about("List the running jobs of this user and host"))
@@ -153,6 +161,22 @@ fn run_grammar() -> Clap {
         );
     with_settings(run)
 }
+
+fn join_grammar() -> Clap {
+    let settings = JobSpec::SETTINGS.iter().filter(|setting| groups::OF_A_HOST.contains(&setting.name));
+    Clap::new("join")
+        .about("Add this host to a running job: it grows by so many workers")
+        .arg(
+            Arg::new(ENDPOINT)
+                .value_name("HOST[:PORT]")
+                .required(true)
+                .help("the --rdzv-endpoint of the job"),
+        )
+        .args(settings.map(arg))
+}
+
+/// Where the host joins that `antdt join` adds.
+pub(super) const ENDPOINT: &str = "endpoint";
 
 fn master_grammar() -> Clap {
     Clap::new("master")

@@ -4,6 +4,20 @@
 /// What most jobs set.
 pub(super) const FIRST: &str = "Job";
 
+/// What a host says that joins a job which another host has begun.
+pub(super) const OF_A_HOST: [&str; 10] = [
+    "nproc-per-node",
+    "rdzv-secret-file",
+    "insecure",
+    "rdzv-timeout",
+    "local-addr",
+    "host-name",
+    "grace",
+    "log",
+    "log-format",
+    "quiet",
+];
+
 /// Each heading with its settings.
 pub(super) const GROUPS: [(&str, &[&str]); 7] = [
     (

@@ -60,6 +60,8 @@ pub enum Command {
         /// Whether to show no progress of the job.
         quiet: bool,
     },
+    /// `antdt join`: add this host to a running job. Holds what a host says of itself.
+    Join(Box<JobSpec>),
     /// `antdt doctor`: show the deadlines of a job, and the problems that it would have on this machine.
     Doctor(Doctor),
     /// `antdt data synth`: write generated clicks to a file.
@@ -228,6 +230,12 @@ where
             own_folder::apply(&mut spec, SystemTime::now(), std::process::id());
             spec.validate()?;
             Ok(Command::Run(Box::new(spec)))
+        }
+        Some(("join", join)) => {
+            let mut spec = config::resolve(join, &env)?.spec;
+            spec.rdzv_endpoint = join.get_one::<String>(flags::ENDPOINT).cloned();
+            spec.check_each()?;
+            Ok(Command::Join(Box::new(spec)))
         }
         Some(("master", master)) => Ok(Command::Master {
             dir: master.get_one::<String>("standby").map(PathBuf::from).unwrap_or_default(),
