@@ -99,6 +99,8 @@ struct Life {
     status: LaunchStatus,
     /// An order to end it that its host, which is away, has not got.
     end: Option<Duration>,
+    /// Whether its host was told to kill it.
+    is_killed: bool,
 }
 
 /// See the module.
@@ -184,14 +186,18 @@ impl HostPool {
         Ok(())
     }
 
-    /// The connection to a host is lost.
-    pub fn lose(&mut self, now: Duration, name: &str) {
-        if let Some(host) = self.hosts.get_mut(name) {
-            host.presence = match host.presence {
-                Presence::Away(since) => Presence::Away(since),
-                Presence::Arriving | Presence::There => Presence::Away(now),
-            };
-        }
+    /// The connection to a host is lost. Its nodes go on, but those that were to be killed: whoever had them killed has not heard of
+    /// them either, and nobody waits for the word of a host that is away.
+    pub fn lose(&mut self, now: Duration, name: &str) -> Vec<PoolEffect> {
+        let Some(host) = self.hosts.get_mut(name) else { return Vec::new() };
+        host.presence = match host.presence {
+            Presence::Away(since) => Presence::Away(since),
+            Presence::Arriving | Presence::There => Presence::Away(now),
+        };
+        let killed: Vec<Holder> =
+            self.on(name).into_iter().filter(|holder| self.lives[holder].is_killed).collect();
+        let why = format!("host {name} is away, which was to kill it");
+        killed.into_iter().flat_map(|holder| self.gone(holder, &why)).collect()
     }
 
     /// A host that has come says which nodes it has, and what became of them. Those that it does not name never began there, or ended
@@ -200,7 +206,16 @@ impl HostPool {
         let Some(host) = self.hosts.get_mut(name) else { return Vec::new() };
         host.presence = Presence::There;
         let mut effects = Vec::new();
-        for holder in self.on(name) {
+        let here = self.on(name);
+        // For the job they have ended.
+        let left = known
+            .iter()
+            .filter(|(holder, report)| matches!(report, HostReport::Started) && !here.contains(holder));
+        effects.extend(left.map(|(holder, _)| PoolEffect::Send {
+            host: name.to_owned(),
+            order: HostOrder::End { holder: *holder, grace: Duration::ZERO },
+        }));
+        for holder in here {
             match known.get(&holder) {
                 Some(report) => effects.extend(self.report(name, holder, report.clone())),
                 None => effects.extend(self.gone(holder, &format!("host {name} does not have it any more"))),
@@ -276,7 +291,14 @@ impl HostPool {
         let foretold =
             self.reserved.remove(&holder.node).then(|| self.last.get(&holder.node).cloned()).flatten();
         let waiting = Some(Box::new(spec.clone()));
-        let life = Life { waiting, host: None, foretold, status: LaunchStatus::Pending, end: None };
+        let life = Life {
+            waiting,
+            host: None,
+            foretold,
+            status: LaunchStatus::Pending,
+            end: None,
+            is_killed: false,
+        };
         self.lives.insert(holder, life);
         Ok(self.fill())
     }
@@ -290,9 +312,16 @@ impl HostPool {
         let Some(host) = life.host.clone() else {
             return (true, self.gone(holder, "it was ended before a host had a slot for it"));
         };
-        if self.hosts.get(&host).is_none_or(|host| host.presence != Presence::There) {
-            life.end = Some(life.end.map_or(grace, |known| known.min(grace)));
-            return (true, Vec::new());
+        life.is_killed |= grace.is_zero();
+        match self.hosts.get(&host).map(|host| host.presence) {
+            Some(Presence::There) => {}
+            Some(Presence::Away(_)) if grace.is_zero() => {
+                return (true, self.gone(holder, &format!("host {host} is away, which is to kill it")));
+            }
+            Some(Presence::Arriving | Presence::Away(_)) | None => {
+                life.end = Some(life.end.map_or(grace, |known| known.min(grace)));
+                return (true, Vec::new());
+            }
         }
         (true, vec![PoolEffect::Send { host, order: HostOrder::End { holder, grace } }])
     }
@@ -491,11 +520,27 @@ mod tests {
         pool.lose(START, "a");
         assert_eq!(short(&pool.tick(START + AWAY_LIMIT / 2)), "");
         // What is ordered meanwhile is ordered when it is back.
-        assert_eq!(pool.end(spec(0, 0).holder, Duration::ZERO), (true, Vec::new()));
+        assert_eq!(pool.end(spec(0, 0).holder, START), (true, Vec::new()));
         pool.join(introduction("a", 2, Some(0))).unwrap();
         let known = BTreeMap::from([(spec(0, 0).holder, HostReport::Started), (spec(1, 0).holder, gone())]);
         assert_eq!(short(&pool.recall("a", &known)), "a-0.0 1.0. 3.0@a a+3.0");
         assert_eq!(short(&pool.tick(START + AWAY_LIMIT * 2)), "");
+    }
+
+    #[test]
+    fn node_that_is_to_be_killed_has_ended_once_its_host_is_away_and_is_killed_when_that_is_back() {
+        // The order comes before the loss is known, or after it.
+        let mut before = pool();
+        assert_eq!(short(&before.end(spec(0, 0).holder, Duration::ZERO).1), "a-0.0");
+        assert_eq!(short(&before.lose(START, "a")), "0.0.");
+        let mut after = pool();
+        assert_eq!(short(&after.lose(START, "a")), "");
+        assert_eq!(short(&after.end(spec(0, 0).holder, Duration::ZERO).1), "0.0.");
+        for mut pool in [before, after] {
+            pool.join(introduction("a", 2, Some(0))).unwrap();
+            let known = [0, 1].map(|index| (spec(index, 0).holder, HostReport::Started));
+            assert_eq!(short(&pool.recall("a", &BTreeMap::from(known))), "a-0.0 3.0@a a+3.0");
+        }
     }
 
     #[test]

@@ -186,25 +186,25 @@ impl State {
         now: Duration,
         hello: &Hello,
         orders: mpsc::UnboundedSender<ToHost>,
-    ) -> Result<u64, String> {
-        if self.ways.get(&hello.name).is_some_and(|way| way.process == hello.process) {
-            self.ways.remove(&hello.name);
-            self.pool.lose(now, &hello.name);
-        }
+    ) -> (Result<u64, String>, Vec<PoolEffect>) {
         let Hello { name, slots, rank, adds, process, .. } = hello;
-        self.pool.join(HostIntroduction { name: name.clone(), slots: *slots, rank: *rank, adds: *adds })?;
+        let effects = self.close_way(now, name, |way| way.process == *process);
+        let host = HostIntroduction { name: name.clone(), slots: *slots, rank: *rank, adds: *adds };
+        if let Err(why) = self.pool.join(host) {
+            return (Err(why), effects);
+        }
         self.connections += 1;
         let _ = orders.send(ToHost::Welcome(self.round));
         let way = Way { process: *process, connection: self.connections, orders };
         self.ways.insert(name.clone(), way);
-        Ok(self.connections)
+        (Ok(self.connections), effects)
     }
 
-    /// Closes a way that is still the one of this connection.
-    fn close_way(&mut self, now: Duration, name: &str, connection: u64) {
-        if self.ways.get(name).is_some_and(|way| way.connection == connection) {
+    /// Closes the way to a host, if it is that one.
+    fn close_way(&mut self, now: Duration, name: &str, is_it: impl Fn(&Way) -> bool) -> Vec<PoolEffect> {
+        if self.ways.get(name).is_some_and(is_it) {
             self.ways.remove(name);
-            self.pool.lose(now, name);
+            return self.pool.lose(now, name);
         }
     }
 }
@@ -219,10 +219,11 @@ impl Shared {
     }
 
     /// Changes the pool, and does what it asks for.
-    fn act<T>(&self, change: impl FnOnce(&mut HostPool, Duration) -> (T, Vec<PoolEffect>)) -> T {
+        Vec::new()
+    fn act<T>(&self, change: impl FnOnce(&mut State, Duration) -> (T, Vec<PoolEffect>)) -> T {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let mut state = self.lock();
-        let (answer, effects) = change(&mut state.pool, self.now());
+        let (answer, effects) = change(&mut state, self.now());
         let (outlets, round) = (state.outlets.clone(), state.round);
         let mut events = Vec::new();
         for effect in effects {
@@ -255,7 +256,7 @@ async fn keep_time(shared: Arc<Shared>) {
     let mut ticks = interval(BEAT);
     loop {
         ticks.tick().await;
-        shared.act(|pool, now| ((), pool.tick(now)));
+        shared.act(|state, now| ((), state.pool.tick(now)));
     }
 }
 
@@ -294,7 +295,7 @@ async fn serve(mut stream: TcpStream, peer: SocketAddr, shared: Arc<Shared>) {
     let (way, orders) = mpsc::unbounded_channel();
     // A way that is closed stays closed, whatever is passed on later.
     let answers = way.downgrade();
-    let opened = shared.lock().open_way(shared.now(), &hello, way);
+    let opened = shared.act(|state, now| state.open_way(now, &hello, way));
     let connection = match opened {
         Ok(connection) => connection,
         Err(why) => {
@@ -306,7 +307,7 @@ async fn serve(mut stream: TcpStream, peer: SocketAddr, shared: Arc<Shared>) {
     let (lines, passed_on) = mpsc::channel(LINES_WINDOW as usize);
     tokio::spawn(pass_on(passed_on, answers, Arc::clone(&shared)));
     let error = talk(stream, orders, lines, &name, &shared).await;
-    shared.lock().close_way(shared.now(), &name, connection);
+    shared.act(|state, now| ((), state.close_way(now, &name, |way| way.connection == connection)));
     shared.changed.notify_waiters();
     tracing::debug!(host = name, %error, "a host is away");
 }
@@ -391,12 +392,12 @@ fn heed(message: FromHost, host: &str, shared: &Shared) {
     match message {
         FromHost::Nodes(round, nodes) if is_now(round) => {
             let known: BTreeMap<_, _> = nodes.into_iter().map(Known::report).collect();
-            shared.act(|pool, _| ((), pool.recall(host, &known)));
+            shared.act(|state, _| ((), state.pool.recall(host, &known)));
             shared.changed.notify_waiters();
         }
         FromHost::Node(round, node) if is_now(round) => {
             let (holder, report) = node.report();
-            shared.act(|pool, _| ((), pool.report(host, holder, report)));
+            shared.act(|state, _| ((), state.pool.report(host, holder, report)));
         }
         FromHost::Proof(_)
         | FromHost::Nodes(..)
@@ -461,14 +462,14 @@ impl Launcher for HostsLauncher {
     }
 
     fn launch(&mut self, spec: &NodeSpec) -> Result<(), LaunchError> {
-        self.shared.act(|pool, _| match pool.launch(spec) {
+        self.shared.act(|state, _| match state.pool.launch(spec) {
             Ok(effects) => (Ok(()), effects),
             Err(error) => (Err(error), Vec::new()),
         })
     }
 
     fn end(&mut self, holder: Holder, grace: Duration) -> bool {
-        self.shared.act(|pool, _| pool.end(holder, grace))
+        self.shared.act(|state, _| state.pool.end(holder, grace))
     }
 
     fn status(&self, holder: Holder) -> Option<LaunchStatus> {

@@ -24,9 +24,9 @@ use crate::pool::HostReport;
 pub(super) const STRANGER_FRAME_MAX: usize = 4 << 10;
 pub(super) const FRAME_MAX: usize = 64 << 20;
 
-/// How often each side says that it is there, and after what silence the other one counts as lost.
-pub(super) const BEAT: Duration = Duration::from_secs(1);
-pub(super) const SILENCE_LIMIT: Duration = Duration::from_secs(6);
+/// How often each side says that it is there, and after what silence the other one counts as lost. That alone ends no node.
+pub(super) const BEAT: Duration = Duration::from_millis(400);
+pub(super) const SILENCE_LIMIT: Duration = Duration::from_secs(2);
 
 /// Lines that a host sends before the gate has passed on the first of them.
 pub(super) const LINES_WINDOW: u32 = 1 << 10;
