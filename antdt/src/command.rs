@@ -245,13 +245,15 @@ fn run(spec: &JobSpec, seams: Seams) -> ExitCode {
             tracing::warn!("{line}");
         }
         let (runtime, stop) = (runtime()?, CancellationToken::new());
-        match hosts::part(spec)? {
+        match hosts::part(spec, |line| notify(spec, line))? {
             None => {
                 let host = Host::new(runtime, stop, seams, spec, spec.quiet)?;
                 let orphaned = Orphaned::find(spec, &host.fleet)?;
                 run_job(host, spec, orphaned).map(Some)
             }
-            Some(hosts::Part::First(address)) => run_first(&runtime, stop, seams, spec, address),
+            Some(hosts::Part::First(address, here)) => {
+                run_first(&runtime, stop, seams, spec, (address, here))
+            }
             Some(hosts::Part::Guest(config)) => take_part(&runtime, stop, spec, config).map(|()| None),
         }
     };
@@ -296,17 +298,17 @@ fn notify(spec: &JobSpec, line: &str) {
     }
 }
 
-/// Runs a job over the hosts that join it at `address`. `None` if it was interrupted while it waited for them.
+/// Runs a job over the hosts that join it at an address, this one too. `None` if it was interrupted while it waited for them.
 fn run_first(
     runtime: &Arc<Runtime>,
     stop: CancellationToken,
     mut seams: Seams,
     spec: &JobSpec,
-    address: std::net::SocketAddr,
+    first: (std::net::SocketAddr, HostConfig),
 ) -> anyhow::Result<Option<(JobSpec, Report)>> {
     let gathered = runtime.block_on(async {
         let signals = tokio::spawn(cancel_on_signal(stop.clone()));
-        let gathered = Gathered::open(spec, address, &stop, |line| notify(spec, line)).await;
+        let gathered = Gathered::open(spec, first, &stop, |line| notify(spec, line)).await;
         signals.abort();
         gathered
     })?;

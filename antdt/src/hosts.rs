@@ -3,7 +3,6 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
-use std::path::Path;
 use std::time::Duration;
 
 use antdt_core::InvalidValue;
@@ -15,7 +14,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::job::JobSpec;
-use crate::{host, net};
+use crate::{host, net, secret};
 
 /// Port of the gate unless the endpoint names one: torchrun's.
 const PORT: u16 = 29400;
@@ -29,17 +28,18 @@ const SAY_AGAIN: Duration = Duration::from_secs(30);
 /// The part of this process in such a job.
 #[derive(Debug)]
 pub(crate) enum Part {
-    /// It opens the gate at this address, and has the master.
-    First(SocketAddr),
+    /// It opens the gate at this address, joins as this host, and has the master.
+    First(SocketAddr, HostConfig),
     /// It joins.
     Guest(HostConfig),
 }
 
-/// Returns the part of this process; `None` if the job is of this host alone.
+/// Returns the part of this process; `None` if the job is of this host alone. Waits for the file with the secret of the job, which the
+/// first host writes if there is none.
 ///
 /// # Errors
 /// If the settings do not fit together, or a file of them cannot be read.
-pub(crate) fn part(spec: &JobSpec) -> Result<Option<Part>, InvalidValue> {
+pub(crate) fn part(spec: &JobSpec, say: impl Fn(&str)) -> Result<Option<Part>, InvalidValue> {
     let Some(endpoint) = &spec.rdzv_endpoint else {
         if spec.nnodes.most > 1 {
             let expected =
@@ -60,14 +60,18 @@ pub(crate) fn part(spec: &JobSpec) -> Result<Option<Part>, InvalidValue> {
     };
     check_trust(spec, address.as_ref().ok())?;
     if !is_first {
-        return Ok(Some(Part::Guest(guest(spec, endpoint)?)));
+        let secret = file.map(|file| secret::await_made(file, spec.rdzv_timeout, say)).transpose()?;
+        return Ok(Some(Part::Guest(guest(spec, endpoint, secret)?)));
     }
     let unknown = |error: io::Error| {
+    let file = spec.rdzv_secret_file.as_deref();
         let expected = format!("the address or a name of this host, which is the first one ({error})");
         InvalidValue::new("--rdzv-endpoint", &endpoint, expected)
     };
     let address = address.map_err(unknown)?;
-    Ok(Some(Part::First(address)))
+    check_reachable(spec, &endpoint, address)?;
+    let secret = file.map(secret::read_or_make).transpose()?;
+    Ok(Some(Part::First(address, guest(spec, endpoint, secret)?)))
 }
 
 /// Returns how this host joins the running job at its endpoint, which grows by it.
@@ -78,15 +82,27 @@ pub(crate) fn added(spec: &JobSpec) -> Result<HostConfig, InvalidValue> {
     let endpoint = with_port(spec.rdzv_endpoint.as_deref().unwrap_or_default())?;
     let address = net::resolve(&endpoint, IpAddr::V4(Ipv4Addr::UNSPECIFIED));
     check_trust(spec, address.as_ref().ok())?;
-    Ok(HostConfig { adds: true, ..guest(spec, endpoint)? })
+    let secret = spec.rdzv_secret_file.as_deref().map(secret::read).transpose()?;
+    Ok(HostConfig { adds: true, ..guest(spec, endpoint, secret)? })
 }
 
-/// Whoever knows no secret of the job must have said that none is wanted.
+/// A name of the first host that leads to its loopback interface there, as `/etc/hosts` of some systems has it, leads no other host to it.
+fn check_reachable(spec: &JobSpec, endpoint: &str, address: SocketAddr) -> Result<(), InvalidValue> {
+    let is_meant = endpoint.starts_with("localhost:") || endpoint.parse::<SocketAddr>().is_ok();
+    if spec.nnodes.most == 1 || !address.ip().is_loopback() || is_meant {
+        return Ok(());
+    }
+    let expected = format!(
+        "an address at which the others reach this host; here the name leads to {}: give an address, or another name",
+        address.ip()
+    );
+    Err(InvalidValue::new("--rdzv-endpoint", endpoint, expected))
+}
+
+/// Whoever has no secret of the job must have said that none is wanted.
 fn check_trust(spec: &JobSpec, endpoint: Option<&SocketAddr>) -> Result<(), InvalidValue> {
-    if spec.insecure
-        || endpoint.is_some_and(|address| address.ip().is_loopback())
-        || !spec.secret()?.is_empty()
-    {
+    let is_loopback = endpoint.is_some_and(|address| address.ip().is_loopback());
+    if spec.insecure || is_loopback || spec.rdzv_secret_file.is_some() {
         return Ok(());
     }
     let expected = "given, a file with the same secret on all hosts, or --insecure to trust whoever reaches or has the port";
@@ -112,7 +128,7 @@ fn is_ours_and_free(address: SocketAddr) -> bool {
     TcpListener::bind(address).is_ok()
 }
 
-fn guest(spec: &JobSpec, gate: String) -> Result<HostConfig, InvalidValue> {
+fn guest(spec: &JobSpec, gate: String, secret: Option<String>) -> Result<HostConfig, InvalidValue> {
     let program = std::env::current_exe().map_err(|error| {
         InvalidValue::new("the program", "(unknown)", format!("found by the system ({error})"))
     })?;
@@ -123,27 +139,11 @@ fn guest(spec: &JobSpec, gate: String) -> Result<HostConfig, InvalidValue> {
         slots: spec.workers,
         rank: spec.node_rank,
         adds: false,
-        secret: spec.secret()?,
+        secret: secret.unwrap_or_default(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         program,
         patience: spec.rdzv_timeout,
     })
-}
-
-impl JobSpec {
-    /// The secret of the hosts, from its file.
-    fn secret(&self) -> Result<String, InvalidValue> {
-        let Some(file) = &self.rdzv_secret_file else { return Ok(String::new()) };
-        read_secret(file).map_err(|why| InvalidValue::new("--rdzv-secret-file", file.display(), why))
-    }
-}
-
-fn read_secret(file: &Path) -> Result<String, String> {
-    let text = std::fs::read_to_string(file).map_err(|error| format!("a file that can be read ({error})"))?;
-    match text.trim() {
-        "" => Err("a file with a secret in it, which is empty".to_owned()),
-        secret => Ok(secret.to_owned()),
-    }
 }
 
 /// Takes part in a job that another host has begun, until it is over or `stop` is cancelled.
@@ -188,11 +188,10 @@ impl Gathered {
     /// If the port cannot be opened, or too few hosts have come in time; `None` if `stop` is cancelled meanwhile.
     pub(crate) async fn open(
         spec: &JobSpec,
-        address: SocketAddr,
+        (address, here): (SocketAddr, HostConfig),
         stop: &CancellationToken,
         say: impl Fn(&str),
     ) -> anyhow::Result<Option<Self>> {
-        let here = guest(spec, address.to_string())?;
         let HostConfig { secret, version, program, .. } = here.clone();
         let opened = HostGate::open(address, GateConfig { secret, version, program }).await;
         let gate = opened.map_err(|error| {
@@ -300,14 +299,17 @@ mod tests {
         }
         for text in ["node-0:x", "node-0:70000", "", ":7", "two words:7"] {
             assert!(with_port(text).unwrap_err().to_string().starts_with("--rdzv-endpoint"), "{text}");
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt;
+
         }
     }
 
     #[test]
     fn part_follows_from_the_rank_or_from_whose_address_the_endpoint_is() {
         let endpoint = ("rdzv-endpoint", "127.0.0.1:0");
-        let is_first = |settings: &[(&str, &str)]| match part(&spec(settings)).unwrap() {
-            Some(Part::First(_)) => Some(true),
+        let is_first = |settings: &[(&str, &str)]| match part(&spec(settings), |_| {}).unwrap() {
+            Some(Part::First(..)) => Some(true),
             Some(Part::Guest(_)) => Some(false),
             None => None,
         };
@@ -341,8 +343,21 @@ mod tests {
                 "a name of this host",
             ),
         ] {
-            let error = part(&spec(settings)).unwrap_err().to_string();
+            let error = part(&spec(settings), |_| {}).unwrap_err().to_string();
             assert!(error.contains(says), "{error}");
         }
+    #[test]
+    fn name_that_leads_others_to_themselves_is_refused_by_its_address() {
+        let address = "127.0.1.1:7".parse().unwrap();
+        let two = spec(&[("nnodes", "2")]);
+        let error = check_reachable(&two, "n1:7", address).unwrap_err().to_string();
+        assert!(error.contains("the name leads to 127.0.1.1"), "{error}");
+        for (spec, endpoint) in [(&two, "127.0.1.1:7"), (&two, "localhost:7"), (&spec(&[]), "n1:7")] {
+            assert_eq!(check_reachable(spec, endpoint, address), Ok(()));
+        }
+        assert_eq!(check_reachable(&two, "n1:7", "10.0.0.1:7".parse().unwrap()), Ok(()));
+    }
+
     }
 }
+        std::fs::set_permissions(&empty, Permissions::from_mode(0o600)).unwrap();

@@ -14,6 +14,7 @@ pub mod node;
 pub mod remote;
 pub mod resume;
 pub mod run_dir;
+mod secret;
 pub mod server;
 pub mod transport;
 pub mod worker;

@@ -462,8 +462,7 @@ fn add(host: u32, folder: &Path) -> Child {
 fn same_command_on_each_host_trains_exactly_though_one_is_added_and_one_dies() {
     let Some(network) = network() else { return };
     let folder = tempfile::tempdir().unwrap();
-    std::fs::write(folder.path().join("secret"), "one of the test\n").unwrap();
-    // The first host comes last, and each takes another number of workers.
+    // The first host comes last, which makes the secret, and each takes another number of workers.
     let [third, second, first] =
         [(2, 3), (1, 2), (0, 1)].map(|(host, workers)| join(host, workers, folder.path()));
     let report = folder.path().join("report");

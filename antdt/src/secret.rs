@@ -1,0 +1,136 @@
+//! The file with the secret by which the hosts of a job let each other in.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+use std::{fs, io};
+
+use antdt_core::InvalidValue;
+use antdt_core::text::format_duration;
+
+use crate::run_dir::{self, Durability};
+
+/// Name of the setting.
+const SETTING: &str = "--rdzv-secret-file";
+
+/// How often it is looked whether the file is there.
+const LOOK_AGAIN: Duration = Duration::from_millis(200);
+
+/// Bytes of a secret that is made.
+const LEN: usize = 32;
+
+/// Reads the secret.
+///
+/// # Errors
+/// If the file cannot be read, is empty, or others than its owner can read it.
+pub(crate) fn read(file: &Path) -> Result<String, InvalidValue> {
+    let is_there = try_read(file)?;
+    is_there.ok_or_else(|| invalid(file, "a file with the secret of the job, which the first host writes"))
+}
+
+/// Reads the secret, or makes one if there is no file.
+///
+/// # Errors
+/// As [`read`], or if the file cannot be written.
+pub(crate) fn read_or_make(file: &Path) -> Result<String, InvalidValue> {
+    if let Some(secret) = try_read(file)? {
+        return Ok(secret);
+    }
+    let made = make().and_then(|secret| {
+        run_dir::replace(file, 0o600, &format!("{secret}\n"), Durability::Disk)?;
+        Ok(secret)
+    });
+    made.map_err(|error| invalid(file, &format!("in a folder that can be written to ({error})")))
+}
+
+/// Reads the secret once the first host has written it.
+///
+/// # Errors
+/// As [`read`], or if there is no file after so long.
+pub(crate) fn await_made(file: &Path, most: Duration, say: impl Fn(&str)) -> Result<String, InvalidValue> {
+    let began = Instant::now();
+    let mut is_said = false;
+    loop {
+        if let Some(secret) = try_read(file)? {
+            return Ok(secret);
+        }
+        if began.elapsed() >= most {
+            let waited = format_duration(most);
+            let expected = format!(
+                "a file that the first host writes if there is none; after {waited} (--rdzv-timeout) this host sees none: \
+                 name one in a folder that all hosts share, or copy it to each"
+            );
+            return Err(invalid(file, &expected));
+        }
+        if !std::mem::replace(&mut is_said, true) {
+            say(&format!("waiting for the secret in {}, which the first host writes", file.display()));
+        }
+        std::thread::sleep(LOOK_AGAIN);
+    }
+}
+
+fn invalid(file: &Path, expected: &str) -> InvalidValue {
+    InvalidValue::new(SETTING, file.display(), expected)
+}
+
+/// `None` if there is no file.
+fn try_read(file: &Path) -> Result<Option<String>, InvalidValue> {
+    let text = match fs::read_to_string(file) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(invalid(file, &format!("a file that can be read ({error})"))),
+    };
+    let mode = fs::metadata(file).map_or(0, |about| about.permissions().mode());
+    if mode & 0o077 != 0 {
+        return Err(invalid(file, "a file that nobody else can read or write; chmod 600 makes it one"));
+    }
+    match text.trim() {
+        "" => Err(invalid(file, "a file with a secret in it, which is empty")),
+        secret => Ok(Some(secret.to_owned())),
+    }
+}
+
+fn make() -> io::Result<String> {
+    let mut bytes = [0_u8; LEN];
+    let filled = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
+    if filled != LEN {
+        return Err(io::Error::other("the system gave too few random bytes"));
+    }
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secret_is_made_once_and_read_by_its_owner_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("secret");
+        assert!(read(&file).unwrap_err().to_string().contains("which the first host writes"));
+        let made = read_or_make(&file).unwrap();
+        assert_eq!(made.len(), 2 * LEN);
+        assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(read_or_make(&file).unwrap(), made);
+        assert_eq!(await_made(&file, Duration::ZERO, |_| panic!("it is there")).unwrap(), made);
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
+        assert!(read(&file).unwrap_err().to_string().contains("chmod 600"));
+        assert!(read_or_make(&folder.path().join("none/secret")).is_err());
+    }
+
+    #[test]
+    fn host_waits_for_the_secret_and_says_so_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("secret");
+        let said = std::cell::RefCell::new(Vec::new());
+        let say = |line: &str| {
+            said.borrow_mut().push(line.to_owned());
+            read_or_make(&file).unwrap();
+        };
+        let found = await_made(&file, Duration::from_secs(60), say).unwrap();
+        assert_eq!((found, said.borrow().len()), (read(&file).unwrap(), 1));
+        let never = folder.path().join("never");
+        let error = await_made(&never, Duration::ZERO, |_| {}).unwrap_err().to_string();
+        assert!(error.contains("in a folder that all hosts share"), "{error}");
+    }
+}
