@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use clap::{Arg, ArgAction, ArgMatches, Command as Clap};
 use serde_json::{Map, Value as Json, json};
 
+use super::slurm::SlurmStep;
 use super::{CliError, earlier, flags, job_file, torchrun};
 use crate::job::tables::PartKind;
 use crate::job::value::Form;
@@ -74,10 +75,11 @@ pub(super) struct Resolved {
     origins: Origins,
 }
 
-/// Reads the settings: command line over environment over job file over the job that is resumed over defaults.
+/// Reads the settings: command line over environment over job file over the step of Slurm over the job that is resumed over defaults.
 pub(super) fn resolve(
     matches: &ArgMatches,
     env: &impl Fn(&str) -> Option<String>,
+    step: Option<&SlurmStep>,
 ) -> Result<Resolved, CliError> {
     let mut spec = JobSpec::default();
     let mut origins = Origins::default();
@@ -135,8 +137,39 @@ pub(super) fn resolve(
         spec.program = Some(program.cloned().collect());
         origins.insert("program", Origin::Flag("--".to_owned()));
     }
+    if let Some(step) = step {
+        scheduled(&mut spec, &mut origins, step)?;
+    }
     earlier::apply(&mut spec, &mut origins);
     Ok(Resolved { spec, origins })
+}
+
+/// Takes what is not given from the step of Slurm, which starts this command on each of its hosts.
+fn scheduled(spec: &mut JobSpec, origins: &mut Origins, step: &SlurmStep) -> Result<(), CliError> {
+    let is_alone = origins.has("launcher") || origins.has("nnodes") && spec.nnodes.most == 1;
+    let settings = if is_alone { Vec::new() } else { step.settings()? };
+    for (name, variable, text) in settings {
+        let is_moot = name == "rdzv-secret-file" && origins.has("insecure");
+        if !origins.has(name) && !is_moot {
+            spec.set(name, &text).map_err(|error| CliError::new(format!("{variable}: {error}")))?;
+            origins.insert(name, Origin::Variable(variable.to_owned()));
+        }
+    }
+    let job = || Origin::Variable("SLURM_JOB_ID".to_owned());
+    let folders = ["report-dir", "run-dir", "checkpoint-dir", "resume"];
+    if !folders.iter().any(|name| origins.has(name)) {
+        spec.report_dir = Some(step.runs());
+        origins.insert("report-dir", job());
+    }
+    let dir = spec.report_dir.as_ref().or(spec.run_dir.as_ref());
+    if step.is_again()
+        && !origins.has("resume")
+        && let Some(dir) = dir.filter(|dir| earlier::check(dir).is_ok())
+    {
+        spec.resume = Some(dir.clone());
+        origins.insert("resume", job());
+    }
+    Ok(())
 }
 
 /// The grammar of `antdt config`.
@@ -169,7 +202,7 @@ pub(super) fn grammar() -> Clap {
 pub(super) fn print(matches: &ArgMatches, env: &impl Fn(&str) -> Option<String>) -> Result<String, CliError> {
     match matches.subcommand() {
         Some(("show", show)) => {
-            let resolved = resolve(show, env)?;
+            let resolved = resolve(show, env, SlurmStep::of(env).as_ref())?;
             resolved.spec.check_each()?;
             if let Some(dir) = &resolved.spec.resume {
                 earlier::check(dir)?;

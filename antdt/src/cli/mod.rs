@@ -27,6 +27,7 @@ mod model;
 mod own_folder;
 mod shell;
 mod simulate;
+mod slurm;
 mod torchrun;
 mod variable;
 
@@ -35,6 +36,7 @@ mod tests;
 
 pub use model::ModelExport;
 pub use simulate::{Changes, Diff, Sim, WhatIfCommand};
+pub(crate) use slurm::SlurmStep;
 pub(crate) use variable::unread;
 
 /// Number of processes that `antdt scale` changes a job to.
@@ -226,13 +228,13 @@ where
     };
     match matches.subcommand() {
         Some(("run", run)) => {
-            let mut spec = config::resolve(run, &env)?.spec;
+            let mut spec = config::resolve(run, &env, SlurmStep::of(&env).as_ref())?.spec;
             own_folder::apply(&mut spec, SystemTime::now(), std::process::id());
             spec.validate()?;
             Ok(Command::Run(Box::new(spec)))
         }
         Some(("join", join)) => {
-            let mut spec = config::resolve(join, &env)?.spec;
+            let mut spec = config::resolve(join, &env, None)?.spec;
             spec.rdzv_endpoint = join.get_one::<String>(flags::ENDPOINT).cloned();
             spec.check_each()?;
             Ok(Command::Join(Box::new(spec)))
