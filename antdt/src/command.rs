@@ -19,7 +19,7 @@ use antdt_launch::runtime::join::{HostConfig, HostJoinError};
 use antdt_rt::{CancellationToken, cancel_on_signal};
 use tokio::runtime::Runtime;
 
-use crate::cli::{CliError, Command};
+use crate::cli::{CliError, Command, SlurmStep};
 use crate::hosts::{self, Gathered};
 use crate::job::processor::{Place, Processor};
 use crate::job::{DataSpec, JobSpec, LogFormat};
@@ -312,17 +312,32 @@ fn run_first(
         signals.abort();
         gathered
     })?;
-    let Some(gathered) = gathered else {
+    let Some(mut gathered) = gathered else {
         return Err(interrupted("interrupted while the job waited for its hosts"));
     };
     let spec = gathered.spec(spec);
     notify(&spec, &gathered.line());
     spec.validate()?;
     seams.launcher = Some(gathered.gate.launchers());
+    let step = SlurmStep::of(&|name| std::env::var(name).ok()).filter(SlurmStep::has_hosts);
+    if let Some(step) = &step {
+        let (_entered, quiet) = (runtime.enter(), spec.quiet);
+        gathered.keep(step, &spec, move |line| {
+            if !quiet {
+                say(&line);
+            }
+        });
+    }
     let host = Host::new(Arc::clone(runtime), stop, seams, &spec, spec.quiet)?;
     let orphaned = Orphaned::find(&spec, &host.fleet)?;
     let done = run_job(host, &spec, orphaned);
     runtime.block_on(gathered.close());
+    if let Some(secret) =
+        step.map(|step| step.secret()).filter(|it| spec.rdzv_secret_file.as_ref() == Some(it))
+    {
+        // Another run of the step makes its own.
+        let _ = std::fs::remove_file(secret);
+    }
     done.map(Some)
 }
 

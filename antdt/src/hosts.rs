@@ -8,12 +8,16 @@ use std::time::Duration;
 use antdt_core::InvalidValue;
 use antdt_core::text::format_duration;
 use antdt_launch::runtime as launcher;
-use antdt_launch::runtime::join::{GateConfig, HostConfig, HostGate, HostJoinError, HostNotice, join};
+use antdt_launch::runtime::join::{
+    GateConfig, HostConfig, HostGate, HostJoinError, HostNotice, HostWatch, join,
+};
 use antdt_rt::CancellationToken;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::Instant;
 
+use crate::cli::SlurmStep;
 use crate::job::JobSpec;
+use crate::steps::{self, StepProgram};
 use crate::{host, net, secret};
 
 /// Port of the gate unless the endpoint names one: torchrun's.
@@ -59,12 +63,12 @@ pub(crate) fn part(spec: &JobSpec, say: impl Fn(&str)) -> Result<Option<Part>, I
         None => address.as_ref().is_ok_and(|address| is_ours_and_free(*address)),
     };
     check_trust(spec, address.as_ref().ok())?;
+    let file = spec.rdzv_secret_file.as_deref();
     if !is_first {
         let secret = file.map(|file| secret::await_made(file, spec.rdzv_timeout, say)).transpose()?;
         return Ok(Some(Part::Guest(guest(spec, endpoint, secret)?)));
     }
     let unknown = |error: io::Error| {
-    let file = spec.rdzv_secret_file.as_deref();
         let expected = format!("the address or a name of this host, which is the first one ({error})");
         InvalidValue::new("--rdzv-endpoint", &endpoint, expected)
     };
@@ -177,8 +181,11 @@ pub(crate) async fn visit(
 #[derive(Debug)]
 pub(crate) struct Gathered {
     pub(crate) gate: HostGate,
+    hosts: HostWatch,
     /// This host, as one of those that have joined.
     here: JoinHandle<Result<(), HostJoinError>>,
+    /// What brings hosts back.
+    steps: JoinSet<()>,
 }
 
 impl Gathered {
@@ -201,7 +208,7 @@ impl Gathered {
         let local = gate.local().to_string();
         let here = HostConfig { gate: local.clone(), rank: Some(spec.node_rank.unwrap_or(0)), ..here };
         let here = tokio::spawn(join(here, std::future::pending(), |_| {}));
-        let gathered = Self { gate, here };
+        let gathered = Self { hosts: gate.watch(), gate, here, steps: JoinSet::new() };
         tokio::select! {
             ready = gathered.wait(spec, &local, say) => ready?,
             () = stop.cancelled() => {
@@ -217,7 +224,7 @@ impl Gathered {
         let (count, began) = (spec.nnodes, Instant::now());
         let (mut said, mut said_at, mut enough_since) = (u32::MAX, began, None);
         loop {
-            let there = u32::try_from(self.gate.hosts().len()).unwrap_or(u32::MAX);
+            let there = u32::try_from(self.hosts.hosts().len()).unwrap_or(u32::MAX);
             if there >= count.most {
                 return Ok(());
             }
@@ -240,13 +247,13 @@ impl Gathered {
                     "{there} of {count} hosts are at {local}; waiting for the same command on the others"
                 ));
             }
-            self.gate.changed().await;
+            self.hosts.changed().await;
         }
     }
 
     /// The settings of the job over the hosts that are there.
     pub(crate) fn spec(&self, spec: &JobSpec) -> JobSpec {
-        let hosts = self.gate.hosts();
+        let hosts = self.hosts.hosts();
         let workers = hosts.iter().map(|(_, slots)| slots).sum();
         let bind = match spec.bind == JobSpec::default().bind {
             true => self.gate.local().ip().to_string(),
@@ -259,15 +266,31 @@ impl Gathered {
         JobSpec { workers, min_workers, bind, nnodes, rdzv_endpoint, node_rank, ..spec.clone() }
     }
 
+    /// Has the scheduler bring back hosts that are away. The file with the secret is one that Slurm's step makes and removes.
+    pub(crate) fn keep(
+        &mut self,
+        step: &SlurmStep,
+        spec: &JobSpec,
+        say: impl Fn(&str) + Send + Sync + 'static,
+    ) {
+        let program = StepProgram {
+            job: step.job(),
+            endpoint: self.gate.local().to_string(),
+            secret: spec.rdzv_secret_file.clone(),
+        };
+        self.steps.spawn(steps::keep(self.hosts.clone(), program, say));
+    }
+
     /// One line on the hosts.
     pub(crate) fn line(&self) -> String {
         let hosts: Vec<String> =
-            self.gate.hosts().into_iter().map(|(name, slots)| format!("{name} ({slots})")).collect();
+            self.hosts.hosts().into_iter().map(|(name, slots)| format!("{name} ({slots})")).collect();
         format!("workers by host: {}", hosts.join(", "))
     }
 
     /// Tells all hosts that the job is over.
-    pub(crate) async fn close(self) {
+    pub(crate) async fn close(mut self) {
+        self.steps.shutdown().await;
         self.gate.close().await;
         // It has been told, too; its nodes have ended with the job.
         self.here.abort();
@@ -276,6 +299,9 @@ impl Gathered {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     fn spec(settings: &[(&str, &str)]) -> JobSpec {
@@ -299,9 +325,6 @@ mod tests {
         }
         for text in ["node-0:x", "node-0:70000", "", ":7", "two words:7"] {
             assert!(with_port(text).unwrap_err().to_string().starts_with("--rdzv-endpoint"), "{text}");
-    use std::fs::Permissions;
-    use std::os::unix::fs::PermissionsExt;
-
         }
     }
 
@@ -324,10 +347,23 @@ mod tests {
     }
 
     #[test]
+    fn name_that_leads_others_to_themselves_is_refused_by_its_address() {
+        let address = "127.0.1.1:7".parse().unwrap();
+        let two = spec(&[("nnodes", "2")]);
+        let error = check_reachable(&two, "n1:7", address).unwrap_err().to_string();
+        assert!(error.contains("the name leads to 127.0.1.1"), "{error}");
+        for (spec, endpoint) in [(&two, "127.0.1.1:7"), (&two, "localhost:7"), (&spec(&[]), "n1:7")] {
+            assert_eq!(check_reachable(spec, endpoint, address), Ok(()));
+        }
+        assert_eq!(check_reachable(&two, "n1:7", "10.0.0.1:7".parse().unwrap()), Ok(()));
+    }
+
+    #[test]
     fn settings_of_hosts_that_do_not_fit_together_are_refused() {
         let folder = tempfile::tempdir().unwrap();
         let empty = folder.path().join("empty");
         std::fs::write(&empty, " \n").unwrap();
+        std::fs::set_permissions(&empty, Permissions::from_mode(0o600)).unwrap();
         let endpoint = ("rdzv-endpoint", "127.0.0.1:0");
         for (settings, says) in [
             (&[("nnodes", "2")][..], "--rdzv-endpoint = (nothing): must be given with --nnodes 2"),
@@ -346,18 +382,5 @@ mod tests {
             let error = part(&spec(settings), |_| {}).unwrap_err().to_string();
             assert!(error.contains(says), "{error}");
         }
-    #[test]
-    fn name_that_leads_others_to_themselves_is_refused_by_its_address() {
-        let address = "127.0.1.1:7".parse().unwrap();
-        let two = spec(&[("nnodes", "2")]);
-        let error = check_reachable(&two, "n1:7", address).unwrap_err().to_string();
-        assert!(error.contains("the name leads to 127.0.1.1"), "{error}");
-        for (spec, endpoint) in [(&two, "127.0.1.1:7"), (&two, "localhost:7"), (&spec(&[]), "n1:7")] {
-            assert_eq!(check_reachable(spec, endpoint, address), Ok(()));
-        }
-        assert_eq!(check_reachable(&two, "n1:7", "10.0.0.1:7".parse().unwrap()), Ok(()));
-    }
-
     }
 }
-        std::fs::set_permissions(&empty, Permissions::from_mode(0o600)).unwrap();

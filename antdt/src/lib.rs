@@ -37,6 +37,7 @@ pub mod doctor;
 mod hosts;
 #[cfg(feature = "cli")]
 pub mod simulate;
+mod steps;
 
 #[cfg(feature = "cli")]
 pub use builder::JobBuilder;

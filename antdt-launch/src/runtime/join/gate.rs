@@ -66,6 +66,24 @@ pub struct HostGate {
     tasks: JoinSet<()>,
 }
 
+/// The hosts at a gate. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct HostWatch {
+    shared: Arc<Shared>,
+}
+
+impl HostWatch {
+    /// Returns the hosts that are there, with the number of workers that each takes, in the order in which they are filled.
+    pub fn hosts(&self) -> Vec<(String, u32)> {
+        self.shared.lock().pool.hosts()
+    }
+
+    /// Waits until a host has come or gone, or for a second.
+    pub async fn changed(&self) {
+        let _ = timeout(BEAT, self.shared.changed.notified()).await;
+    }
+}
+
 struct Shared {
     config: GateConfig,
     state: Mutex<State>,
@@ -134,14 +152,9 @@ impl HostGate {
         self.local
     }
 
-    /// Returns the hosts that are there, with the number of workers that each takes, in the order in which they are filled.
-    pub fn hosts(&self) -> Vec<(String, u32)> {
-        self.shared.lock().pool.hosts()
-    }
-
-    /// Waits until a host has come or gone, or for a second.
-    pub async fn changed(&self) {
-        let _ = timeout(BEAT, self.shared.changed.notified()).await;
+    /// Returns a view of the hosts that are there.
+    pub fn watch(&self) -> HostWatch {
+        HostWatch { shared: Arc::clone(&self.shared) }
     }
 
     /// The job begins with the hosts that are there, and grows by later ones up to so many.
@@ -206,6 +219,7 @@ impl State {
             self.ways.remove(name);
             return self.pool.lose(now, name);
         }
+        Vec::new()
     }
 }
 
@@ -219,7 +233,6 @@ impl Shared {
     }
 
     /// Changes the pool, and does what it asks for.
-        Vec::new()
     fn act<T>(&self, change: impl FnOnce(&mut State, Duration) -> (T, Vec<PoolEffect>)) -> T {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let mut state = self.lock();

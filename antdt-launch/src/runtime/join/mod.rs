@@ -12,5 +12,5 @@ mod host;
 mod tests;
 mod wire;
 
-pub use gate::{GateConfig, HostGate};
+pub use gate::{GateConfig, HostGate, HostWatch};
 pub use host::{HostConfig, HostJoinError, HostNotice, join};

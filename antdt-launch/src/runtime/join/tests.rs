@@ -45,12 +45,13 @@ fn host(config: HostConfig) -> JoinHandle<Result<(), HostJoinError>> {
 }
 
 async fn joined(gate: &HostGate, hosts: usize) {
+    let watch = gate.watch();
     let wait = async {
-        while gate.hosts().len() != hosts {
-            gate.changed().await;
+        while watch.hosts().len() != hosts {
+            watch.changed().await;
         }
     };
-    tokio::time::timeout(LIMIT, wait).await.unwrap_or_else(|_| panic!("{:?} are there", gate.hosts()));
+    tokio::time::timeout(LIMIT, wait).await.unwrap_or_else(|_| panic!("{:?} are there", watch.hosts()));
 }
 
 fn script(index: u32, script: &str) -> NodeSpec {
@@ -228,7 +229,7 @@ async fn those_who_do_not_belong_to_the_job_are_refused_by_what_is_wrong() {
         let error = host(config).await.unwrap().unwrap_err().to_string();
         assert!(error.contains(says), "{error}");
     }
-    assert_eq!(gate.hosts(), [("a".to_owned(), 1)]);
+    assert_eq!(gate.watch().hosts(), [("a".to_owned(), 1)]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -326,7 +327,7 @@ async fn host_whose_lines_nobody_reads_is_heard_and_loses_none_of_them() {
     assert_eq!(next(&events).await, LauncherEvent::Started { holder: loud.holder });
     // Longer than a peer may be silent.
     tokio::time::sleep(wire::SILENCE_LIMIT + 2 * wire::BEAT).await;
-    assert_eq!(gate.hosts().len(), 1);
+    assert_eq!(gate.watch().hosts().len(), 1);
     let quiet = script(1, "exit 5");
     launcher.launch(&quiet).unwrap();
     assert_eq!(next(&events).await, LauncherEvent::Started { holder: quiet.holder });
