@@ -322,7 +322,7 @@ fn run_first(
     let step = SlurmStep::of(&|name| std::env::var(name).ok()).filter(SlurmStep::has_hosts);
     if let Some(step) = &step {
         let (_entered, quiet) = (runtime.enter(), spec.quiet);
-        gathered.keep(step, &spec, move |line| {
+        gathered.keep(step, (&spec, stop.clone()), move |line| {
             if !quiet {
                 say(&line);
             }

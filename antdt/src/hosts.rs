@@ -266,11 +266,11 @@ impl Gathered {
         JobSpec { workers, min_workers, bind, nnodes, rdzv_endpoint, node_rank, ..spec.clone() }
     }
 
-    /// Has the scheduler bring back hosts that are away. The file with the secret is one that Slurm's step makes and removes.
+    /// Has Slurm bring back hosts that are away, until `stop` is cancelled.
     pub(crate) fn keep(
         &mut self,
         step: &SlurmStep,
-        spec: &JobSpec,
+        (spec, stop): (&JobSpec, CancellationToken),
         say: impl Fn(&str) + Send + Sync + 'static,
     ) {
         let program = StepProgram {
@@ -278,7 +278,7 @@ impl Gathered {
             endpoint: self.gate.local().to_string(),
             secret: spec.rdzv_secret_file.clone(),
         };
-        self.steps.spawn(steps::keep(self.hosts.clone(), program, say));
+        self.steps.spawn(steps::keep(self.hosts.clone(), program, stop, say));
     }
 
     /// One line on the hosts.

@@ -7,6 +7,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use antdt_launch::runtime::join::HostWatch;
+use antdt_rt::CancellationToken;
 use tokio::process::{Child, Command};
 use tokio::time::Instant;
 
@@ -95,13 +96,18 @@ pub(crate) struct StepProgram {
     pub(crate) secret: Option<PathBuf>,
 }
 
-/// Starts a step on each host that is away, until it is dropped.
-pub(crate) async fn keep(watch: HostWatch, program: StepProgram, say: impl Fn(&str)) {
+/// Starts a step on each host that is away, until the job is stopped or this is dropped.
+pub(crate) async fn keep(
+    watch: HostWatch,
+    program: StepProgram,
+    stop: CancellationToken,
+    say: impl Fn(&str),
+) {
     let slots: BTreeMap<String, u32> = watch.hosts().into_iter().collect();
     let mut keeper = StepKeeper::new(slots.keys().cloned());
     let mut steps: BTreeMap<String, Child> = BTreeMap::new();
     let began = Instant::now();
-    loop {
+    while !stop.is_cancelled() {
         watch.changed().await;
         let over: Vec<String> = steps
             .iter_mut()

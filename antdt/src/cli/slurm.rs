@@ -143,7 +143,7 @@ mod tests {
         ("SLURM_STEP_NODELIST", "n[1-3]"),
         ("SLURM_NODEID", "1"),
         ("SLURMD_NODENAME", "n2"),
-        ("SLURM_SUBMIT_DIR", "/home/a"),
+        ("SLURM_SUBMIT_DIR", "/shared/a"),
     ];
 
     #[test]
@@ -156,7 +156,7 @@ mod tests {
                 "nnodes=3",
                 "node-rank=1",
                 "rdzv-endpoint=n1:15679",
-                "rdzv-secret-file=/home/a/.antdt-slurm-7.0",
+                "rdzv-secret-file=/shared/a/.antdt-slurm-7.0",
                 "host-name=n2"
             ]
         );

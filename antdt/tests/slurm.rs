@@ -1,0 +1,164 @@
+//! Jobs under a real Slurm: its hosts are network namespaces with addresses and process trees of their own.
+//!
+//! Needs root, `ip`, and Slurm with munge; without them the tests say that they are skipped.
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a failure here is the test's")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+use antdt::report::{Outcome, Report};
+
+use cluster::Cluster;
+
+#[path = "slurm/cluster.rs"]
+mod cluster;
+
+/// Bound on any one wait here; all take seconds.
+const LIMIT: Duration = Duration::from_secs(240);
+
+/// Hosts with two workers each.
+const HOSTS: u32 = 3;
+
+/// Samples of every job.
+const SAMPLES: u64 = 3000;
+
+fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        if let Some(found) = ask() {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "waited in vain for {what}");
+        std::thread::park_timeout(Duration::from_millis(50));
+    }
+}
+
+/// The cluster, or why there is none.
+fn cluster() -> Option<Cluster> {
+    match Cluster::start(HOSTS) {
+        Ok(cluster) => Some(cluster),
+        Err(why) => {
+            eprintln!("skipped: {why}");
+            None
+        }
+    }
+}
+
+/// What trains on each host, with no word on the hosts.
+fn command() -> Vec<String> {
+    let data = format!("synthetic:{SAMPLES}");
+    let words = [
+        env!("CARGO_BIN_EXE_antdt"),
+        "run",
+        "--nproc-per-node=2",
+        "--data",
+        &data,
+        "--global-batch-size=60",
+        "--policy=none",
+        // Slow enough to be looked at.
+        "--emulate-speed=100",
+        "--grace=1s",
+        "--checkpoint-every=500ms",
+    ];
+    words.map(str::to_owned).to_vec()
+}
+
+fn text(output: &Output) -> String {
+    let both = [&output.stdout[..], &output.stderr].concat();
+    String::from_utf8_lossy(&both).into_owned()
+}
+
+/// What `antdt status` says of a job.
+fn status(cluster: &Cluster, folder: &Path) -> Option<String> {
+    let antdt = env!("CARGO_BIN_EXE_antdt");
+    let output = cluster.on(0, &[antdt, "status", folder.to_str().unwrap()]).output().unwrap();
+    output.status.success().then(|| text(&output))
+}
+
+fn report(folder: &Path) -> Report {
+    serde_json::from_str(&std::fs::read_to_string(folder.join("report.json")).unwrap()).unwrap()
+}
+
+fn assert_exact(report: &Report) {
+    assert_eq!(report.outcome, Outcome::Completed);
+    let samples = &report.samples;
+    assert_eq!((samples.expected, samples.committed), (SAMPLES, SAMPLES));
+    assert_eq!((samples.lost, samples.duplicated, samples.quarantined), (0, 0, 0));
+}
+
+/// What is left of the job: its processes, and the file with its secret.
+fn assert_nothing_is_left(cluster: &Cluster) {
+    for host in 0..HOSTS {
+        wait_for("the end of all processes", || cluster.pids(host, "antdt run").is_empty().then_some(()));
+    }
+    let files = std::fs::read_dir(cluster.folder()).unwrap().map(|file| file.unwrap().path());
+    let secrets: Vec<PathBuf> =
+        files.filter(|file| file.to_string_lossy().contains(".antdt-slurm")).collect();
+    assert_eq!(secrets, Vec::<PathBuf>::new());
+}
+
+#[test]
+fn job_of_a_step_needs_no_flag_and_a_host_that_lost_its_program_gets_it_back() {
+    let Some(cluster) = cluster() else { return };
+    let srun = ["srun", "--nodes=3", "--no-kill", "--kill-on-bad-exit=0", "--wait=0"].map(str::to_owned);
+    let step: Vec<String> = srun.into_iter().chain(command()).collect();
+    let job = cluster.run(&step.iter().map(String::as_str).collect::<Vec<_>>()).spawn().unwrap();
+    let folder = cluster.folder().join("runs/slurm-1");
+    let says = wait_for("a step", || status(&cluster, &folder).filter(|says| !says.contains(", 0 steps")));
+    for worker in 0..2 * HOSTS {
+        let line = format!("worker-{worker}, life 0: running on {}", Cluster::name(worker / 2));
+        assert!(says.contains(&line), "{says}");
+    }
+    let agents = cluster.pids(1, "antdt run");
+    assert_eq!(agents.len(), 1, "one task on each host");
+    assert!(Command::new("kill").args(["-KILL", &agents[0]]).status().unwrap().success());
+    let output = job.wait_with_output().unwrap();
+    let report = report(&folder);
+    assert_exact(&report);
+    let restarts: Vec<u32> = report.workers.iter().map(|worker| worker.restarts).collect();
+    assert_eq!(restarts, [0, 0, 1, 1, 0, 0], "{}", text(&output));
+    assert_nothing_is_left(&cluster);
+}
+
+#[test]
+fn job_that_slurm_starts_again_goes_on_after_its_last_checkpoint() {
+    let Some(cluster) = cluster() else { return };
+    let script = format!("#!/bin/sh\nsrun {}\n", command().join(" "));
+    std::fs::write(cluster.folder().join("job.sh"), script).unwrap();
+    let sbatch = ["sbatch", "--parsable", "--nodes=3", "--ntasks-per-node=1", "--requeue", "job.sh"];
+    let id = text(&cluster.run(&sbatch).output().unwrap()).trim().to_owned();
+    let folder = cluster.folder().join(format!("runs/slurm-{id}"));
+    wait_for("a checkpoint", || {
+        let checkpoints = std::fs::read_dir(folder.join("run/checkpoints")).ok()?;
+        checkpoints.flatten().any(|file| file.path().join("manifest.json").exists()).then_some(())
+    });
+    assert!(cluster.run(&["scontrol", "requeue", &id]).status().unwrap().success());
+    // It is held for a while, unless somebody says otherwise.
+    let state = || text(&cluster.run(&["squeue", "-h", "-j", &id, "-o", "%T"]).output().unwrap());
+    wait_for("the next start", || match state().trim() {
+        "RUNNING" => Some(()),
+        "PENDING" => {
+            cluster.run(&["scontrol", "update", "job", &id, "StartTime=now"]).output().unwrap();
+            None
+        }
+        _ => None,
+    });
+    let goes_on = ["PENDING", "RUNNING", "COMPLETING"];
+    wait_for("the end of the job", || (!goes_on.contains(&state().trim())).then_some(()));
+    let report = report(&folder);
+    assert_exact(&report);
+    assert!(report.resumed.is_some(), "it began anew");
+    assert_nothing_is_left(&cluster);
+}
+
+#[test]
+fn several_tasks_on_a_host_are_refused_with_the_remedy() {
+    let Some(cluster) = cluster() else { return };
+    let srun =
+        ["srun", "--nodes=2", "--ntasks=4", env!("CARGO_BIN_EXE_antdt"), "run", "--data", "synthetic:9"];
+    let output = cluster.run(&srun).output().unwrap();
+    let said = text(&output);
+    assert!(said.contains("error: srun started 4 tasks on 2 hosts"), "{said}");
+    assert!(!cluster.folder().join("runs").exists());
+}
