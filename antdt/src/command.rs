@@ -6,7 +6,7 @@ mod operate;
 mod synth;
 
 use std::ffi::OsString;
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -198,10 +198,13 @@ fn init_logging(spec: &JobSpec) -> Result<(), InvalidValue> {
     let filter = tracing_subscriber::EnvFilter::try_new(&spec.log).map_err(|e| {
         InvalidValue::new("--log", &spec.log, format!("a filter such as info or antdt_shard=debug: {e}"))
     })?;
+    let colours =
+        std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|no| no.is_empty());
     // Without internal errors: they go to standard error too, and an unreadable log is no reason to end.
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
+        .with_ansi(colours)
         .log_internal_errors(false);
     // A second subscriber in one process changes nothing.
     let _ = match spec.log_format {

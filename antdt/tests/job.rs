@@ -550,7 +550,8 @@ fn a_log_tells_of_the_job_in_the_form_that_was_asked_for_and_a_quiet_one_does_no
         String::from_utf8(output.stderr).unwrap()
     };
     assert_eq!(said(&["--quiet"]), "");
-    let text = said(&["--job-id", "first"]);
+    let text = said(&["--job-id", "first", "--log", "antdt::master::prepare=debug"]);
+    assert!(text.contains(" DEBUG ") && !text.contains('\x1b'), "colours are for terminals: {text}");
     assert!(text.contains("job first: mode allreduce, ") && text.contains("/run ends it\n"), "{text}");
     let lines = said(&["--job-id", "second", "--log-format", "json"]);
     let start: serde_json::Value = serde_json::from_str(lines.lines().next().expect("a line")).unwrap();

@@ -45,8 +45,9 @@ fn cluster() -> Option<Cluster> {
     }
 }
 
-/// What trains on each host, with no word on the hosts.
-fn command() -> Vec<String> {
+/// What trains on each host, with no word on the hosts. So many samples of a worker take a second.
+fn command(speed: u32) -> Vec<String> {
+    let speed = format!("--emulate-speed={speed}");
     let data = format!("synthetic:{SAMPLES}");
     let words = [
         env!("CARGO_BIN_EXE_antdt"),
@@ -56,8 +57,7 @@ fn command() -> Vec<String> {
         &data,
         "--global-batch-size=60",
         "--policy=none",
-        // Slow enough to be looked at.
-        "--emulate-speed=100",
+        &speed,
         "--grace=1s",
         "--checkpoint-every=500ms",
     ];
@@ -77,7 +77,12 @@ fn status(cluster: &Cluster, folder: &Path) -> Option<String> {
 }
 
 fn report(folder: &Path) -> Report {
-    serde_json::from_str(&std::fs::read_to_string(folder.join("report.json")).unwrap()).unwrap()
+    report_of(folder).unwrap()
+}
+
+/// `None` if there is none yet.
+fn report_of(folder: &Path) -> Option<Report> {
+    serde_json::from_str(&std::fs::read_to_string(folder.join("report.json")).ok()?).ok()
 }
 
 fn assert_exact(report: &Report) {
@@ -102,7 +107,7 @@ fn assert_nothing_is_left(cluster: &Cluster) {
 fn job_of_a_step_needs_no_flag_and_a_host_that_lost_its_program_gets_it_back() {
     let Some(cluster) = cluster() else { return };
     let srun = ["srun", "--nodes=3", "--no-kill", "--kill-on-bad-exit=0", "--wait=0"].map(str::to_owned);
-    let step: Vec<String> = srun.into_iter().chain(command()).collect();
+    let step: Vec<String> = srun.into_iter().chain(command(100)).collect();
     let job = cluster.run(&step.iter().map(String::as_str).collect::<Vec<_>>()).spawn().unwrap();
     let folder = cluster.folder().join("runs/slurm-1");
     let says = wait_for("a step", || status(&cluster, &folder).filter(|says| !says.contains(", 0 steps")));
@@ -122,9 +127,11 @@ fn job_of_a_step_needs_no_flag_and_a_host_that_lost_its_program_gets_it_back() {
 }
 
 #[test]
-fn job_that_slurm_starts_again_goes_on_after_its_last_checkpoint() {
+fn job_that_gets_notice_takes_a_checkpoint_and_goes_on_after_it_when_slurm_starts_it_again() {
     let Some(cluster) = cluster() else { return };
-    let script = format!("#!/bin/sh\nsrun {}\n", command().join(" "));
+    let antdt = env!("CARGO_BIN_EXE_antdt");
+    let notice = format!("{antdt} checkpoint runs/slurm-$SLURM_JOB_ID/run; scontrol requeue $SLURM_JOB_ID");
+    let script = format!("#!/bin/sh\ntrap '{notice}' USR1\nsrun {} &\nwait; wait\n", command(30).join(" "));
     std::fs::write(cluster.folder().join("job.sh"), script).unwrap();
     let sbatch = ["sbatch", "--parsable", "--nodes=3", "--ntasks-per-node=1", "--requeue", "job.sh"];
     let id = text(&cluster.run(&sbatch).output().unwrap()).trim().to_owned();
@@ -133,7 +140,14 @@ fn job_that_slurm_starts_again_goes_on_after_its_last_checkpoint() {
         let checkpoints = std::fs::read_dir(folder.join("run/checkpoints")).ok()?;
         checkpoints.flatten().any(|file| file.path().join("manifest.json").exists()).then_some(())
     });
-    assert!(cluster.run(&["scontrol", "requeue", &id]).status().unwrap().success());
+    // As before the time limit, and at a preemption.
+    assert!(cluster.run(&["scancel", "--batch", "--signal=USR1", &id]).status().unwrap().success());
+    wait_for("the end of its first part", || {
+        let report = report_of(&folder)?;
+        let said = || std::fs::read_to_string(cluster.folder().join(format!("slurm-{id}.out"))).unwrap();
+        assert_ne!(report.outcome, Outcome::Completed, "{}", said());
+        Some(())
+    });
     // It is held for a while, unless somebody says otherwise.
     let state = || text(&cluster.run(&["squeue", "-h", "-j", &id, "-o", "%T"]).output().unwrap());
     wait_for("the next start", || match state().trim() {
