@@ -367,7 +367,12 @@ fn check_group(
     for chunk in places.iter().map(|place| group.column(*place)) {
         let name = || chunk.column_path().string();
         match chunk.compression() {
-            Compression::UNCOMPRESSED | Compression::SNAPPY => {}
+            Compression::UNCOMPRESSED
+            | Compression::SNAPPY
+            | Compression::GZIP(_)
+            | Compression::BROTLI(_)
+            | Compression::LZ4
+            | Compression::LZ4_RAW => {}
             Compression::ZSTD(_) if cfg!(feature = "zstd") => {}
             Compression::ZSTD(_) => {
                 let column = name();

@@ -119,7 +119,14 @@ fn other(folder: &Folder, name: &str, schema: &str, columns: usize) -> PathBuf {
 
 #[test]
 fn rows_of_all_row_groups_and_files_are_read_exactly_once() {
-    for compression in [Compression::UNCOMPRESSED, Compression::SNAPPY] {
+    for compression in [
+        Compression::UNCOMPRESSED,
+        Compression::SNAPPY,
+        Compression::GZIP(Default::default()),
+        Compression::BROTLI(Default::default()),
+        Compression::LZ4,
+        Compression::LZ4_RAW,
+    ] {
         let folder = Folder::new();
         let paths = [
             folder.write("a.parquet", written(0, &[70, 5, 0, 130], compression)),
