@@ -8,11 +8,11 @@
 
 use std::fmt;
 use std::fs::{self, File};
-use std::io::{self, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process;
 
-use flate2::read::MultiGzDecoder;
+use flate2::bufread::GzDecoder;
 
 use crate::cache::{Cache, Turn};
 use crate::error::OpenError;
@@ -156,7 +156,7 @@ impl Source {
         let full = |source| OpenError::Copy { path: self.path.clone(), folder: folder.clone(), source };
         let packed = BufReader::with_capacity(CHUNK_LEN_BYTES, self.stream(0)?);
         let mut plain: Box<dyn Read + '_> = match container {
-            Container::Gzip => Box::new(MultiGzDecoder::new(packed)),
+            Container::Gzip => Box::new(GzipMembers { now: Some(GzDecoder::new(packed)) }),
             #[cfg(feature = "zstd")]
             Container::Zstd => Box::new(zstd::stream::read::Decoder::with_buffer(packed).map_err(damaged)?),
             #[cfg(not(feature = "zstd"))]
@@ -213,6 +213,46 @@ fn seal_of(target: &Path) -> PathBuf {
     let mut seal = target.as_os_str().to_owned();
     seal.push(".seal");
     seal.into()
+}
+
+/// The members of a gzip file one after the other, as gzip(1) reads them: zeros behind the last one fill up a block of its medium.
+struct GzipMembers<R> {
+    now: Option<GzDecoder<R>>,
+}
+
+impl<R: BufRead> Read for GzipMembers<R> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        while let Some(member) = &mut self.now {
+            let len = member.read(out)?;
+            if len > 0 || out.is_empty() {
+                return Ok(len);
+            }
+            let Some(mut packed) = self.now.take().map(GzDecoder::into_inner) else { break };
+            if skip_zeros(&mut packed)? {
+                self.now = Some(GzDecoder::new(packed));
+            }
+        }
+        Ok(0)
+    }
+}
+
+/// Whether something else follows.
+fn skip_zeros(packed: &mut impl BufRead) -> io::Result<bool> {
+    loop {
+        let bytes = match packed.fill_buf() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            bytes => bytes?,
+        };
+        if bytes.is_empty() {
+            return Ok(false);
+        }
+        let zeros = bytes.iter().take_while(|byte| **byte == 0).count();
+        if zeros < bytes.len() {
+            packed.consume(zeros);
+            return Ok(true);
+        }
+        packed.consume(zeros);
+    }
 }
 
 #[cfg(test)]

@@ -26,7 +26,7 @@ fn compressed_text_is_unpacked_once_and_again_when_it_changed() {
     let (folder, kept) = (Folder::new(), Folder::new());
     let cache = Cache::at(kept.path().join("deep"));
     // Two members, as `cat a.gz b.gz` makes them.
-    let path = folder.write("a.gz", [gzip(b"one\n"), gzip(b"two\n")].concat());
+    let path = folder.write("a.gz", [gzip(b"one\n"), gzip(b"two\n"), vec![0; 9999]].concat());
     let (text, told) = open(&path, &cache);
     assert_eq!(text.unwrap(), b"one\ntwo\n");
     assert_eq!(told.len(), 2, "{told:?}");
