@@ -1,5 +1,5 @@
-//! [`ConsoleSink`]: the job on the console. A terminal has the progress line; where standard error is no terminal, such as a file, lines
-//! say how the job starts, how far it is, and what is done about its nodes.
+//! [`ConsoleSink`]: the job on the console. Lines say what is done about its nodes; a terminal has the progress line besides, and where
+//! standard error is none, such as a file, lines say how the job starts and how far it is.
 
 use std::collections::BTreeSet;
 use std::io::IsTerminal;
@@ -27,8 +27,12 @@ pub(super) struct ConsoleSink {
 
 impl ConsoleSink {
     pub(super) fn new(spec: &JobSpec, console: Console) -> Self {
-        let all = !spec.quiet && !std::io::stderr().is_terminal();
-        Self { console, format: spec.log_format, lines: JobLines::new(all) }
+        let shown = match (spec.quiet, std::io::stderr().is_terminal()) {
+            (true, _) => Shown::Necessary,
+            (false, true) => Shown::Beside,
+            (false, false) => Shown::All,
+        };
+        Self { console, format: spec.log_format, lines: JobLines::new(shown) }
     }
 }
 
@@ -36,7 +40,7 @@ impl NoteSink for ConsoleSink {
     fn note(&mut self, at: JobTime, note: &JobNote) -> Result<(), PartError> {
         match note {
             JobNote::Progress(progress) => self.console.progress(*progress),
-            JobNote::Head(Note::Action { kind, target, reason }) if !self.lines.all => {
+            JobNote::Head(Note::Action { kind, target, reason }) if self.lines.shown == Shown::Necessary => {
                 tracing::info!(kind, target, reason, "action");
             }
             JobNote::Head(Note::Event { kind: EventKind::NoCheckpoint, text, .. }) => {
@@ -46,7 +50,9 @@ impl NoteSink for ConsoleSink {
         }
         if let Some(line) = self.lines.of(at, note) {
             let text = match self.format {
-                LogFormat::Text if self.lines.all => format!("{:>8.1}s  {}", at.as_secs_f64(), line.text),
+                LogFormat::Text if self.lines.shown != Shown::Necessary => {
+                    format!("{:>8.1}s  {}", at.as_secs_f64(), line.text)
+                }
                 LogFormat::Text => line.text,
                 LogFormat::Json => line.json(at),
             };
@@ -56,11 +62,20 @@ impl NoteSink for ConsoleSink {
     }
 }
 
+/// How much lines say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Shown {
+    /// What no table shows in the end.
+    Necessary,
+    /// What the progress line does not show.
+    Beside,
+    All,
+}
+
 /// Decides which lines there are.
 #[derive(Debug)]
 struct JobLines {
-    /// Otherwise only what no terminal and no table shows.
-    all: bool,
+    shown: Shown,
     /// When the next line of progress is due.
     due: JobTime,
     /// Nodes that were lost and have not joined again.
@@ -86,20 +101,20 @@ impl Line {
 }
 
 impl JobLines {
-    const fn new(all: bool) -> Self {
-        Self { all, due: JobTime::ZERO, lost: BTreeSet::new() }
+    const fn new(shown: Shown) -> Self {
+        Self { shown, due: JobTime::ZERO, lost: BTreeSet::new() }
     }
 
     /// Returns the line about a note, if there is one.
     fn of(&mut self, at: JobTime, note: &JobNote) -> Option<Line> {
         let (kind, text, details) = match note {
-            JobNote::Started(start) if self.all => {
+            JobNote::Started(start) if self.shown == Shown::All => {
                 self.due = at + PROGRESS_EVERY;
                 ("started", start_text(start), start_details(start))
             }
             JobNote::Started(start) => ("started", start.resumed.clone()?, start_details(start)),
             JobNote::Head(Note::ModeChosen { text, measured: true }) => ("mode", text.clone(), json!({})),
-            JobNote::Head(_) | JobNote::Progress(_) if !self.all => return None,
+            JobNote::Head(_) | JobNote::Progress(_) if self.shown == Shown::Necessary => return None,
             JobNote::Head(Note::Action { kind, target, reason }) => {
                 let details = json!({ "target": target, "reason": reason });
                 (*kind, format!("{kind} {target}: {reason}"), details)
@@ -108,7 +123,7 @@ impl JobLines {
                 let node = node.map(|node| node.to_string());
                 (kind.name(), format!("{}: {text}", kind.name()), json!({ "node": node }))
             }
-            JobNote::Progress(progress) if self.due <= at => {
+            JobNote::Progress(progress) if self.shown == Shown::All && self.due <= at => {
                 self.due = at + PROGRESS_EVERY;
                 ("progress", progress.to_string(), json!(progress))
             }
@@ -239,7 +254,7 @@ mod tests {
         ];
         let shown = LiveProgress::default().to_string();
         assert_eq!(
-            texts(&mut JobLines::new(true), &notes),
+            texts(&mut JobLines::new(Shown::All), &notes),
             [
                 "job a: mode allreduce, policy predictive, data synthetic:90, workers 4; run directory /jobs/a; antdt status \
                  /jobs/a shows it, antdt stop /jobs/a ends it",
@@ -253,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_terminal_and_a_quiet_job_have_what_no_table_shows() {
+    fn terminal_has_what_is_done_and_a_quiet_job_what_no_table_shows() {
         let chosen =
             |measured| JobNote::Head(Note::ModeChosen { text: "--sync auto: ps-bsp".to_owned(), measured });
         let notes = [
@@ -265,13 +280,16 @@ mod tests {
             (51.0, chosen(true)),
             (52.0, chosen(false)),
         ];
-        let shown = texts(&mut JobLines::new(false), &notes);
-        assert_eq!(shown, ["goes on from checkpoint 3", "--sync auto: ps-bsp"]);
+        let quiet = ["goes on from checkpoint 3", "--sync auto: ps-bsp"];
+        assert_eq!(texts(&mut JobLines::new(Shown::Necessary), &notes), quiet);
+        let actions = ["ADJUST_BS all: worker-1 takes 4.00x", "lost: of worker-1"];
+        let live = [&quiet[..1], &actions, &quiet[1..]].concat();
+        assert_eq!(texts(&mut JobLines::new(Shown::Beside), &notes), live);
     }
 
     #[test]
     fn a_line_of_json_says_the_same_by_name() {
-        let mut lines = JobLines::new(true);
+        let mut lines = JobLines::new(Shown::All);
         let mut json = |note: &JobNote| -> Json {
             serde_json::from_str(&lines.of(at(60.5), note).unwrap().json(at(60.5))).unwrap()
         };
