@@ -295,7 +295,12 @@ impl JobSpec {
         if setting.words().contains(&text) {
             return self.one_for_each(setting, text);
         }
-        (setting.set)(self, text)
+        (setting.set)(self, text).map_err(|error| match setting.words() {
+            [] => error,
+            words => {
+                InvalidValue { expected: format!("{}, or {}", error.expected, words.join(", ")), ..error }
+            }
+        })
     }
 
     // The only number for which words stand.

@@ -453,6 +453,8 @@ fn one_worker_for_each_gpu_is_a_number_or_says_why_there_is_none() {
         spec.set("nproc-per-node", word).unwrap();
         assert_eq!(spec.workers, expected, "{word}");
     }
+    let refused = valid().set("nproc-per-node", "all").unwrap_err().to_string();
+    assert!(refused.ends_with(", or gpu, cpu, auto"), "{refused}");
     let mut spec = valid();
     let refused = spec.put("servers", &json!("gpu")).unwrap_err().to_string();
     assert!(refused.starts_with("--servers = gpu: must be a whole number"), "{refused}");
