@@ -8,7 +8,7 @@ use std::process::Command;
 
 use anyhow::{Result, bail};
 
-use self::tree::{Dependency, Tree};
+use self::tree::{Dependency, Package, Tree};
 use crate::{mutants, shell, verify};
 
 mod exports;
@@ -33,6 +33,7 @@ pub(crate) fn run(root: &Path) -> Result<()> {
     let rules = [
         arrows,
         manifests,
+        readmes,
         file_heads,
         no_ignored_tests,
         documents,
@@ -123,6 +124,24 @@ fn manifests(tree: &Tree) -> Vec<String> {
         format!("{}/Cargo.toml says no {unsaid}, which a registry shows", package.folder)
     })
     .collect()
+}
+
+/// The README of a library says how one depends on it.
+fn readmes(tree: &Tree) -> Vec<String> {
+    let is_library = |package: &&Package| {
+        package.published && package.roots.iter().any(|root| root.ends_with("src/lib.rs"))
+    };
+    let readme = |package: &Package| format!("{}/README.md", package.folder);
+    let tells = |package: &Package| {
+        let lines = format!("[dependencies]\n{} = ", package.name);
+        tree.text(&readme(package)).is_none_or(|text| text.contains(&lines))
+    };
+    let silent = tree.packages.iter().filter(is_library).filter(|package| !tells(package));
+    silent
+        .map(|package| {
+            format!("{} has no lines of [dependencies] with {} first", readme(package), package.name)
+        })
+        .collect()
 }
 
 /// The rows of the table of arrows: crates, their dependencies, and those behind a feature.

@@ -1,6 +1,5 @@
 //! Every rule catches a planted violation, and the real tree is found.
 
-use super::tree::Package;
 use super::*;
 
 pub(super) fn package(name: &str, dependencies: Vec<Dependency>) -> Package {
@@ -10,6 +9,7 @@ pub(super) fn package(name: &str, dependencies: Vec<Dependency>) -> Package {
         dependencies,
         roots: vec![format!("{name}/src/lib.rs")],
         unsaid: Vec::new(),
+        published: true,
     }
 }
 
@@ -36,6 +36,16 @@ fn manifest_without_documentation_and_keywords_is_caught() {
     let bare = Package { unsaid, ..package("antdt-gpu", vec![]) };
     let found = manifests(&tree(vec![bare, package("antdt-core", vec![])], &[]));
     assert_eq!(found, ["antdt-gpu/Cargo.toml says no documentation, keywords, which a registry shows"]);
+}
+
+#[test]
+fn readme_of_a_library_without_its_dependency_line_is_caught() {
+    let tool = Package { published: false, ..package("xtask", vec![]) };
+    let all = vec![package("antdt-core", vec![]), package("antdt-shard", vec![]), tool];
+    let told = ("antdt-core/README.md", "Use it.\n```toml\n[dependencies]\nantdt-core = \"0.1\"\n```\n");
+    let readme = [told, ("antdt-shard/README.md", "Use it."), ("xtask/README.md", "Call it.")];
+    let found = readmes(&tree(all, &readme));
+    assert_eq!(found, ["antdt-shard/README.md has no lines of [dependencies] with antdt-shard first"]);
 }
 
 #[test]

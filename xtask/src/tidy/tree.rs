@@ -28,6 +28,8 @@ pub(super) struct Package {
     pub(super) roots: Vec<String>,
     /// Of what a registry shows, what the manifest does not say; nothing for a package that no registry may have.
     pub(super) unsaid: Vec<String>,
+    /// Whether a registry may have it.
+    pub(super) published: bool,
 }
 
 pub(super) struct Dependency {
@@ -96,6 +98,7 @@ impl Package {
             dependencies,
             roots,
             unsaid,
+            published,
         })
     }
 }
