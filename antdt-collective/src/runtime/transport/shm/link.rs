@@ -316,7 +316,7 @@ impl Link {
         if receiving.is_done() {
             return Ok(false);
         }
-        let Some(body) = receiving.body else { return Ok(self.begin(receiving, call, tag)?) };
+        let Some(body) = receiving.body else { return self.begin(receiving, call, tag) };
         let damaged = self.damaged();
         match body {
             Body::Ring => {
