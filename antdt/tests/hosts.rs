@@ -504,6 +504,59 @@ fn same_command_on_each_host_trains_exactly_though_one_is_added_and_one_dies() {
     drop(network);
 }
 
+/// Has a host know the first one, which has an IPv6 address alone, under this name, once `is_known`.
+fn name_first(host: u32, is_known: bool) {
+    let etc = Path::new("/etc/netns").join(Network::name(host));
+    std::fs::create_dir_all(&etc).unwrap();
+    let first = if is_known { "fd00::1 first.test\n" } else { "" };
+    std::fs::write(etc.join("hosts"), format!("127.0.0.1 localhost\n{first}")).unwrap();
+}
+
+#[test]
+fn hosts_without_ipv4_meet_at_a_name_that_one_of_them_learns_late() {
+    let Some(network) = network() else { return };
+    for host in 0..2 {
+        let (name, address) = (Network::name(host), format!("fd00::{}/64", host + 1));
+        for change in [["flush", "dev", "eth0"].as_slice(), &["add", &address, "dev", "eth0", "nodad"]] {
+            let changed = Command::new("ip").args(["-n", &name, "address"]).args(change).status().unwrap();
+            assert!(changed.success(), "{change:?}");
+        }
+        name_first(host, host == 0);
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let take_part = |host: u32| {
+        let (name, report) = (Network::name(host), folder.path().join("report"));
+        Command::new("ip")
+            .args(["netns", "exec", &name, env!("CARGO_BIN_EXE_antdt"), "run", "--nnodes=2", "--insecure"])
+            .args(["--rdzv-endpoint=first.test", "--node-rank", &host.to_string(), "--host-name", &name])
+            .args(["--data=synthetic:3000", "--global-batch-size=60", "--policy=none", "--report-dir"])
+            .arg(report)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap()
+    };
+    let second = take_part(1);
+    let first = take_part(0);
+    wait_for("the port", || {
+        let listens =
+            Command::new("ip").args(["netns", "exec", &Network::name(0), "ss", "-ltn"]).output().unwrap();
+        String::from_utf8_lossy(&listens.stdout).contains(":29400").then_some(())
+    });
+    name_first(1, true);
+    for host in [first, second].map(finish) {
+        assert!(host.status.success(), "{}", String::from_utf8_lossy(&host.stderr));
+    }
+    let text = std::fs::read_to_string(folder.path().join("report/report.json")).unwrap();
+    let report: Report = serde_json::from_str(&text).unwrap();
+    assert_eq!((report.outcome, report.samples.committed), (Outcome::Completed, SAMPLES));
+    for host in 0..2 {
+        std::fs::remove_dir_all(Path::new("/etc/netns").join(Network::name(host))).unwrap();
+    }
+    drop(network);
+}
+
 #[test]
 fn launcher_of_these_tests_passes_the_suite() {
     let Some(_network) = network() else { return };
