@@ -14,6 +14,7 @@ pub mod node;
 pub mod remote;
 pub mod resume;
 pub mod run_dir;
+#[cfg(feature = "cli")]
 mod secret;
 pub mod server;
 pub mod transport;
@@ -37,6 +38,7 @@ pub mod doctor;
 mod hosts;
 #[cfg(feature = "cli")]
 pub mod simulate;
+#[cfg(feature = "cli")]
 mod steps;
 
 #[cfg(feature = "cli")]
