@@ -119,6 +119,15 @@ mod tests {
     }
 
     #[test]
+    fn flag_of_torchrun_that_is_none_of_ours_is_answered_by_what_stands_in_for_it() {
+        for (flag, ours) in [("master-addr", "--rdzv-endpoint"), ("monitor-interval", "--heartbeat")] {
+            let args = ["run", &format!("--{flag}=x"), "--data", "synthetic:9"].map(str::to_owned);
+            let error = crate::cli::parse(args, |_| None).unwrap_err().to_string();
+            assert!(error.contains(&format!("--{flag}")) && error.contains(ours), "{error}");
+        }
+    }
+
+    #[test]
     fn script_or_module_is_the_program_and_what_follows_is_untouched() {
         for (line, expected) in [
             ("run train.py --learning_rate 1", "run -- python3 -u train.py --learning_rate 1"),

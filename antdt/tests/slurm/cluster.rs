@@ -154,7 +154,8 @@ impl Cluster {
             "SchedulerParameters=bf_interval=1,sched_interval=1,sched_min_interval=100000".to_owned(),
             "SlurmdParameters=config_overrides".to_owned(),
             "ReturnToService=2".to_owned(),
-            "KillWait=3".to_owned(),
+            // Ours end by themselves, on a busy machine too.
+            "KillWait=30".to_owned(),
             "SlurmdTimeout=30".to_owned(),
         ];
         let names = (0..self.hosts).map(Network::name).collect::<Vec<_>>().join(",");
