@@ -231,6 +231,8 @@ mod tests {
     use std::path::Path;
 
     use antdt_core::{Incarnation, NodeId};
+    use proptest::collection::vec;
+    use proptest::prelude::*;
 
     use super::*;
 
@@ -292,6 +294,51 @@ mod tests {
             [(&bytes[..], 3), (&bytes[..5], 99), (&longer[..], 99), (b"\x02\0\0\0\xff\xff", 99)]
         {
             assert!(read::<ToHost>(&mut &bad[..], most).await.is_err(), "{bad:?}");
+        }
+    }
+
+    /// Reads bytes as a message of this kind, and writes it again.
+    fn again<T: DeserializeOwned + Serialize>(bytes: &[u8]) -> Option<Vec<u8>> {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            let message: T = read(&mut &*bytes, STRANGER_FRAME_MAX).await.ok()?;
+            let mut written = Vec::new();
+            write(&mut written, &message).await.unwrap();
+            Some(written)
+        })
+    }
+
+    fn message() -> impl Strategy<Value = FromHost> {
+        let known =
+            (any::<u32>(), any::<i32>(), vec(any::<char>(), 0..9)).prop_map(|(node, code, text)| Known {
+                holder: Holder::new(NodeId::worker(node), Incarnation(3)),
+                gone: Some(Ended { code: Some(code), signal: None, tail: vec![text.into_iter().collect()] }),
+            });
+        (any::<u64>(), vec(known, 0..4)).prop_map(|(round, nodes)| FromHost::Nodes(round, nodes))
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_message_or_an_error_and_hold_no_more_than_came(bytes in vec(any::<u8>(), 0..200)) {
+            let framed = [&u32::try_from(bytes.len()).unwrap().to_le_bytes()[..], &bytes].concat();
+            for bytes in [&bytes, &framed] {
+                for written in [again::<Hello>(bytes), again::<FromHost>(bytes), again::<ToHost>(bytes)] {
+                    prop_assert!(written.is_none_or(|written| written.len() <= bytes.len()));
+                }
+            }
+        }
+
+        #[test]
+        fn message_with_a_changed_byte_is_an_error_or_holds_no_more_than_came(
+            message in message(), at in any::<prop::sample::Index>(), byte in any::<u8>(),
+        ) {
+            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+            let mut bytes = Vec::new();
+            runtime.block_on(write(&mut bytes, &message)).unwrap();
+            prop_assert_eq!(again::<FromHost>(&bytes), Some(bytes.clone()));
+            let at = at.index(bytes.len());
+            bytes[at] = byte;
+            prop_assert!(again::<FromHost>(&bytes).is_none_or(|written| written.len() <= bytes.len()));
         }
     }
 }
