@@ -21,13 +21,18 @@ const LIMIT: Duration = Duration::from_secs(240);
 
 /// Returns `antdt` with these arguments, whose processes may have so many files open each.
 fn antdt(files: u32, args: &[&str]) -> Command {
+    limited(&format!("-n {files}"), args)
+}
+
+/// Returns `antdt` with these arguments, under this limit of the shell's.
+fn limited(limit: &str, args: &[&str]) -> Command {
     let mut command = Command::new("sh");
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("ANTDT_")) {
         command.env_remove(name);
     }
     command.env("XDG_STATE_HOME", env!("CARGO_TARGET_TMPDIR")).current_dir(env!("CARGO_TARGET_TMPDIR"));
-    let limited = format!("ulimit -n {files}; exec \"$@\"");
-    command.args(["-c", &limited, "sh", env!("CARGO_BIN_EXE_antdt")]).args(args);
+    let script = format!("ulimit {limit}; exec \"$@\"");
+    command.args(["-c", &script, "sh", env!("CARGO_BIN_EXE_antdt")]).args(args);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
@@ -126,6 +131,15 @@ fn too_few_descriptors_for_the_workers_are_refused_before_the_first_step_with_th
     assert_eq!(output.status.code(), Some(2), "{said}");
     assert!(said.contains("24 files open") && said.contains("`ulimit -n "), "{said}");
     assert!(!folder.path().join("report.json").exists());
+}
+
+#[test]
+fn limit_that_the_user_may_raise_is_raised() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = folder.path().to_str().unwrap();
+    let job = limited("-S -n 24", &[&["run", "--report-dir", place][..], &SLOW].concat()).spawn().unwrap();
+    let report = report(folder.path(), &finish(job));
+    assert_eq!((report.samples.committed, report.samples.lost, report.samples.duplicated), (2000, 0, 0));
 }
 
 #[test]
