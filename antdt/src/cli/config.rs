@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgAction, ArgMatches, Command as Clap};
 use serde_json::{Map, Value as Json, json};
@@ -157,8 +157,10 @@ fn scheduled(spec: &mut JobSpec, origins: &mut Origins, step: &SlurmStep) -> Res
     }
     let job = || Origin::Variable("SLURM_JOB_ID".to_owned());
     let folders = ["report-dir", "run-dir", "checkpoint-dir", "resume"];
-    if !folders.iter().any(|name| origins.has(name)) {
-        spec.report_dir = Some(step.runs());
+    if !folders.iter().any(|name| origins.has(name))
+        && let Some(folder) = step.runs(Path::exists)
+    {
+        spec.report_dir = Some(folder);
         origins.insert("report-dir", job());
     }
     let dir = spec.report_dir.as_ref().or(spec.run_dir.as_ref());

@@ -95,10 +95,12 @@ impl SlurmStep {
         self.folder.join(format!(".antdt-slurm-{}.{}", self.job, self.step))
     }
 
-    /// Returns the folder of the job, unless its user names one: the same when Slurm starts it again.
-    pub(crate) fn runs(&self) -> PathBuf {
+    /// Returns the folder of the job, unless its user names one: the same when Slurm starts it again. `None` for a further job of the
+    /// step, as in a shell that srun has started: that has a folder of its own.
+    pub(super) fn runs(&self, is_there: impl Fn(&Path) -> bool) -> Option<PathBuf> {
         let step = if self.step == 0 { String::new() } else { format!(".{}", self.step) };
-        Path::new(RUNS).join(format!("slurm-{}{step}", self.job))
+        let folder = Path::new(RUNS).join(format!("slurm-{}{step}", self.job));
+        (self.again || !is_there(&folder)).then_some(folder)
     }
 
     /// Returns whether the job was started before, and put back into the queue.
@@ -163,7 +165,11 @@ mod tests {
         let next = [&SECOND[..], &[("SLURM_STEP_ID", "1"), ("SLURM_RESTART_COUNT", "2")]].concat();
         let next = step(&next).unwrap();
         assert_eq!(next.settings().unwrap()[2].2, "n1:15680");
-        assert_eq!((next.runs(), next.is_again()), (PathBuf::from("runs/slurm-7.1"), true));
+        assert!(next.is_again());
+        assert_eq!(next.runs(|_| true), Some(PathBuf::from("runs/slurm-7.1")));
+        let first = step(&SECOND).unwrap();
+        assert_eq!(first.runs(|_| false), Some(PathBuf::from("runs/slurm-7")));
+        assert_eq!(first.runs(|_| true), None);
     }
 
     #[test]
