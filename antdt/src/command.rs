@@ -15,6 +15,7 @@ use std::time::Duration;
 use antdt_agent::Trainer;
 use antdt_checkpoint::unfinished_export;
 use antdt_core::InvalidValue;
+use antdt_launch::runtime as launcher;
 use antdt_launch::runtime::join::{HostConfig, HostJoinError};
 use antdt_rt::{CancellationToken, cancel_on_signal};
 use tokio::runtime::Runtime;
@@ -245,6 +246,11 @@ fn run(spec: &JobSpec, seams: Seams) -> ExitCode {
         init_logging(spec)?;
         check_folder().map_err(anyhow::Error::msg)?;
         for line in spec.idle_policies()?.into_iter().chain(crate::cli::unread(variables())) {
+            tracing::warn!("{line}");
+        }
+        let part_of_many = spec.nnodes.most > 1 || spec.launcher != launcher::DEFAULT;
+        if let Some(line) = crate::cli::idle_hosts(&|name| std::env::var(name).ok()).filter(|_| !part_of_many)
+        {
             tracing::warn!("{line}");
         }
         let (runtime, stop) = (runtime()?, CancellationToken::new());

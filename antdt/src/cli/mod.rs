@@ -36,7 +36,7 @@ mod tests;
 
 pub use model::ModelExport;
 pub use simulate::{Changes, Diff, Sim, WhatIfCommand};
-pub(crate) use slurm::SlurmStep;
+pub(crate) use slurm::{SlurmStep, idle_hosts};
 pub(crate) use variable::unread;
 
 /// Number of processes that `antdt scale` changes a job to.

@@ -109,6 +109,16 @@ impl SlurmStep {
     }
 }
 
+/// Returns what is said of a job that is of one host of an allocation with several, because no `srun` has started it on each.
+pub(crate) fn idle_hosts(env: &impl Fn(&str) -> Option<String>) -> Option<String> {
+    let hosts: u32 = env("SLURM_JOB_NUM_NODES")?.parse().ok().filter(|hosts| *hosts > 1)?;
+    env("SLURM_STEP_ID").is_none().then(|| {
+        format!(
+            "the Slurm job has {hosts} hosts, and this one alone trains; `srun antdt run ...` trains on all"
+        )
+    })
+}
+
 /// The first host of a list such as `n[01-03,07],m5`.
 fn first_of(list: &str) -> Option<String> {
     let mut name = String::new();
@@ -177,6 +187,19 @@ mod tests {
         assert_eq!(step(&SECOND[..1]), None);
         let one = [&SECOND[..], &[("SLURM_STEP_NUM_NODES", "1"), ("SLURM_STEP_NUM_TASKS", "1")]].concat();
         assert_eq!(step(&one).unwrap().settings(), Ok(Vec::new()));
+    }
+
+    #[test]
+    fn batch_script_that_uses_one_of_several_hosts_is_told_so() {
+        let said = |hosts: &str, step: Option<&str>| {
+            idle_hosts(&|name| match name {
+                "SLURM_JOB_NUM_NODES" => Some(hosts.to_owned()),
+                "SLURM_STEP_ID" => step.map(str::to_owned),
+                _ => None,
+            })
+        };
+        assert!(said("3", None).unwrap().contains("has 3 hosts"));
+        assert_eq!((said("3", Some("0")), said("1", None), idle_hosts(&|_| None)), (None, None, None));
     }
 
     #[test]
