@@ -22,6 +22,7 @@ pub mod worker;
 
 pub mod workload;
 
+mod random;
 pub mod report;
 
 #[cfg(feature = "cli")]

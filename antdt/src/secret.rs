@@ -8,6 +8,7 @@ use std::{fs, io};
 use antdt_core::InvalidValue;
 use antdt_core::text::format_duration;
 
+use crate::random;
 use crate::run_dir::{self, Durability};
 
 /// Name of the setting.
@@ -36,7 +37,7 @@ pub(crate) fn read_or_make(file: &Path) -> Result<String, InvalidValue> {
     if let Some(secret) = try_read(file)? {
         return Ok(secret);
     }
-    let made = make().and_then(|secret| {
+    let made = random::hex::<LEN>().and_then(|secret| {
         run_dir::replace(file, 0o600, &format!("{secret}\n"), Durability::Disk)?;
         Ok(secret)
     });
@@ -88,15 +89,6 @@ fn try_read(file: &Path) -> Result<Option<String>, InvalidValue> {
         "" => Err(invalid(file, "a file with a secret in it, which is empty")),
         secret => Ok(Some(secret.to_owned())),
     }
-}
-
-fn make() -> io::Result<String> {
-    let mut bytes = [0_u8; LEN];
-    let filled = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
-    if filled != LEN {
-        return Err(io::Error::other("the system gave too few random bytes"));
-    }
-    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 #[cfg(test)]

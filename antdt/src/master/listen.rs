@@ -10,7 +10,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::JobError;
 use super::prepare::Prepared;
-use crate::net;
+use crate::{net, random};
 
 /// How long the answer of a name service may take, and a connection to the advertised address to be made.
 const REACH_LIMIT: Duration = Duration::from_secs(5);
@@ -122,14 +122,10 @@ async fn known(host: &str, local: SocketAddr, patience: Duration) -> Result<Sock
 
 /// A new secret.
 fn secret() -> Result<Token, JobError> {
-    let mut bytes = [0_u8; 16];
-    let filled = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
-    match filled {
-        Ok(count) if count == bytes.len() => {}
-        Ok(_) => return Err(JobError::Master("the system gave too few random bytes".to_owned())),
-        Err(error) => return Err(JobError::Master(format!("the system gives no random bytes: {error}"))),
-    }
-    Ok(Token::new(format!("{:032x}", u128::from_be_bytes(bytes)))?)
+    let text = random::hex::<16>();
+    let text =
+        text.map_err(|error| JobError::Master(format!("the system gives no random bytes: {error}")))?;
+    Ok(Token::new(text)?)
 }
 
 #[cfg(test)]

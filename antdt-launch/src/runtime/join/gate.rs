@@ -78,7 +78,7 @@ impl HostWatch {
         self.shared.lock().pool.hosts()
     }
 
-    /// Waits until a host has come or gone, or for a second.
+    /// Waits until a host has come or gone, or for a moment.
     pub async fn changed(&self) {
         let _ = timeout(BEAT, self.shared.changed.notified()).await;
     }
