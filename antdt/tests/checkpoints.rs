@@ -6,13 +6,13 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
 
 use antdt::checkpoint::{Checkpoint, Folder};
 use antdt::report::{Outcome, Report};
 
-/// Bound on any one job here; all take seconds.
-const LIMIT: Duration = Duration::from_secs(240);
+use waiting::wait_for;
+
+mod waiting;
 
 const SAMPLES: u64 = 1_200;
 
@@ -51,17 +51,6 @@ fn program(counting: bool, args: &[&str]) -> Command {
 fn finish(mut child: Child) -> Output {
     wait_for("the end of a job", || child.try_wait().unwrap());
     child.wait_with_output().unwrap()
-}
-
-fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + LIMIT;
-    loop {
-        if let Some(found) = ask() {
-            return found;
-        }
-        assert!(Instant::now() < deadline, "waited in vain for {what}");
-        std::thread::park_timeout(Duration::from_millis(10));
-    }
 }
 
 fn report(folder: &Path) -> Report {

@@ -28,12 +28,13 @@ use serde_json::json;
 
 use network::Network;
 
+use waiting::{LIMIT, wait_for};
+
+mod waiting;
+
 #[allow(dead_code, reason = "shared with a test that also cuts the network")]
 #[path = "../../antdt-collective/tests/netns/network.rs"]
 mod network;
-
-/// Bound on any one wait here; all take seconds.
-const LIMIT: Duration = Duration::from_secs(240);
 
 /// Hosts with workers; the master is on one more.
 const HOSTS: u32 = 3;
@@ -149,17 +150,6 @@ fn finish(mut child: Child) -> Output {
         std::thread::park_timeout(Duration::from_millis(20));
     }
     child.wait_with_output().unwrap()
-}
-
-fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + LIMIT;
-    loop {
-        if let Some(found) = ask() {
-            return found;
-        }
-        assert!(Instant::now() < deadline, "waited in vain for {what}");
-        std::thread::park_timeout(Duration::from_millis(20));
-    }
 }
 
 /// The processes on a host.

@@ -34,8 +34,9 @@ use antdt_shard::runtime::{ClientOptions, ShardClient};
 use antdt_shard::{BoxStore, DatasetSpec, Epochs, MemStore, Recovery, ShardLedger, SourceError};
 use antdt_sim::recording::{Recording, RecordingError};
 
-/// Bound on any one job here; all take seconds.
-const LIMIT: Duration = Duration::from_secs(240);
+use waiting::{LIMIT, wait_for};
+
+mod waiting;
 
 fn antdt(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_antdt"));
@@ -101,17 +102,6 @@ fn run(args: &[&str]) -> Report {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(report.outcome, Outcome::Completed);
     report
-}
-
-fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + LIMIT;
-    loop {
-        if let Some(found) = ask() {
-            return found;
-        }
-        assert!(Instant::now() < deadline, "waited in vain for {what}");
-        std::thread::park_timeout(Duration::from_millis(10));
-    }
 }
 
 /// The direct children of a process.

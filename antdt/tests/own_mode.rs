@@ -3,12 +3,15 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
 
 use antdt::checkpoint::{Checkpoint, Folder};
 use antdt::report::{Outcome, Report};
 use antdt_job::mode::REGISTRY;
 use antdt_sim::recording::Recording;
+
+use waiting::wait_for;
+
+mod waiting;
 
 /// The file with the mode and its data plane.
 #[path = "../examples/own_mode/every_second.rs"]
@@ -16,9 +19,6 @@ mod every_second;
 
 /// Samples of the example's model.
 const SAMPLES: u64 = 1_200;
-
-/// Bound on any one job here; all take seconds.
-const LIMIT: Duration = Duration::from_secs(240);
 
 fn program(args: &[&str]) -> Command {
     let antdt = PathBuf::from(env!("CARGO_BIN_EXE_antdt"));
@@ -29,17 +29,6 @@ fn program(args: &[&str]) -> Command {
     command.env("XDG_STATE_HOME", env!("CARGO_TARGET_TMPDIR"));
     command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
-}
-
-fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + LIMIT;
-    loop {
-        if let Some(found) = ask() {
-            return found;
-        }
-        assert!(Instant::now() < deadline, "waited in vain for {what}");
-        std::thread::park_timeout(Duration::from_millis(10));
-    }
 }
 
 fn finish(mut child: Child) -> Output {

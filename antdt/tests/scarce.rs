@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use antdt::job::{DataSpec, JobSpec};
 use antdt::master::{self, Programs, Seams, TrainingData};
@@ -16,8 +16,9 @@ use antdt_launch::runtime::process::ProcessLauncher;
 use antdt_launch::{LaunchError, LaunchStatus, Launcher, NodeSpec, Outlets};
 use antdt_rt::CancellationToken;
 
-/// Bound on any one job here; all take seconds.
-const LIMIT: Duration = Duration::from_secs(240);
+use waiting::wait_for;
+
+mod waiting;
 
 /// Returns `antdt` with these arguments, whose processes may have so many files open each.
 fn antdt(files: u32, args: &[&str]) -> Command {
@@ -35,17 +36,6 @@ fn limited(limit: &str, args: &[&str]) -> Command {
     command.args(["-c", &script, "sh", env!("CARGO_BIN_EXE_antdt")]).args(args);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
-}
-
-fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + LIMIT;
-    loop {
-        if let Some(found) = ask() {
-            return found;
-        }
-        assert!(Instant::now() < deadline, "waited in vain for {what}");
-        std::thread::park_timeout(Duration::from_millis(10));
-    }
 }
 
 fn finish(mut child: Child) -> Output {
