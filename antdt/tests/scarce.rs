@@ -146,6 +146,90 @@ fn more_workers_than_there_are_descriptors_for_are_refused_and_the_job_goes_on()
     assert_eq!((report.samples.committed, report.workers.len()), (2000, 2));
 }
 
+/// A group of processes of which there may be so many, which a test makes; `None` where it cannot.
+struct FewProcesses(PathBuf);
+
+impl FewProcesses {
+    fn new() -> Option<Self> {
+        let group = PathBuf::from(format!("/sys/fs/cgroup/pids/antdt-test-{}", std::process::id()));
+        match std::fs::create_dir(&group) {
+            Ok(()) => Some(Self(group)),
+            Err(error) => {
+                eprintln!("skipped: {} cannot be made: {error}", group.display());
+                None
+            }
+        }
+    }
+
+    /// Returns the command that runs in the group.
+    fn holding(&self, command: &Command) -> Command {
+        let mut held = Command::new("sh");
+        held.args(["-c", "echo $$ > \"$0/cgroup.procs\"; exec \"$@\""]).arg(&self.0);
+        held.arg(command.get_program()).args(command.get_args());
+        held.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        held.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        held
+    }
+
+    /// Leaves room for so many more than run now.
+    fn leave(&self, room: u32) {
+        let now: u32 = std::fs::read_to_string(self.0.join("pids.current")).unwrap().trim().parse().unwrap();
+        std::fs::write(self.0.join("pids.max"), (now + room).to_string()).unwrap();
+    }
+}
+
+impl Drop for FewProcesses {
+    fn drop(&mut self) {
+        let _ = wait_for("the end of the group's processes", || std::fs::remove_dir(&self.0).ok());
+    }
+}
+
+#[test]
+fn workers_for_which_there_are_no_processes_are_done_without() {
+    let Some(group) = FewProcesses::new() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let place = folder.path().to_str().unwrap();
+    let job = antdt(100, &[&["run", "--report-dir", place][..], &SLOW].concat());
+    let job = group.holding(&job).spawn().unwrap();
+    let (_, pid) = master(folder.path());
+    worker(pid, 0);
+    worker(pid, 1);
+    group.leave(4);
+    let run_dir = folder.path().join("run");
+    let scaled = antdt(100, &["scale", "10", run_dir.to_str().unwrap()]).output().unwrap();
+    assert!(scaled.status.success(), "{}", String::from_utf8_lossy(&scaled.stderr));
+    let report = report(folder.path(), &finish(job));
+    assert_eq!((report.samples.committed, report.samples.lost, report.samples.duplicated), (2000, 0, 0));
+    let of_first: u64 = report.workers.iter().take(2).map(|worker| worker.samples).sum();
+    assert!(of_first > 0, "{:?}", report.workers);
+}
+
+/// A program whose file in `/dev/shm` is larger than that has room for.
+const SHM_FILLER: &str = "import mmap, os
+file = os.open('/dev/shm/large', os.O_RDWR | os.O_CREAT)
+os.ftruncate(file, 4 << 20)
+mmap.mmap(file, 4 << 20).write(bytes(4 << 20))";
+
+#[test]
+fn program_that_finds_shared_memory_full_ends_with_that_cause_and_the_remedy() {
+    let alone = Command::new("unshare").args(["-m", "true"]).output();
+    if !alone.is_ok_and(|output| output.status.success()) {
+        return eprintln!("skipped: `unshare -m` needs root");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let place = folder.path().to_str().unwrap();
+    let program = ["run", "--report-dir", place, "--nproc-per-node", "1", "--max-restarts", "0", "--"];
+    let run = antdt(100, &[&program[..], &["python3", "-c", SHM_FILLER]].concat());
+    let mut job = Command::new("unshare");
+    job.args(["-m", "sh", "-c", "mount -t tmpfs -o size=1m tmpfs /dev/shm && exec \"$@\"", "sh"]);
+    job.arg(run.get_program()).args(run.get_args());
+    let job = job.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let output = finish(job);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success(), "{said}");
+    assert!(said.contains("/dev/shm is full, ") && said.contains("(docker run --shm-size)"), "{said}");
+}
+
 #[test]
 fn working_directory_that_is_gone_is_said_in_one_line() {
     let folder = tempfile::tempdir().unwrap();

@@ -117,7 +117,9 @@ fn mebibytes(bytes: u64) -> String {
 
 /// Why a process ended that ran while the kernel's kills were `kills_before` and more; `None` if this host does not know it.
 pub(super) fn of(exit: NodeExit, kills: &MemoryKills, kills_before: u64) -> Option<String> {
-    let signal = Signal::from_named_raw(exit.signal?)?;
+    // Shells, and what watches over a program, tell of a program's signal by their exit code.
+    let by_code = || exit.code.filter(|code| (129..=128 + 31).contains(code)).map(|code| code - 128);
+    let signal = Signal::from_named_raw(exit.signal.or_else(by_code)?)?;
     let limit = |resource| {
         getrlimit(resource).current.map_or_else(|| "its limit".to_owned(), |limit| limit.to_string())
     };
@@ -192,6 +194,8 @@ mod tests {
         let cause = |signal| of(killed(signal), &none, 0);
         assert!(cause(Signal::XFSZ).unwrap().contains("RLIMIT_FSIZE"));
         assert!(cause(Signal::XCPU).unwrap().contains("RLIMIT_CPU"));
+        let by_code = NodeExit { code: Some(128 + Signal::XCPU.as_raw()), signal: None };
+        assert!(of(by_code, &none, 0).unwrap().contains("RLIMIT_CPU"), "a shell tells of it by its code");
         assert_eq!(cause(Signal::SEGV), None);
     }
 }
