@@ -102,6 +102,9 @@ impl Exit {
     /// or configuration.
     pub const CODE_NEVER: i32 = 78; // EX_CONFIG of sysexits.h
 
+    /// Stands for the exit code of a process whose end nobody saw, as that of another host's that is gone.
+    pub const CODE_UNSEEN: i32 = -1;
+
     /// Beginning of a line that a launcher adds to the last lines of a node's output where it knows why the node ended.
     pub const CAUSE: &str = "cause: ";
 
@@ -124,6 +127,7 @@ impl fmt::Display for Exit {
             Self::Finished => f.write_str("finished"),
             Self::Killed { signal } => write!(f, "killed by signal {signal}"),
             Self::OutOfMemory => f.write_str("out of memory"),
+            Self::Retryable { code: Self::CODE_UNSEEN } => f.write_str("gone, nobody saw how"),
             Self::Unretryable { code } | Self::Retryable { code } => write!(f, "exit code {code}"),
             Self::Silent => f.write_str("no heartbeat"),
             Self::NotStarted => f.write_str("not started"),

@@ -31,7 +31,7 @@ pub const fn classify(code: Option<i32>, signal: Option<i32>) -> Exit {
         (Some(code), None) if code > 128 && code <= 128 + 31 => Exit::Killed { signal: code - 128 },
         // 101 is a Rust panic: often a peer that went away. 201, 202 and 14 are hardware. The rest is unknown.
         (Some(code), None) => Exit::Retryable { code },
-        (None, None) => Exit::Retryable { code: -1 },
+        (None, None) => Exit::Retryable { code: Exit::CODE_UNSEEN },
     }
 }
 
@@ -59,7 +59,7 @@ mod tests {
             (Some(201), None, Exit::Retryable { code: 201 }, true),
             (Some(14), None, Exit::Retryable { code: 14 }, true),
             (Some(3), None, Exit::Retryable { code: 3 }, true),
-            (None, None, Exit::Retryable { code: -1 }, true),
+            (None, None, Exit::Retryable { code: Exit::CODE_UNSEEN }, true),
         ];
         for (code, signal, expected, again) in cases {
             let exit = classify(code, signal);
