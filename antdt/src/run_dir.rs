@@ -29,6 +29,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use antdt_proto::Token;
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::job::JobSpec;
@@ -140,6 +141,14 @@ pub enum RunDirError {
         /// Why the masters cannot elect one, and the remedy.
         why: String,
     },
+    /// The file system of the directory has no locks.
+    #[error("--run-dir = {}: it cannot be locked ({source}), so that two masters could lead one job; name a folder on a file system with locks, or let --elect say which master leads", path.display())]
+    Unlocked {
+        /// Path of the directory.
+        path: PathBuf,
+        /// Error of the operating system.
+        source: io::Error,
+    },
     /// A file cannot be read or written.
     #[error("--run-dir: {}: {source}; name a folder that this user can write to", path.display())]
     File {
@@ -156,6 +165,19 @@ pub enum RunDirError {
         /// Description of what is wrong with the content.
         why: String,
     },
+}
+
+impl RunDirError {
+    /// Why the lock on a directory cannot be asked for.
+    fn of_lock(path: &Path, source: io::Error) -> Self {
+        let path = path.to_owned();
+        match Errno::from_io_error(&source) {
+            Some(Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {
+                Self::Unlocked { path, source }
+            }
+            _ => Self::File { path, source },
+        }
+    }
 }
 
 /// The directory of a job that runs in this process, which has it for itself. Dropping it removes its files.
@@ -193,7 +215,7 @@ impl RunDir {
                 };
                 return Err(RunDirError::Taken { path: path.to_owned(), who });
             }
-            (Err(source), Elector::Lock) => return Err(failed(source)),
+            (Err(source), Elector::Lock) => return Err(RunDirError::of_lock(path, source)),
             (Err(error), Elector::Etcd(..)) => return Err(RunDirError::Election { why: error.to_string() }),
         };
         Ok(Self { path: path.to_owned(), made, keep, lead })
@@ -448,6 +470,16 @@ mod tests {
         drop(dir);
         assert!(!path.exists() && folder.path().join("report").exists());
         assert!(matches!(read(&path), Err(RunDirError::NoJob(_))));
+    }
+
+    #[test]
+    fn directory_on_a_file_system_without_locks_is_refused_with_the_remedy() {
+        let of = |errno: Errno| RunDirError::of_lock(Path::new("/nfs/run"), errno.into()).to_string();
+        for errno in [Errno::NOLCK, Errno::OPNOTSUPP, Errno::NOSYS] {
+            let error = of(errno);
+            assert!(error.contains("cannot be locked") && error.contains("--elect"), "{error}");
+        }
+        assert!(of(Errno::ACCESS).contains("that this user can write to"));
     }
 
     #[test]
