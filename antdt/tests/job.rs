@@ -1517,15 +1517,16 @@ fn a_program_has_the_grace_that_the_job_gives_it_and_is_named_when_that_is_used_
     let script = "trap 'sleep 4; echo saved; exit 0' TERM; echo ready; while :; do sleep 0.1; done";
     let stubborn = "trap '' TERM; echo ready; while :; do sleep 0.1; done";
     for (script, grace, ends) in [
-        (script, "30s", &["saved"][..]),
+        // By default half a minute.
+        (script, &[][..], &["saved"][..]),
         (
             stubborn,
-            "1s",
+            &["--grace", "1s"],
             &["worker-0 did not exit within --grace = 1s", "is killed", "; it stood at: ", "sh "],
         ),
     ] {
         let state = tempfile::tempdir().unwrap();
-        let words = ["run", "--quiet", "--grace", grace, "--run-dir", place, "--", "sh", "-c", script];
+        let words = [&["run", "--quiet", "--run-dir", place], grace, &["--", "sh", "-c", script]].concat();
         let job = antdt(&words).env("XDG_STATE_HOME", state.path()).spawn().unwrap();
         wait_for("the job", || {
             children(job.id()).into_iter().find(|child| variable(*child, "RANK").is_some())

@@ -217,6 +217,20 @@ fn the_table_shows_workers_actions_and_the_balance() {
     );
 }
 
+/// Where models are averaged, a sample that was trained once has a share of what it has in one model.
+#[test]
+fn averaging_modes_are_told_apart_from_exact_ones_on_the_page_and_in_the_table() {
+    for (mode, of_average) in
+        [("allreduce", false), ("ps-asp", false), ("local-sgd=3", true), ("d-psgd=ring", true)]
+    {
+        let report = Report { sync: mode.to_owned(), ..sample() };
+        for text in [html::render(&report), table::render(&report)] {
+            assert!(text.contains("exact") || text.contains("accounted for"), "{mode}: {text}");
+            assert_eq!(text.contains("a share of an average"), of_average, "{mode}: {text}");
+        }
+    }
+}
+
 #[test]
 fn nothing_is_said_of_samples_steps_and_policy_of_a_program_that_took_none() {
     let mut report = sample();
