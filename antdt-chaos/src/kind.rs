@@ -25,6 +25,8 @@ pub enum ChaosKind {
     LossyLink,
     /// Connections to and from a worker are reset, and new ones refused.
     CutLink,
+    /// One side of a worker's connections is told that they are reset, and the other side hears nothing.
+    HalfReset,
     /// All packets to and from a worker are dropped.
     BlackHole,
     /// A bit is flipped in the data that workers and servers send each other.
@@ -49,6 +51,8 @@ pub enum ChaosKind {
     OutOfMemory,
     /// The platform takes a worker back by SIGTERM.
     Preempt,
+    /// Strangers connect to every port of the job, and say nothing or nonsense.
+    Strangers,
 }
 
 /// What two faults cannot have at the same time.
@@ -62,7 +66,7 @@ pub(super) enum Shared {
 
 impl ChaosKind {
     /// All kinds of faults.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 21] = [
         Self::WorkerKill,
         Self::Stop,
         Self::Hang,
@@ -70,6 +74,7 @@ impl ChaosKind {
         Self::SlowLink,
         Self::LossyLink,
         Self::CutLink,
+        Self::HalfReset,
         Self::BlackHole,
         Self::CorruptFrame,
         Self::DuplicateRpc,
@@ -82,6 +87,7 @@ impl ChaosKind {
         Self::AllWorkersKill,
         Self::OutOfMemory,
         Self::Preempt,
+        Self::Strangers,
     ];
 
     /// Returns the name of the kind on the command line.
@@ -94,6 +100,7 @@ impl ChaosKind {
             Self::SlowLink => "slow-link",
             Self::LossyLink => "lossy-link",
             Self::CutLink => "cut-link",
+            Self::HalfReset => "half-reset",
             Self::BlackHole => "black-hole",
             Self::CorruptFrame => "corrupt-frame",
             Self::DuplicateRpc => "duplicate-rpc",
@@ -106,6 +113,7 @@ impl ChaosKind {
             Self::AllWorkersKill => "all-workers-kill",
             Self::OutOfMemory => "out-of-memory",
             Self::Preempt => "preempt",
+            Self::Strangers => "strangers",
         }
     }
 
@@ -142,10 +150,10 @@ impl ChaosKind {
             Self::MasterKill => ms(1, 2_000),
             Self::Stop => ms(200, 4_000),
             Self::Hang => ms(1_000, 8_000),
-            Self::CutLink | Self::BlackHole | Self::CorruptFrame => ms(500, 4_000),
+            Self::CutLink | Self::HalfReset | Self::BlackHole | Self::CorruptFrame => ms(500, 4_000),
             Self::DiskFull | Self::DiskReadOnly => ms(500, 4_000),
             Self::SlowCpu | Self::SlowLink | Self::LossyLink => ms(1_000, 8_000),
-            Self::DuplicateRpc | Self::ReorderRpc | Self::ClockJump => ms(1_000, 8_000),
+            Self::DuplicateRpc | Self::ReorderRpc | Self::ClockJump | Self::Strangers => ms(1_000, 8_000),
         }
     }
 

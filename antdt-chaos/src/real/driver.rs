@@ -2,31 +2,29 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use antdt_core::Seed;
 use antdt_rt::CancellationToken;
 use nix::sys::signal::Signal;
 
 use super::cgroup::Group;
 use super::disk::Disks;
 use super::hang::Hang;
-use super::job::{Node, RealJob, describe, is_alive, ports, send};
+use super::job::{Node, RealJob, describe, is_alive, listens_at, ports, send};
 use super::packet::Effect;
 use super::rpc::Trouble;
+use super::seen::{LOOK, Seen, ask, status};
+use super::strangers::Strangers;
 use super::tools::{Told, Tools};
 use super::{COUNTING, ChaosError, ChaosRun, FILE};
 use crate::ChaosKind;
 use crate::count;
 use crate::{ChaosFault, ChaosPlan, ChaosSchedule, ChaosStep};
 use crate::{ChaosReport, FaultEntry, KindEntry};
-use antdt::diagnosis;
-use antdt::remote::{self, RemoteError, RemoteJob};
 use antdt::report::Report;
-
-/// Pause between two looks at the job.
-const LOOK: Duration = Duration::from_millis(20);
 
 /// How long the job may take until all workers train.
 const BEGIN: Duration = Duration::from_secs(120);
@@ -46,9 +44,6 @@ const ENDS_MAX: u32 = 8;
 /// How long after a disk was full a master may end because of it.
 const EXCUSED: Duration = Duration::from_secs(30);
 
-/// How long one question to the master may take.
-const ASK: Duration = Duration::from_secs(2);
-
 /// Why a fault does not happen whose tool this machine lacks.
 const MISSING: &str = "the means for it are missing";
 
@@ -59,6 +54,7 @@ enum Active {
     Hanging(#[allow(dead_code, reason = "ends when it is dropped")] Hang),
     Slowed(#[allow(dead_code, reason = "ends when it is dropped")] Group),
     Link(i32),
+    Strangers(Strangers),
     Calls(u64),
     Disk,
     Clock,
@@ -72,15 +68,6 @@ struct Starving {
     pid: i32,
     since: Duration,
     fault: u32,
-}
-
-/// What the master says.
-#[derive(Debug, Clone, Copy, Default)]
-struct Seen {
-    /// Whether all workers have trained together.
-    begun: bool,
-    /// Changes whenever samples are trained, or taken back.
-    trained: u64,
 }
 
 /// The job and what happens to it.
@@ -325,6 +312,11 @@ impl<'a> Driver<'a> {
                 self.link(fault, Effect::Lossy(share), &format!("{:.0} % lost", share * 100.0))?
             }
             ChaosKind::CutLink => self.link(fault, Effect::Cut, "cut")?,
+            ChaosKind::HalfReset => {
+                let victim = strength < 0.5;
+                let text = if victim { "only it is told" } else { "only its peers are told" };
+                self.link(fault, Effect::HalfReset { victim }, text)?
+            }
             ChaosKind::BlackHole => self.link(fault, Effect::BlackHole, "nothing arrives")?,
             ChaosKind::CorruptFrame => {
                 let share = 0.005 + 0.045 * strength;
@@ -335,6 +327,7 @@ impl<'a> Driver<'a> {
             ChaosKind::DiskFull => self.disk(number, "the run directory", Disks::fill)?,
             ChaosKind::DiskReadOnly => self.disk(number, "the checkpoints", Disks::protect)?,
             ChaosKind::ClockJump => self.jump_clock(number, strength)?,
+            ChaosKind::Strangers => self.strangers(number, strength)?,
             ChaosKind::MasterKill => {
                 let pid = self.job.master().filter(|pid| is_alive(*pid)).ok_or("no master lives")?;
                 self.job.kill_master().map_err(|error| error.to_string())?;
@@ -400,6 +393,20 @@ impl<'a> Driver<'a> {
         Ok(format!("{}, {text}", node.name))
     }
 
+    fn strangers(&mut self, fault: u32, strength: f64) -> Result<String, String> {
+        let nodes = ["worker-", "server-"].map(|kind| self.job.nodes(kind));
+        let pids = nodes.iter().flatten().map(|node| node.pid).chain(self.job.master());
+        let ports: Vec<_> = pids.flat_map(listens_at).collect();
+        if ports.is_empty() {
+            return Err("no node listens".to_owned());
+        }
+        let (count, each) = (ports.len(), if strength < 0.5 { 64 } else { 256 });
+        let seed = Seed(self.chaos.plan.seed).derive(&fault.to_string());
+        let strangers = Strangers::begin(ports, each, seed).map_err(|error| error.to_string())?;
+        self.active.insert(fault, Active::Strangers(strangers));
+        Ok(format!("{count} ports, {each} at each"))
+    }
+
     fn calls(&mut self, fault: u32, trouble: Trouble) -> Result<String, String> {
         let calls = self.tools.calls.as_ref().ok_or(MISSING)?;
         calls.set(Some(trouble));
@@ -423,6 +430,7 @@ impl<'a> Driver<'a> {
                 let _ = send(pid, Signal::SIGCONT);
             }
             Active::Hanging(_) | Active::Slowed(_) => {}
+            Active::Strangers(strangers) => hits = Some(strangers.opened()),
             Active::Link(_) => hits = self.tools.links.as_ref().map(|links| links.end(fault.number)),
             Active::Calls(before) => {
                 if let Some(calls) = &self.tools.calls {
@@ -550,33 +558,5 @@ async fn look(stop: &CancellationToken) -> Result<(), ChaosError> {
     tokio::select! {
         () = tokio::time::sleep(LOOK) => Ok(()),
         () = stop.cancelled() => Err(ChaosError::Interrupted),
-    }
-}
-
-/// What `antdt status` and `antdt status --diagnose` say of the job, while it can still be asked.
-async fn status(run_dir: &Path) -> String {
-    let asked = async {
-        let job = RemoteJob::find(Some(run_dir))?;
-        Ok::<_, RemoteError>(
-            remote::render(&job.describe().await?) + &diagnosis::render(&job.diagnose().await?),
-        )
-    };
-    match tokio::time::timeout(ASK, asked).await {
-        Ok(Ok(found)) => found,
-        Ok(Err(error)) => format!("its master does not say more: {error}"),
-        Err(_) => format!("its master does not answer within {} s", ASK.as_secs()),
-    }
-}
-
-/// Asks the master again and again where the job stands.
-async fn ask(run_dir: PathBuf, workers: u32, seen: Arc<Mutex<Seen>>) {
-    loop {
-        let asked = async { RemoteJob::find(Some(&run_dir)).ok()?.describe().await.ok() };
-        if let Ok(Some(reply)) = tokio::time::timeout(ASK, asked).await {
-            let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
-            seen.begun |= reply.members == workers && reply.steps > 0;
-            seen.trained = reply.counts.map_or(reply.steps, |counts| counts.acked);
-        }
-        tokio::time::sleep(LOOK * 5).await;
     }
 }

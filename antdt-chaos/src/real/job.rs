@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -178,6 +179,27 @@ pub(super) fn send(pid: i32, signal: Signal) -> Result<(), String> {
 
 /// The TCP ports that a process has.
 pub(super) fn ports(pid: i32) -> BTreeSet<u16> {
+    sockets(pid).into_iter().map(|(address, _)| address.port()).collect()
+}
+
+/// Where a process listens; an address of this host if it does at all of them.
+pub(super) fn listens_at(pid: i32) -> Vec<SocketAddr> {
+    let reached = |address: SocketAddr| match address.ip().is_unspecified() {
+        true => SocketAddr::from((Ipv4Addr::LOCALHOST, address.port())),
+        false => address,
+    };
+    sockets(pid)
+        .into_iter()
+        .filter(|(_, state)| state == LISTEN)
+        .map(|(address, _)| reached(address))
+        .collect()
+}
+
+/// State of a socket that listens, as the kernel writes it.
+const LISTEN: &str = "0A";
+
+/// The TCP sockets that a process has, each with its own address and its state.
+fn sockets(pid: i32) -> Vec<(SocketAddr, String)> {
     let links = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
     let sockets: BTreeSet<String> = links
         .filter_map(|link| {
@@ -188,7 +210,12 @@ pub(super) fn ports(pid: i32) -> BTreeSet<u16> {
     let table = fs::read_to_string(format!("/proc/{pid}/net/tcp")).unwrap_or_default();
     let rows = table.lines().skip(1).map(|row| row.split_whitespace().collect::<Vec<_>>());
     rows.filter(|row| row.get(9).is_some_and(|inode| sockets.contains(*inode)))
-        .filter_map(|row| u16::from_str_radix(row.get(1)?.rsplit(':').next()?, 16).ok())
+        .filter_map(|row| {
+            let (ip, port) = row.get(1)?.rsplit_once(':')?;
+            // In the order of its bytes in memory.
+            let ip = Ipv4Addr::from(u32::from_str_radix(ip, 16).ok()?.to_ne_bytes());
+            Some((SocketAddr::from((ip, u16::from_str_radix(port, 16).ok()?)), (*row.get(3)?).to_owned()))
+        })
         .collect()
 }
 
@@ -206,9 +233,12 @@ mod tests {
     #[test]
     fn the_ports_of_a_process_are_those_that_it_listens_at() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
+        let address = listener.local_addr().unwrap();
+        let port = address.port();
         let own = i32::try_from(std::process::id()).unwrap();
-        assert!(ports(own).contains(&port));
+        assert!(ports(own).contains(&port) && listens_at(own).contains(&address));
+        let caller = std::net::TcpStream::connect(address).unwrap();
+        assert!(!listens_at(own).contains(&caller.local_addr().unwrap()));
         drop(listener);
         assert!(!ports(own).contains(&port));
     }

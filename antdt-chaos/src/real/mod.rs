@@ -10,6 +10,8 @@ mod job;
 mod link;
 mod packet;
 mod rpc;
+mod seen;
+mod strangers;
 mod tools;
 
 use std::collections::BTreeSet;

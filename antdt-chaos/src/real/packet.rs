@@ -150,6 +150,8 @@ pub(super) enum Effect {
     Lossy(f64),
     /// Their sender is told that there is no such connection.
     Cut,
+    /// One side is told that there is no such connection, the victim or its peers; what is for that side is lost.
+    HalfReset { victim: bool },
     /// They are lost.
     BlackHole,
     /// A bit of this share is another one.
@@ -192,7 +194,11 @@ impl Rules {
     /// The victim of a fault has these ports now.
     pub(super) fn ports(&mut self, fault: u32, ports: &BTreeSet<u16>) {
         for rule in self.0.iter_mut().filter(|rule| rule.fault == fault) {
-            rule.ports.clone_from(ports);
+            // The system would tell the other side of a connection that one side has closed.
+            if !matches!(rule.effect, Effect::HalfReset { .. }) {
+                rule.ports.clear();
+            }
+            rule.ports.extend(ports);
         }
     }
 
@@ -222,7 +228,7 @@ impl Rules {
             let chance = match rule.effect {
                 Effect::Lossy(share) => rng.unit() < share,
                 Effect::Corrupt(share) => !is_call && rng.unit() < share,
-                Effect::Slow { .. } | Effect::Cut | Effect::BlackHole => true,
+                Effect::Slow { .. } | Effect::Cut | Effect::HalfReset { .. } | Effect::BlackHole => true,
             };
             if !chance {
                 continue;
@@ -237,7 +243,8 @@ impl Rules {
                 }
                 Effect::Corrupt(_) => spoilt = true,
                 Effect::Cut => return Fate::Reset,
-                Effect::Lossy(_) | Effect::BlackHole => return Fate::Lost,
+                Effect::HalfReset { victim } if victim == rule.ports.contains(&from) => return Fate::Reset,
+                Effect::Lossy(_) | Effect::HalfReset { .. } | Effect::BlackHole => return Fate::Lost,
             }
         }
         Fate::Pass { at, corrupt: spoilt }
@@ -338,6 +345,17 @@ mod tests {
         assert_eq!(rules.fate(now, (5, 6), 40, false, rng), pass);
         assert_eq!(rules.end(3), 2);
         assert_eq!(rules.fate(now, (80, 5), 40, false, rng), pass);
+        for victim in [true, false] {
+            rules.begin(3, Effect::HalfReset { victim });
+            rules.ports(3, &BTreeSet::from([80]));
+            // The victim has closed it meanwhile.
+            rules.ports(3, &BTreeSet::new());
+            let told = |is_told| if is_told { Fate::Reset } else { Fate::Lost };
+            assert_eq!(rules.fate(now, (80, 5), 40, false, rng), told(victim));
+            assert_eq!(rules.fate(now, (5, 80), 40, false, rng), told(!victim));
+            assert_eq!(rules.fate(now, (5, 6), 40, false, rng), pass);
+            rules.end(3);
+        }
         rules.begin(4, Effect::Slow { bandwidth: 1_000.0, latency: Duration::from_millis(10) });
         rules.ports(4, &BTreeSet::from([80]));
         let at = |ms| Fate::Pass { at: now + Duration::from_millis(ms), corrupt: false };

@@ -71,10 +71,11 @@ impl Tools {
             told.arguments.extend(["--run-dir".to_owned(), run_dir.display().to_string()]);
             told.run_dir = Some(run_dir);
         }
-        const NETWORK: [ChaosKind; 7] = [
+        const NETWORK: [ChaosKind; 8] = [
             ChaosKind::SlowLink,
             ChaosKind::LossyLink,
             ChaosKind::CutLink,
+            ChaosKind::HalfReset,
             ChaosKind::BlackHole,
             ChaosKind::CorruptFrame,
             ChaosKind::DuplicateRpc,
