@@ -152,11 +152,11 @@ impl CodecBuffers {
     fn decode(&mut self, len: usize, socket: &mut impl Write) -> io::Result<()> {
         self.plain.clear();
         self.taken = 0;
-        self.codec.decode(&self.received[..len], &mut self.plain, &mut self.wire)?;
+        let decoded = self.codec.decode(&self.received[..len], &mut self.plain, &mut self.wire);
         // A reply that does not go now goes with the next read or write. One that never can is of no use to what was
-        // read.
+        // read. After an error it tells the other end why.
         let _ = self.flush(socket);
-        Ok(())
+        decoded
     }
 
     /// Writes plain bytes; returns how many the stream has taken. While the socket does not take all that they

@@ -125,6 +125,29 @@ fn a_reader_gets_all_that_the_socket_has_and_knows_what_is_left() {
     assert_eq!(codec.read(&mut socket, &mut into).unwrap(), 0);
 }
 
+/// Finds no sense in anything, and says so.
+#[derive(Debug)]
+struct Refusing;
+
+impl StreamCodec for Refusing {
+    fn encode(&mut self, _: &[u8], _: &mut Vec<u8>) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn decode(&mut self, _: &[u8], _: &mut Vec<u8>, reply: &mut Vec<u8>) -> io::Result<()> {
+        reply.extend(b"no");
+        Err(io::ErrorKind::InvalidData.into())
+    }
+}
+
+#[test]
+fn other_end_hears_why_a_stream_is_closed() {
+    let mut codec = CodecBuffers::new(Box::new(Refusing));
+    let mut socket = io::Cursor::new(b"hello".to_vec());
+    let error = codec.read(&mut socket, &mut [0; 8]).unwrap_err();
+    assert_eq!((error.kind(), &socket.get_ref()[5..]), (io::ErrorKind::InvalidData, &b"no"[..]));
+}
+
 #[test]
 fn bytes_without_sense_are_an_error() {
     let mut socket = Narrow { bytes: [5, 5, 5, 6].into(), at_once: 4, blocks: true, ..Narrow::default() };
