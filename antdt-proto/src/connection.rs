@@ -6,7 +6,8 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use antdt_core::{CodecBuffers, Connections, StreamEnd};
+use antdt_core::{Connections, StreamEnd};
+use antdt_rt::WrappedStream;
 pub use door::{Caller, Incoming};
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioIo;
@@ -40,15 +41,14 @@ pub fn channel(endpoint: &Endpoint, timeout: Duration, connections: Connections)
 /// A TCP connection that carries calls.
 #[derive(Debug)]
 pub struct GrpcStream {
-    socket: TcpStream,
-    codec: Option<Box<CodecBuffers>>,
+    stream: WrappedStream,
     /// For a connection that was accepted.
     admission: Option<door::Admission>,
 }
 
 impl GrpcStream {
     fn new(socket: TcpStream, end: StreamEnd, connections: &Connections) -> Self {
-        Self { socket, codec: connections.codec(end), admission: None }
+        Self { stream: WrappedStream::new(socket, end, connections), admission: None }
     }
 }
 
@@ -62,23 +62,17 @@ impl Connected for GrpcStream {
 
 impl AsyncRead for GrpcStream {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let Self { socket, codec, admission } = self.get_mut();
+        let Self { stream, admission } = self.get_mut();
         if admission.as_mut().is_some_and(|admission| admission.is_closed(cx)) {
             return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
         }
-        let Some(codec) = codec else { return Pin::new(socket).poll_read(cx, into) };
-        let read = codec.read(&mut Polled(socket, cx), into.initialize_unfilled());
-        polled(read).map_ok(|read| into.advance(read))
+        Pin::new(stream).poll_read(cx, into)
     }
 }
 
 impl AsyncWrite for GrpcStream {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let Self { socket, codec, .. } = self.get_mut();
-        match codec {
-            None => Pin::new(socket).poll_write(cx, bytes),
-            Some(codec) => polled(codec.write(&mut Polled(socket, cx), bytes)),
-        }
+        Pin::new(&mut self.get_mut().stream).poll_write(cx, bytes)
     }
 
     fn poll_write_vectored(
@@ -86,56 +80,18 @@ impl AsyncWrite for GrpcStream {
         cx: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let first = slices.iter().find(|slice| !slice.is_empty()).map_or(&[][..], |slice| slice);
-        match &self.codec {
-            None => Pin::new(&mut self.get_mut().socket).poll_write_vectored(cx, slices),
-            Some(_) => self.poll_write(cx, first),
-        }
+        Pin::new(&mut self.get_mut().stream).poll_write_vectored(cx, slices)
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.codec.is_none() && self.socket.is_write_vectored()
+        self.stream.is_write_vectored()
     }
 
-    // What is written is with the system.
-    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_flush(cx)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().socket).poll_shutdown(cx)
-    }
-}
-
-/// A socket in the form that a codec reads and writes. One that is not ready wakes the task later.
-struct Polled<'a, 'b>(&'a mut TcpStream, &'a mut Context<'b>);
-
-impl io::Read for Polled<'_, '_> {
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        let mut into = ReadBuf::new(into);
-        match Pin::new(&mut *self.0).poll_read(self.1, &mut into) {
-            Poll::Ready(done) => done.map(|()| into.filled().len()),
-            Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),
-        }
-    }
-}
-
-impl io::Write for Polled<'_, '_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match Pin::new(&mut *self.0).poll_write(self.1, bytes) {
-            Poll::Ready(done) => done,
-            Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),
-        }
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-fn polled<T>(done: io::Result<T>) -> Poll<io::Result<T>> {
-    match done {
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Poll::Pending,
-        done => Poll::Ready(done),
+        Pin::new(&mut self.get_mut().stream).poll_shutdown(cx)
     }
 }

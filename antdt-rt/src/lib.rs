@@ -8,6 +8,8 @@ pub mod record;
 pub mod retry;
 #[cfg(feature = "signal")]
 pub mod signal;
+#[cfg(feature = "stream")]
+pub mod stream;
 
 pub use clock::JobClock;
 pub use drive::{Runner, drive, drive_recorded};
@@ -18,4 +20,6 @@ pub use record::{MachineRecorder, PackedFile, Packing, Recorded, TraceSink, Trac
 pub use retry::backoff;
 #[cfg(feature = "signal")]
 pub use signal::cancel_on_signal;
+#[cfg(feature = "stream")]
+pub use stream::WrappedStream;
 pub use tokio_util::sync::CancellationToken;
