@@ -88,7 +88,8 @@ impl Hosts {
         let job = folder.join("hosts.toml");
         fs::write(&job, settings).with_context(|| format!("cannot write {}", job.display()))?;
         arguments.extend(["--job".to_owned(), job.display().to_string()]);
-        arguments.extend(["--bind".to_owned(), Self::address(0)]);
+        // As the peers that it is measured beside.
+        arguments.extend(["--insecure".to_owned(), "--bind".to_owned(), Self::address(0)]);
         let before = ["netns", "exec", &self.names[0], &antdt.display().to_string()].map(str::to_owned);
         crate::run::run_by("ip", &before, &arguments, folder, limit)
     }

@@ -5,8 +5,8 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::time::Duration;
 
-use antdt_core::InvalidValue;
 use antdt_core::text::format_duration;
+use antdt_core::{Connections, InvalidValue};
 use antdt_launch::runtime as launcher;
 use antdt_launch::runtime::join::{
     GateConfig, HostConfig, HostGate, HostJoinError, HostNotice, HostWatch, join,
@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use crate::cli::SlurmStep;
 use crate::job::JobSpec;
 use crate::steps::{self, StepProgram};
-use crate::{host, net, secret};
+use crate::{host, net, protection, secret};
 
 /// Port of the gate unless the endpoint names one: torchrun's.
 const PORT: u16 = 29400;
@@ -136,6 +136,10 @@ fn guest(spec: &JobSpec, gate: String, secret: Option<String>) -> Result<HostCon
     let program = std::env::current_exe().map_err(|error| {
         InvalidValue::new("the program", "(unknown)", format!("found by the system ({error})"))
     })?;
+    let connections = match &secret {
+        Some(secret) if !spec.insecure => protection::by_secret(secret)?,
+        _ => Connections::default(),
+    };
     Ok(HostConfig {
         gate,
         name: spec.host_name.clone().unwrap_or_else(host::name),
@@ -143,6 +147,7 @@ fn guest(spec: &JobSpec, gate: String, secret: Option<String>) -> Result<HostCon
         slots: spec.workers,
         rank: spec.node_rank,
         adds: false,
+        connections,
         secret: secret.unwrap_or_default(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         program,
@@ -199,8 +204,8 @@ impl Gathered {
         stop: &CancellationToken,
         say: impl Fn(&str),
     ) -> anyhow::Result<Option<Self>> {
-        let HostConfig { secret, version, program, .. } = here.clone();
-        let opened = HostGate::open(address, GateConfig { secret, version, program }).await;
+        let HostConfig { secret, connections, version, program, .. } = here.clone();
+        let opened = HostGate::open(address, GateConfig { secret, connections, version, program }).await;
         let gate = opened.map_err(|error| {
             let expected = "an address of this host and a free port";
             InvalidValue::new("--rdzv-endpoint", format!("{address}: {error}"), expected)

@@ -22,6 +22,7 @@ pub mod worker;
 
 pub mod workload;
 
+mod protection;
 mod random;
 pub mod report;
 

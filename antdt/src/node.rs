@@ -18,9 +18,9 @@ use antdt_launch::runtime::process::{self, Bond};
 use antdt_model::UpdateRule;
 use antdt_proto::Token;
 
-use crate::job::{JobSpec, Processor};
+use crate::job::{DataPlane, JobSpec, Processor};
 use crate::worker::WorkerError;
-use crate::{gpu, host, net};
+use crate::{gpu, host, net, protection};
 
 mod file;
 mod session;
@@ -51,7 +51,9 @@ pub struct NodeEnv {
     pub job: String,
     /// Secret of the job, which every call to the master carries.
     pub token: Token,
-    /// How the processes of the job connect with each other, which the program says: no variable and no file does.
+    /// Whether the processes of the job encrypt what they send each other, by its secret.
+    pub tls: bool,
+    /// How they connect with each other: encrypted, or as the program says.
     pub connections: Connections,
     /// Address or name that the node's data plane binds to.
     pub bind: String,
@@ -105,7 +107,24 @@ impl NodeEnv {
             let expected = format!("the file of this node, which ends with it: {error}");
             WorkerError::Environment(InvalidValue::new(Self::FILE, path, expected))
         })?;
-        Self::read(get, &file).map_err(WorkerError::Environment)
+        let read = Self::read(get, &file).and_then(Self::protected);
+        read.map_err(WorkerError::Environment)
+    }
+
+    /// The same, with encrypted connections if the job has them.
+    fn protected(self) -> Result<Self, InvalidValue> {
+        if !self.tls {
+            return Ok(self);
+        }
+        Ok(Self { connections: protection::by_secret(self.token.text())?, ..self })
+    }
+
+    /// How the processes of the job pass on gradients and parameters.
+    pub(crate) fn data_connections(&self) -> Connections {
+        match self.spec.data_plane {
+            DataPlane::Tls => self.connections.clone(),
+            DataPlane::Plain => Connections::default(),
+        }
     }
 
     /// Reads what a node is told by variables, which `get` returns by name, and by the text of its file.
@@ -119,11 +138,12 @@ impl NodeEnv {
         let incarnation: u32 = text
             .parse()
             .map_err(|_| InvalidValue::new(Self::INCARNATION, &text, "a whole number below 2^32"))?;
-        let NodeFile { token, job_start, network, weights, layout, spec } = NodeFile::read(file)?;
+        let NodeFile { token, tls, job_start, network, weights, layout, spec } = NodeFile::read(file)?;
         Ok(Self {
             master: variable(Self::MASTER)?,
             job: variable(Self::JOB)?,
             token,
+            tls,
             connections: Connections::default(),
             bind: net::host(Self::BIND, &variable(Self::BIND)?)?,
             advertise: get(Self::ADVERTISE)
@@ -169,8 +189,8 @@ impl NodeEnv {
     /// Returns the text of the node's file. With the [`variables`](Self::variables) and it a child process
     /// [reads](Self::from_process) the same again.
     pub fn file(&self) -> String {
-        let Self { token, job_start, network, weights, layout, spec, .. } = self.clone();
-        NodeFile { token, job_start, network, weights, layout, spec }.text()
+        let Self { token, tls, job_start, network, weights, layout, spec, .. } = self.clone();
+        NodeFile { token, tls, job_start, network, weights, layout, spec }.text()
     }
 
     /// What keeps processes of other jobs out of the data plane: derived from the job's secret.
@@ -178,16 +198,31 @@ impl NodeEnv {
         JobToken::new(self.token.text())
     }
 
-    /// Where the node's data plane listens: a free port of the address that [`BIND`](Self::BIND) says.
-    pub(crate) fn data_plane(&self) -> Result<SocketAddr, WorkerError> {
-        let address = net::bind_address(&self.bind).map_err(|error| {
+    /// Opens the node's data plane at the address that [`BIND`](Self::BIND) says: at a free port, of those that the job may have.
+    pub(crate) fn open_data_plane<T>(
+        &self,
+        open: impl Fn(SocketAddr) -> Result<T, WorkerError>,
+    ) -> Result<T, WorkerError> {
+        let ip = net::bind_address(&self.bind).map_err(|error| {
             WorkerError::Input(format!(
                 "--bind, {} = {}: {error}; name an address of this host",
                 Self::BIND,
                 self.bind
             ))
         })?;
-        Ok(SocketAddr::new(address, 0))
+        let Some(range) = self.spec.port_range else { return open(SocketAddr::new(ip, 0)) };
+        let NodeId { role, index } = self.holder.node;
+        // The master's is the first.
+        let from = index + 1 + if role == Role::Server { self.spec.workers } else { 0 };
+        for address in range.addresses(ip, from) {
+            match open(address) {
+                Err(error) if error.is_of_taken_port() => {}
+                opened => return opened,
+            }
+        }
+        Err(WorkerError::Input(format!(
+            "--port-range = {range}: every port is taken on this host; name more"
+        )))
     }
 
     /// What others are told of a data plane that listens at `local`.
@@ -271,6 +306,7 @@ mod tests {
             master: "127.0.0.1:4000".to_owned(),
             job: "demo".to_owned(),
             token: Token::new("secret").unwrap(),
+            tls: true,
             connections: Connections::default(),
             bind: "0.0.0.0".to_owned(),
             advertise: Some("node-7".to_owned()),

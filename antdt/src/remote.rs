@@ -5,14 +5,14 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use antdt_core::{Connections, Holder, Role};
+use antdt_core::{Connections, Holder, InvalidValue, Role};
 use antdt_proto::v1::job_client::JobClient;
 use antdt_proto::{Bearer, JobChannel, connection, v1};
 use tonic::Code;
 use tonic::transport::Endpoint;
 
-use crate::resume;
 use crate::run_dir::{self, MasterFile, RunDirError};
+use crate::{protection, resume};
 
 /// Limit of one call.
 const CALL_LIMIT: Duration = Duration::from_secs(5);
@@ -33,6 +33,9 @@ pub enum RemoteError {
     /// The job's run directory cannot be used.
     #[error(transparent)]
     RunDir(#[from] RunDirError),
+    /// The program cannot encrypt its calls as the job wants them.
+    #[error(transparent)]
+    Invalid(#[from] InvalidValue),
     /// The user named no run directory, and runs no job on this host.
     #[error("no job of this user runs on this host; name the run directory of one")]
     NoneKnown,
@@ -151,6 +154,10 @@ impl RemoteJob {
         let endpoint = Endpoint::from_shared(format!("http://{}", master.address)).map_err(|error| {
             RunDirError::Malformed { path: dir.join(run_dir::MASTER), why: error.to_string() }
         })?;
+        let connections = match master.tls && connections == Connections::default() {
+            true => protection::by_secret(token.text())?,
+            false => connections,
+        };
         let channel = connection::channel(&endpoint.timeout(CALL_LIMIT), CALL_LIMIT, connections);
         let client = JobClient::new(Bearer::new(&token).over(channel));
         Ok(Self { dir, master, client })

@@ -76,6 +76,9 @@ pub struct MasterFile {
     pub pid: u32,
     /// Host of the master, for people who look into the file.
     pub host: String,
+    /// Whether it takes encrypted connections only, by the job's secret.
+    #[serde(default)]
+    pub tls: bool,
 }
 
 impl MasterFile {
@@ -248,7 +251,13 @@ impl RunDir {
     }
 
     /// Announces the master of a job. Returns its number among the masters of this directory.
-    pub(crate) fn announce(&self, address: &str, job: &str, token: &Token) -> Result<u64, RunDirError> {
+    pub(crate) fn announce(
+        &self,
+        address: &str,
+        job: &str,
+        token: &Token,
+        tls: bool,
+    ) -> Result<u64, RunDirError> {
         let path = &self.path;
         let generation = match read_master(path) {
             // A lock is of one host; the same address is this process. One that etcd has put out may answer for a moment.
@@ -265,6 +274,7 @@ impl RunDir {
             generation,
             pid: std::process::id(),
             host: crate::host::name(),
+            tls,
         };
         let text = serde_json::to_string_pretty(&master).expect("plain values") + "\n";
         // The address last: a reader that finds it finds the token too.
@@ -456,7 +466,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("report/run");
         let dir = RunDir::open(&path, false, &Elector::Lock).unwrap();
-        dir.announce("127.0.0.1:1", "demo", &token()).unwrap();
+        dir.announce("127.0.0.1:1", "demo", &token(), false).unwrap();
         let (master, found) = read(&path).unwrap();
         assert_eq!(
             (master.address.as_str(), master.job.as_str(), master.generation),
@@ -488,16 +498,16 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let first = RunDir::open(folder.path(), true, &Elector::Lock).unwrap();
-        first.announce(&address, "first", &token()).unwrap();
+        first.announce(&address, "first", &token(), false).unwrap();
         let refused = RunDir::open(folder.path(), false, &Elector::Lock).unwrap_err();
         assert!(refused.to_string().contains("first") && refused.to_string().contains(&address), "{refused}");
         drop(first);
         let dir = RunDir::open(folder.path(), false, &Elector::Lock).unwrap();
         // As one of another host, which the lock does not keep away.
-        let refused = dir.announce("127.0.0.1:1", "second", &token()).unwrap_err();
+        let refused = dir.announce("127.0.0.1:1", "second", &token(), false).unwrap_err();
         assert!(refused.to_string().contains("first") && refused.to_string().contains(&address), "{refused}");
         drop(listener);
-        assert_eq!(dir.announce("127.0.0.1:1", "second", &token()).unwrap(), 2);
+        assert_eq!(dir.announce("127.0.0.1:1", "second", &token(), false).unwrap(), 2);
         assert_eq!(read(folder.path()).unwrap().0.generation, 2);
         drop(dir);
         assert!(folder.path().exists(), "it was there before the job");
@@ -510,7 +520,10 @@ mod tests {
         let address = listener.local_addr().unwrap().to_string();
         let [dead, lives] = ["a", "b"].map(|name| folder.path().join(name));
         for (path, address) in [(&dead, "127.0.0.1:1"), (&lives, &*address)] {
-            RunDir::open(path, true, &Elector::Lock).unwrap().announce(address, "demo", &token()).unwrap();
+            RunDir::open(path, true, &Elector::Lock)
+                .unwrap()
+                .announce(address, "demo", &token(), false)
+                .unwrap();
         }
         assert_eq!(alive(folder.path()), [lives]);
     }
@@ -547,8 +560,8 @@ mod tests {
         fs::create_dir(dir(12).journals().with_extension("part")).unwrap();
         assert_eq!(dir(13).last_journals(), third.journals());
         assert_eq!(third.last_journals(), first.journals(), "never what a later one writes, nor its own");
-        assert_eq!(third.announce("127.0.0.1:1", "job", &token()).unwrap(), 11);
-        assert_eq!(dir(12).announce("127.0.0.1:1", "job", &token()).unwrap(), 12);
+        assert_eq!(third.announce("127.0.0.1:1", "job", &token(), false).unwrap(), 11);
+        assert_eq!(dir(12).announce("127.0.0.1:1", "job", &token(), false).unwrap(), 12);
         third.clear();
         assert_eq!(owned(folder.path()), Vec::<PathBuf>::new());
     }
@@ -568,6 +581,6 @@ mod tests {
         fs::write(folder.path().join(MASTER), "{}").unwrap();
         assert!(matches!(read(folder.path()), Err(RunDirError::Malformed { .. })));
         let dir = RunDir::open(folder.path(), false, &Elector::Lock).unwrap();
-        assert!(dir.announce("127.0.0.1:1", "x", &token()).is_err());
+        assert!(dir.announce("127.0.0.1:1", "x", &token(), false).is_err());
     }
 }

@@ -547,6 +547,42 @@ fn hosts_without_ipv4_meet_at_a_name_that_one_of_them_learns_late() {
     drop(network);
 }
 
+/// What a port answers first to a client that does not encrypt, which is in the namespace of a host; `None` if nothing.
+fn first_answer(host: u32, port: &str) -> Option<u8> {
+    // Such a greeting as a client of gRPC sends.
+    let script = format!(
+        "exec 3<>/dev/tcp/{port} && printf 'PRI * HTTP/2.0\\r\\n\\r\\nSM\\r\\n\\r\\n' >&3 && timeout 5 head -c1 <&3 | od -An -tu1"
+    );
+    let output = Command::new("ip")
+        .args(["netns", "exec", &Network::name(host), "bash", "-c", &script])
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    String::from_utf8(output.stdout).unwrap().trim().parse().ok()
+}
+
+#[test]
+fn hosts_encrypt_what_they_send_unless_told_otherwise() {
+    /// First byte of an alert of TLS, and of a frame of HTTP/2.
+    const ANSWERS: [u8; 2] = [21, 0];
+    let Some(_network) = network() else { return };
+    for (insecure, expected) in [false, true].into_iter().zip(ANSWERS) {
+        let folder = tempfile::tempdir().unwrap();
+        let spec = JobSpec { insecure, ..spec(folder.path(), "allreduce", 0) };
+        let order = Order { spec, hosts: hosts(), out: folder.path().join("answer"), script: None };
+        let master = start(&order);
+        wait_for("a job that trains", || status(folder.path()).filter(|text| text.contains("samples/s")));
+        let text = std::fs::read_to_string(folder.path().join("run/master.json")).unwrap();
+        let file: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(file["tls"], !insecure);
+        let port = file["address"].as_str().unwrap().replace(':', "/");
+        assert_eq!(first_answer(0, &port), Some(expected), "insecure: {insecure}");
+        let report = answer(&order, master).report;
+        assert_eq!(report.outcome, Outcome::Completed);
+        assert!(report.samples.is_exact() && report.samples.committed == SAMPLES, "{:?}", report.samples);
+    }
+}
+
 #[test]
 fn launcher_of_these_tests_passes_the_suite() {
     let Some(_network) = network() else { return };

@@ -204,6 +204,49 @@ fn workers_for_which_there_are_no_processes_are_done_without() {
     assert!(of_first > 0, "{:?}", report.workers);
 }
 
+/// The ports at which a process listens.
+fn listens_at(pid: u32) -> Vec<u16> {
+    let links = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    let sockets: Vec<String> =
+        links.filter_map(|link| std::fs::read_link(link.path()).ok()?.to_str().map(str::to_owned)).collect();
+    let table = std::fs::read_to_string(format!("/proc/{pid}/net/tcp")).unwrap_or_default();
+    let rows = table.lines().map(|row| row.split_whitespace().map(str::to_owned).collect::<Vec<_>>());
+    // State 0A is that of a socket that listens.
+    rows.filter(|row| row.len() > 9 && row[3] == "0A" && sockets.contains(&format!("socket:[{}]", row[9])))
+        .filter_map(|row| u16::from_str_radix(row[1].rsplit(':').next()?, 16).ok())
+        .collect()
+}
+
+#[test]
+fn job_listens_at_the_ports_that_it_may_have_and_says_when_they_are_too_few() {
+    // Below those that the system gives out by itself; another process may have one of them.
+    let first = 20_000 + u16::try_from(std::process::id() % 6_000).unwrap();
+    let range = |ports: u16| format!("{first}-{}", first + ports - 1);
+    let folder = tempfile::tempdir().unwrap();
+    let place = folder.path().to_str().unwrap();
+    let words = |range: &str| {
+        let own = ["run", "--report-dir", place, "--transport", "tcp", "--port-range", range];
+        antdt(100, &[&own[..], &SLOW].concat())
+    };
+    let job = words(&range(20)).spawn().unwrap();
+    let (address, pid) = master(folder.path());
+    let nodes = [pid, worker(pid, 0), worker(pid, 1)];
+    for node in nodes {
+        let ports = wait_for("a port", || Some(listens_at(node)).filter(|ports| !ports.is_empty()));
+        assert!(ports.iter().all(|port| (first..first + 20).contains(port)), "{ports:?}");
+    }
+    assert!(listens_at(pid).contains(&address.port()));
+    let report = report(folder.path(), &finish(job));
+    assert_eq!(report.samples.committed, 2000);
+
+    // The only port is the master's.
+    let busy = [std::net::TcpListener::bind(("127.0.0.1", first)).ok()];
+    let output = finish(words(&range(1)).arg("--force").spawn().unwrap());
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && said.contains("--port-range"), "{said}");
+    drop(busy);
+}
+
 /// A program whose file in `/dev/shm` is larger than that has room for.
 const SHM_FILLER: &str = "import mmap, os
 file = os.open('/dev/shm/large', os.O_RDWR | os.O_CREAT)

@@ -94,6 +94,8 @@ impl Tools {
                     let told_too = [("--bind", here), ("--advertise", there), ("--master-port", port)];
                     told.arguments
                         .extend(told_too.into_iter().flat_map(|(name, text)| [name.to_owned(), text]));
+                    // What is damaged on the way is to arrive so.
+                    told.arguments.push("--insecure".to_owned());
                     if own("transport").is_ok() {
                         // Shared memory has no packets.
                         told.arguments.extend(["--transport", "tcp"].map(str::to_owned));

@@ -12,13 +12,14 @@ use crate::run_dir::JOB;
 use crate::{master, resume};
 
 /// Settings of one start of the program, or of the place where a job runs: the next start has its own.
-const OF_ONE_START: [&str; 25] = [
+const OF_ONE_START: [&str; 27] = [
     "resume",
     "force",
     "job-id",
     "bind",
     "advertise",
     "master-port",
+    "port-range",
     "record",
     "quiet",
     "log",
@@ -32,6 +33,7 @@ const OF_ONE_START: [&str; 25] = [
     "rdzv-endpoint",
     "rdzv-secret-file",
     "insecure",
+    "data-plane",
     "rdzv-timeout",
     "local-addr",
     "host-name",

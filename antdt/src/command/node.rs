@@ -28,6 +28,8 @@ pub(super) fn serve(connections: Connections) -> ExitCode {
 fn node(connections: Connections, run: impl FnOnce(&NodeEnv) -> Result<(), WorkerError>) -> ExitCode {
     descriptors::raise();
     let result = NodeEnv::from_process().and_then(|env| {
+        // Those of the program, if it has its own.
+        let connections = if connections == Connections::default() { env.connections } else { connections };
         let env = NodeEnv { connections, ..env };
         bind_to_launcher()?;
         check_folder().map_err(WorkerError::Input)?;

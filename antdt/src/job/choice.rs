@@ -58,6 +58,14 @@ choices! {
         Static = "static";
     }
 
+    /// Connections over which gradients and parameters go where a job is encrypted.
+    DataPlane {
+        /// Encrypted, as all others.
+        Tls = "tls";
+        /// Not encrypted.
+        Plain = "plain";
+    }
+
     /// How log lines are written.
     LogFormat {
         /// For people.

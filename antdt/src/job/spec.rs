@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
@@ -27,13 +28,14 @@ use serde::de::{self, Deserialize, Deserializer, MapAccess, Visitor};
 use serde::ser::{Serialize, Serializer};
 use serde_json::{Map, Value as Json, json};
 
-use super::choice::{LogFormat, Sharding};
+use super::choice::{DataPlane, LogFormat, Sharding};
 use super::data_spec::DataSpec;
 use super::device::{DeviceSetting, DeviceSpec};
 use super::elect::EtcdSpec;
 use super::host_count::HostCount;
 use super::hot_rows::HotRowsSpec;
 use super::network::NetworkSpec;
+use super::port_range::PortRange;
 use super::processor::Processor;
 use super::setting::{JobSetting, settings};
 use super::straggler::StragglerSpec;
@@ -181,8 +183,10 @@ settings! {
     rdzv_endpoint: Option<String> = None, "rdzv-endpoint", "HOST:PORT", unset "the job is of this host alone";
     /// File with the secret by which hosts let each other in, the same on all.
     rdzv_secret_file: Option<PathBuf> = None, "rdzv-secret-file", "FILE", unset "none, on the loopback interface only";
-    /// Let hosts in without a secret.
+    /// Let hosts in without a secret, and encrypt nothing; else all connections of a job that leave its machine are encrypted.
     insecure: bool = false, "insecure", "";
+    /// Connections for gradients and parameters: plain ones are faster, and for networks that the job trusts.
+    data_plane: DataPlane = DataPlane::Tls, "data-plane", "KIND";
     /// How long hosts wait for each other.
     rdzv_timeout: Duration = Duration::from_secs(600), "rdzv-timeout", "TIME";
     /// Address at which workers of this host are reached, if not the one from which the endpoint is.
@@ -193,6 +197,9 @@ settings! {
     launcher: String = launcher::DEFAULT.to_owned(), "launcher", "NAME", among launcher::REGISTRY.names();
     /// Port that the master listens on; 0 takes a free one.
     master_port: u16 = 0, "master-port", "PORT";
+    /// Ports at which the job's processes listen, for a firewall: FIRST-LAST, a port for the master, one for the programs and one for each
+    /// worker and server of a host.
+    port_range: Option<PortRange> = None, "port-range", "FIRST-LAST", unset "any free ports";
     /// Run directory: the folder through which antdt status, scale, checkpoint and stop reach the job.
     run_dir: Option<PathBuf> = None, "run-dir", "DIR", unset "REPORT_DIR/run, else one in the user's state folder";
     /// Where masters of the job elect the one that leads it, for masters on several hosts with a run directory that they share:
@@ -263,6 +270,14 @@ fn has_buckets(mode: &SyncMode) -> bool {
 }
 
 impl JobSpec {
+    /// Returns the addresses at `ip` to try one after the other for a process that wants this port; 0 is any that the job may have.
+    pub(crate) fn ports(&self, ip: IpAddr, port: u16) -> Vec<SocketAddr> {
+        match self.port_range {
+            Some(range) if port == 0 => range.addresses(ip, 0),
+            _ => vec![SocketAddr::new(ip, port)],
+        }
+    }
+
     /// Returns the description of the setting with this name.
     ///
     /// # Errors

@@ -20,6 +20,7 @@ use super::elect::EtcdSpec;
 use super::host_count::HostCount;
 use super::hot_rows::HotRowsSpec;
 use super::network::NetworkSpec;
+use super::port_range::PortRange;
 use super::straggler::StragglerSpec;
 use super::streams::{RanksSpec, StreamsSpec};
 use super::sync::SyncSpec;
@@ -353,6 +354,7 @@ texts!(
     HostCount,
     HotRowsSpec,
     NetworkSpec,
+    PortRange,
     RanksSpec,
     RateSchedule,
     StragglerSpec,

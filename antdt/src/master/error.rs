@@ -9,6 +9,7 @@ use antdt_core::registry::BuildError;
 use super::claim::ClaimError;
 use super::seams::PartError;
 use crate::descriptors::TooFewDescriptors;
+use crate::job::PortRange;
 use crate::resume::ResumeError;
 use crate::run_dir::RunDirError;
 
@@ -31,6 +32,12 @@ pub enum JobError {
         address: String,
         /// Error of the operating system.
         source: std::io::Error,
+    },
+    /// Other processes have all the ports that the job may have.
+    #[error("--port-range = {range}: every port is taken on this host; name more")]
+    PortsTaken {
+        /// The ports.
+        range: PortRange,
     },
     /// The master listens on all addresses, so that it cannot know the one at which other hosts reach it:
     /// `--advertise` must be set.

@@ -1,16 +1,18 @@
 //! Opens the port of a job's master, and finds the address at which nodes reach it.
 
+use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use antdt_core::NodeId;
+use antdt_core::{Connections, NodeId};
 use antdt_launch::Launcher;
 use antdt_proto::Token;
 use tokio::net::{TcpListener, TcpStream};
 
 use super::JobError;
 use super::prepare::Prepared;
-use crate::{net, random};
+use crate::job::JobSpec;
+use crate::{net, protection, random};
 
 /// How long the answer of a name service may take, and a connection to the advertised address to be made.
 const REACH_LIMIT: Duration = Duration::from_secs(5);
@@ -29,22 +31,28 @@ pub(super) struct Listening {
     pub(super) master: String,
     /// The secret that nodes show.
     pub(super) token: Token,
+    /// Whether its nodes encrypt what they send, by that secret.
+    pub(super) tls: bool,
+    /// What wraps the connections that it takes.
+    pub(super) connections: Connections,
     /// Whether the job's last master was elsewhere. Nodes know one address; those of a master elsewhere cannot find this one.
     pub(super) moved: bool,
 }
 
 /// Opens the port.
-pub(super) async fn listen(prepared: &Prepared, launcher: &mut dyn Launcher) -> Result<Listening, JobError> {
+pub(super) async fn listen(
+    prepared: &Prepared,
+    launcher: &mut dyn Launcher,
+    of_program: &Connections,
+) -> Result<Listening, JobError> {
     let Prepared { begun, taken, .. } = prepared;
     let spec = &begun.spec;
     let port = taken.as_ref().map_or(spec.master_port, |taken| taken.file.port);
-    let listen = |source| JobError::Listen { address: net::join(&spec.bind, port), source };
+    let listen = |source| refused(spec, port, source);
     let ip = net::bind_address(&spec.bind).map_err(listen)?;
-    let listener = match TcpListener::bind((ip, port)).await {
+    let listener = match TcpListener::bind(&spec.ports(ip, port)[..]).await {
         // The last master was put out by etcd, and its process has not ended yet.
-        Err(error)
-            if error.kind() == std::io::ErrorKind::AddrInUse && taken.is_some() && spec.elect.is_some() =>
-        {
+        Err(error) if error.kind() == ErrorKind::AddrInUse && taken.is_some() && spec.elect.is_some() => {
             TcpListener::bind((ip, 0)).await.map_err(listen)?
         }
         bound => bound.map_err(listen)?,
@@ -69,7 +77,17 @@ pub(super) async fn listen(prepared: &Prepared, launcher: &mut dyn Launcher) -> 
         None => secret()?,
         Some(taken) => taken.token.clone(),
     };
-    Ok(Listening { listener, local, master, token, moved })
+    let tls = *of_program == Connections::default() && protection::is_due(spec, ip);
+    let connections = if tls { protection::by_secret(token.text())? } else { of_program.clone() };
+    Ok(Listening { listener, local, master, token, tls, connections, moved })
+}
+
+/// Why this process cannot listen at a port that it wants; 0 is any that the job may have.
+pub(super) fn refused(spec: &JobSpec, port: u16, source: io::Error) -> JobError {
+    match spec.port_range {
+        Some(range) if port == 0 && source.kind() == ErrorKind::AddrInUse => JobError::PortsTaken { range },
+        _ => JobError::Listen { address: net::join(&spec.bind, port), source },
+    }
 }
 
 /// Checks that nodes can reach this master, which listens at `local`, as `host`. Nodes of other machines may take a way that this

@@ -169,7 +169,7 @@ async fn run_once(
         Some(before) => before.sinks.clone(),
         None => sink::open(spec, &order.fleet.console, &order.seams.sinks)?,
     };
-    let listening = listen::listen(&prepared, &mut *order.fleet.launcher).await?;
+    let listening = listen::listen(&prepared, &mut *order.fleet.launcher, &order.seams.connections).await?;
     let mut running = start::start(prepared, listening, order, sinks).await?;
     let ended = watch::watch(&mut running).await?;
     drop(closing);

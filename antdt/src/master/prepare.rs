@@ -236,10 +236,11 @@ pub(super) fn announce(
     spec: &JobSpec,
     dir: &mut Option<RunDir>,
     master: &str,
-    job: &str,
-    token: &Token,
+    (job, token, tls): (&str, &Token, bool),
 ) -> Result<(), JobError> {
-    let Some(announced) = dir.as_ref().map(|dir| dir.announce(master, job, token)) else { return Ok(()) };
+    let Some(announced) = dir.as_ref().map(|dir| dir.announce(master, job, token, tls)) else {
+        return Ok(());
+    };
     match announced {
         Ok(generation) => tracing::debug!(generation, "this master is announced"),
         Err(error) => {

@@ -28,7 +28,7 @@ use super::again::Before;
 use super::claim::Claim;
 use super::desk::Desk;
 use super::journal::{self, HeadJournal, HeadState, JobFile};
-use super::listen::Listening;
+use super::listen::{self, Listening};
 use super::operate::Pace;
 use super::prepare::{self, Begun, Prepared};
 use super::restorer::{Restorer, Start};
@@ -109,14 +109,14 @@ pub(super) async fn start(
 ) -> Result<Running, JobError> {
     let Order { programs, seams, fleet, choice, before, stop } = order;
     let Fleet { launcher, events, .. } = fleet;
-    let Listening { listener, local, master, token, moved } = listening;
+    let Listening { listener, local, master, token, tls, connections, moved } = listening;
     let (clock, stop_ledger) = (JobClock::start(), CancellationToken::new());
     let of = (clock, stop_ledger.clone(), local.port());
     let machines = machines(&mut prepared, (programs, seams, choice), launcher, of).await?;
     let Machines { head, ledger, origin, shards, mut nodes, trace, journals } = machines;
     let Prepared { begun, job, job_start, fingerprint, mut run_dir, taken, evaluations, .. } = prepared;
     let Begun { spec, dataset, folder, claim, resumed, .. } = begun;
-    prepare::announce(&spec, &mut run_dir, &master, &job, &token)?;
+    prepare::announce(&spec, &mut run_dir, &master, (&job, &token, tls))?;
 
     let (mailbox, inbox) = mailbox(INBOX_BOUND);
     let before = before.unwrap_or_else(|| Before::nothing(&spec, evaluations, job_start, sinks));
@@ -141,7 +141,7 @@ pub(super) async fn start(
     notes.tell(clock.now(), JobNote::Started(Box::new(start)));
     let (desk, restorer) = keepers(&spec, &shared, (dataset, fingerprint), folder, origin);
     let (ended, end) = oneshot::channel();
-    let of_nodes = template(&spec, (local.ip(), &master), (&job, &token), job_start, programs).await?;
+    let of_nodes = template(&spec, (local.ip(), &master), (&job, &token, tls), job_start, programs).await?;
     let runner = HeadRunner {
         nodes: Arc::clone(&shared.nodes),
         template: of_nodes,
@@ -165,7 +165,7 @@ pub(super) async fn start(
     others.spawn(serve::serve(
         &spec,
         &job,
-        (listener, token, seams.connections.clone()),
+        (listener, token, connections),
         &shared,
         scaler,
         desk,
@@ -387,14 +387,14 @@ fn keepers(
 async fn template(
     spec: &JobSpec,
     (ip, master): (IpAddr, &str),
-    (job, token): (&str, &Token),
+    (job, token, tls): (&str, &Token, bool),
     job_start: Duration,
     programs: &Programs,
 ) -> Result<NodeTemplate, JobError> {
     // For the user's own rendezvous, as torchrun gives it: a port that is free now and not ours.
-    let probe = TcpListener::bind((ip, 0)).await;
-    let port =
-        probe.and_then(|probe| probe.local_addr()).map_err(|e| JobError::Master(e.to_string()))?.port();
+    let probe = TcpListener::bind(&spec.ports(ip, 0)[..]).await;
+    let local = probe.and_then(|probe| probe.local_addr());
+    let port = local.map_err(|error| listen::refused(spec, 0, error))?.port();
     let lines = spec.emulate_network.as_ref().map(|_| Lines::new()).transpose();
     let lines = lines.map_err(|error| JobError::Master(format!("--emulate-network: {error}")))?;
     Ok(NodeTemplate {
@@ -402,6 +402,7 @@ async fn template(
             master: master.to_string(),
             job: job.to_owned(),
             token: token.clone(),
+            tls,
             connections: Connections::default(),
             bind: spec.bind.clone(),
             advertise: spec.advertise.clone(),

@@ -15,6 +15,7 @@ use crate::job::JobSpec;
 pub(super) struct NodeFile {
     #[serde(serialize_with = "write_token", deserialize_with = "read_token")]
     pub(super) token: Token,
+    pub(super) tls: bool,
     #[serde(with = "antdt_core::time::nanoseconds")]
     pub(super) job_start: Duration,
     pub(super) network: Option<PathBuf>,

@@ -39,9 +39,9 @@ pub fn run(env: &NodeEnv, layout: &ParamLayout, rule: &UpdateRule) -> Result<(),
         staleness,
     };
     let mut config = PsServerConfig::new(partition, env.job_token());
-    config.connections = env.connections.clone();
+    config.connections = env.data_connections();
     config.doorway = descriptors::doorway();
-    let server = PsServer::bind(env.data_plane()?, config, fabric(env)?)?;
+    let server = env.open_data_plane(|address| Ok(PsServer::bind(address, config.clone(), fabric(env)?)?))?;
     let folder = env.spec.checkpoint_dir.clone().map(Folder::open).transpose();
     let folder = folder.map_err(|error| WorkerError::Input(format!("--checkpoint-dir: {error}")))?;
     if let Some(taken) = Taken::open(env.spec.resume.as_deref(), layout, &rule.identity())? {

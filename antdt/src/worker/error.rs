@@ -1,5 +1,7 @@
 //! Errors of a worker or server process, and whether the launcher should start it again.
 
+use std::io::ErrorKind;
+
 use antdt_agent::TrainError;
 use antdt_agent::runtime::AgentError;
 use antdt_collective::CollectiveError;
@@ -56,6 +58,15 @@ pub enum WorkerError {
 }
 
 impl WorkerError {
+    /// Returns whether another process listens at the port.
+    pub(crate) const fn is_of_taken_port(&self) -> bool {
+        matches!(
+            self,
+            Self::Collective(CollectiveError::Io { kind: ErrorKind::AddrInUse, .. })
+                | Self::Serve(PsServerError::Io(CollectiveError::Io { kind: ErrorKind::AddrInUse, .. }))
+        )
+    }
+
     /// Returns the exit code that tells the launcher whether starting again can help.
     pub const fn exit_code(&self) -> i32 {
         match self {

@@ -100,7 +100,9 @@ fn run_to(
     planes: &Planes,
 ) -> Result<WorkerEnd, WorkerError> {
     let interrupt = Arc::new(Interrupt::default());
-    let listener = Listener::bind_with(env.data_plane()?, env.job_token(), env.connections.clone())?;
+    let listener = env.open_data_plane(|address| {
+        Ok(Listener::bind_with(address, env.job_token(), env.data_connections())?)
+    })?;
     let told = Arc::clone(&interrupt);
     let agent = env.connect(listener.local_address(), move |notice| told.notice(notice))?;
     let source = ShardClient::over(

@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use antdt_core::{Holder, NodeId};
+use antdt_core::{Connections, Holder, NodeId, StreamEnd};
+use antdt_rt::WrappedStream;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
@@ -41,6 +42,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 pub struct GateConfig {
     /// Secret that the hosts of the job share; empty if whoever reaches the port may join.
     pub secret: String,
+    /// What wraps the connections of hosts that have proved that they know the secret.
+    pub connections: Connections,
     /// Version of the program: hosts must have the same one.
     pub version: String,
     /// Path of this program, in place of which each host runs its own.
@@ -49,7 +52,7 @@ pub struct GateConfig {
 
 impl fmt::Debug for GateConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { secret: _, version, program } = self;
+        let Self { version, program, .. } = self;
         f.debug_struct("GateConfig")
             .field("version", version)
             .field("program", program)
@@ -296,11 +299,11 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
 }
 
 /// Serves one connection to its end.
-async fn serve(mut stream: TcpStream, peer: SocketAddr, shared: Arc<Shared>) {
-    let admitted = timeout(HELLO_LIMIT, admit(&mut stream, &shared.config)).await;
+async fn serve(stream: TcpStream, peer: SocketAddr, shared: Arc<Shared>) {
+    let admitted = timeout(HELLO_LIMIT, admit(stream, &shared.config)).await;
     shared.strangers.fetch_sub(1, Ordering::Relaxed);
-    let hello = match admitted {
-        Ok(Ok(hello)) => hello,
+    let (hello, mut stream) = match admitted {
+        Ok(Ok(admitted)) => admitted,
         Ok(Err(error)) => return tracing::debug!(%peer, %error, "no host of this job"),
         Err(_) => return tracing::debug!(%peer, "it said nothing"),
     };
@@ -325,12 +328,12 @@ async fn serve(mut stream: TcpStream, peer: SocketAddr, shared: Arc<Shared>) {
     tracing::debug!(host = name, %error, "a host is away");
 }
 
-/// Lets a host prove that it belongs to the job.
-async fn admit(stream: &mut TcpStream, config: &GateConfig) -> io::Result<Hello> {
+/// Lets a host prove that it belongs to the job. From then on the connection is wrapped.
+async fn admit(mut stream: TcpStream, config: &GateConfig) -> io::Result<(Hello, WrappedStream)> {
     stream.set_nodelay(true)?;
-    let hello: Hello = read(stream, STRANGER_FRAME_MAX).await?;
-    let refuse = async |stream: &mut TcpStream, why: String| -> io::Result<Hello> {
-        write(stream, &ToHost::Denied(why.clone())).await?;
+    let hello: Hello = read(&mut stream, STRANGER_FRAME_MAX).await?;
+    let refuse = async |mut stream: TcpStream, why: String| {
+        write(&mut stream, &ToHost::Denied(why.clone())).await?;
         Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
     };
     if hello.version != config.version {
@@ -343,10 +346,14 @@ async fn admit(stream: &mut TcpStream, config: &GateConfig) -> io::Result<Hello>
     }
     let challenge = nonce()?;
     let secret = config.secret.as_bytes();
-    write(stream, &ToHost::Challenge(proof(secret, Side::Gate, &hello, &challenge), challenge)).await?;
+    write(&mut stream, &ToHost::Challenge(proof(secret, Side::Gate, &hello, &challenge), challenge)).await?;
     let expected = proof(secret, Side::Host, &hello, &challenge);
-    match read(stream, STRANGER_FRAME_MAX).await? {
-        FromHost::Proof(found) if is_proved(&expected, &found) => Ok(hello),
+    match read(&mut stream, STRANGER_FRAME_MAX).await? {
+        FromHost::Proof(found) if is_proved(&expected, &found) => {
+            write(&mut stream, &ToHost::Proved).await?;
+            // This end speaks first.
+            Ok((hello, WrappedStream::new(stream, StreamEnd::Opened, &config.connections)))
+        }
         _ => {
             refuse(stream, "its secret is not the job's; give both the same --rdzv-secret-file".to_owned())
                 .await
@@ -356,13 +363,13 @@ async fn admit(stream: &mut TcpStream, config: &GateConfig) -> io::Result<Hello>
 
 /// Carries orders to a host and reports from it, until one of both is gone. Returns why.
 async fn talk(
-    stream: TcpStream,
+    stream: WrappedStream,
     mut orders: mpsc::UnboundedReceiver<ToHost>,
     lines: mpsc::Sender<HostLine>,
     host: &str,
     shared: &Shared,
 ) -> io::Error {
-    let (mut from, mut to) = stream.into_split();
+    let (mut from, mut to) = tokio::io::split(stream);
     let speak = async {
         loop {
             let order = match timeout(BEAT, orders.recv()).await {

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use antdt_core::Holder;
+use antdt_core::{Connections, Holder, StreamEnd};
+use antdt_rt::WrappedStream;
 use tokio::net::TcpStream;
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::mpsc;
@@ -48,6 +49,8 @@ pub struct HostConfig {
     pub adds: bool,
     /// Secret of the job; empty if it has none.
     pub secret: String,
+    /// What wraps the connection once both ends have proved that they know the secret.
+    pub connections: Connections,
     /// Version of this program.
     pub version: String,
     /// Path of this program, which nodes run.
@@ -238,7 +241,7 @@ enum Parted {
 
 impl JobHost {
     /// Connects to the gate and proves that this machine belongs to the job. Tries for as long as the configuration allows.
-    async fn reach(&mut self) -> Result<TcpStream, HostJoinError> {
+    async fn reach(&mut self) -> Result<WrappedStream, HostJoinError> {
         let HostConfig { gate, patience, .. } = self.config.clone();
         let deadline = Instant::now() + patience;
         loop {
@@ -255,7 +258,7 @@ impl JobHost {
         }
     }
 
-    async fn attempt(&mut self) -> Result<TcpStream, Refusal> {
+    async fn attempt(&mut self) -> Result<WrappedStream, Refusal> {
         let HostConfig { gate, name, slots, rank, adds, secret, version, .. } = self.config.clone();
         let mut stream = TcpStream::connect(&*gate).await?;
         stream.set_nodelay(true)?;
@@ -273,8 +276,15 @@ impl JobHost {
         let ours = proof(secret.as_bytes(), Side::Host, &hello, &challenge);
         write(&mut stream, &FromHost::Proof(ours)).await?;
         match read(&mut stream, STRANGER_FRAME_MAX).await? {
+            ToHost::Proved => {}
+            ToHost::Denied(why) => return Err(HostJoinError::Denied { gate, why }.into()),
+            _ => return Err(io::Error::other("an answer out of turn").into()),
+        }
+        let local: SocketAddr = stream.local_addr()?;
+        // The gate speaks first.
+        let mut stream = WrappedStream::new(stream, StreamEnd::Accepted, &self.config.connections);
+        match read(&mut stream, STRANGER_FRAME_MAX).await? {
             ToHost::Welcome(round) => {
-                let local: SocketAddr = stream.local_addr()?;
                 self.address = self.config.address.clone().unwrap_or_else(|| local.ip().to_string());
                 self.begin(round);
                 let nodes =
@@ -315,10 +325,10 @@ impl JobHost {
     /// Serves one connection to its end.
     async fn take_part(
         &mut self,
-        stream: TcpStream,
+        stream: WrappedStream,
         leave: &mut (impl Future<Output = Duration> + Unpin),
     ) -> Parted {
-        let (mut from, mut to) = stream.into_split();
+        let (mut from, mut to) = tokio::io::split(stream);
         let (inbox, mut orders) = mpsc::channel(1);
         // A message must be read to its end, whatever happens beside it.
         let reader = tokio::spawn(async move {
@@ -421,6 +431,7 @@ impl JobHost {
             | ToHost::End { .. }
             | ToHost::Challenge(..)
             | ToHost::Denied(_)
+            | ToHost::Proved
             | ToHost::PassedOn(_)
             | ToHost::Beat
             | ToHost::Over => {}

@@ -4,7 +4,8 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use antdt_core::{Holder, Incarnation, NodeId};
+use antdt_core::testing::Mask;
+use antdt_core::{Connections, Holder, Incarnation, NodeId};
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -17,8 +18,14 @@ use crate::runtime::testing::check_launcher;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
+/// The same at both ends.
+fn wrapped() -> Connections {
+    Connections::wrapped(Mask::default())
+}
+
 fn gate_config(secret: &str) -> GateConfig {
-    GateConfig { secret: secret.to_owned(), version: "1".to_owned(), program: "/gate/antdt".into() }
+    let (secret, connections) = (secret.to_owned(), wrapped());
+    GateConfig { secret, connections, version: "1".to_owned(), program: "/gate/antdt".into() }
 }
 
 async fn gate(secret: &str) -> HostGate {
@@ -34,6 +41,7 @@ fn host_config(gate: SocketAddr, name: &str, slots: u32) -> HostConfig {
         rank: None,
         adds: false,
         secret: "secret".to_owned(),
+        connections: wrapped(),
         version: "1".to_owned(),
         program: "/bin/sh".into(),
         patience: LIMIT,
@@ -258,19 +266,25 @@ async fn proof_that_was_overheard_lets_nobody_in() {
         answers.push(proof);
         write(&mut stream, &FromHost::Proof(proof)).await.unwrap();
         let answer: ToHost = read(&mut stream, STRANGER_FRAME_MAX).await.unwrap();
-        assert_eq!(matches!(answer, ToHost::Welcome(_)), replayed.is_none(), "{answer:?}");
+        assert_eq!(matches!(answer, ToHost::Proved), replayed.is_none(), "{answer:?}");
+        // What follows is not to be read on the way.
+        let next =
+            tokio::time::timeout(wire::BEAT * 2, read::<ToHost>(&mut stream, STRANGER_FRAME_MAX)).await;
+        assert!(!matches!(next, Ok(Ok(_))), "{next:?}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn host_says_that_it_is_there_however_often_the_gate_does() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let _host = host(host_config(listener.local_addr().unwrap(), "a", 1));
+    let plain = host_config(listener.local_addr().unwrap(), "a", 1);
+    let _host = host(HostConfig { connections: Connections::default(), ..plain });
     let (mut stream, _) = listener.accept().await.unwrap();
     let hello: Hello = read(&mut stream, STRANGER_FRAME_MAX).await.unwrap();
     let proof = wire::proof(b"secret", wire::Side::Gate, &hello, &[1; 32]);
     write(&mut stream, &ToHost::Challenge(proof, [1; 32])).await.unwrap();
     assert!(matches!(read(&mut stream, STRANGER_FRAME_MAX).await.unwrap(), FromHost::Proof(_)));
+    write(&mut stream, &ToHost::Proved).await.unwrap();
     write(&mut stream, &ToHost::Welcome(1)).await.unwrap();
     assert!(matches!(read(&mut stream, STRANGER_FRAME_MAX).await.unwrap(), FromHost::Nodes(1, _)));
     let (mut from, mut to) = stream.into_split();

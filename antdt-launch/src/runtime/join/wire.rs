@@ -2,7 +2,7 @@
 //! it.
 //!
 //! The host begins with [`Hello`]. Both then prove that they know the secret of the job, each by a code over the other's random
-//! bytes, so that what was overheard is of no use later. What follows is not encrypted.
+//! bytes, so that what was overheard is of no use later. What follows is wrapped as all connections of the job are.
 
 use std::ffi::OsString;
 use std::io;
@@ -110,6 +110,8 @@ pub(super) enum ToHost {
     Challenge(Proof, Nonce),
     /// The host is refused, for good.
     Denied(String),
+    /// The host has proved what it must: whatever follows is wrapped, if the job's connections are, and begins with the gate.
+    Proved,
     /// The host takes part in this round, and answers with the nodes that it has of it.
     Welcome(u64),
     /// Another round begins.

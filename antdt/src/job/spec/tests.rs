@@ -57,6 +57,7 @@ fn every_setting_has_a_name_of_its_own_a_text_form_and_a_key() {
             {
                 "7".to_owned()
             }
+            Form::Text if setting.name == "port-range" => "7-9".to_owned(),
             Form::Text if ["redirects", "tee"].contains(&setting.name) => "3".to_owned(),
             Form::Text if setting.name == "early-stopping" => "7:auc".to_owned(),
             Form::Text if setting.name == "emulate-network" => "bandwidth=7MB/s".to_owned(),

@@ -125,7 +125,7 @@ impl WorkerSite<'_> {
     pub(super) fn server_config(&self) -> PsClientConfig {
         let mut config = PsClientConfig::new(self.holder(), self.env.job_token(), self.layout().clone());
         config.timeout = self.spec().meeting_wait();
-        config.connections = self.env.connections.clone();
+        config.connections = self.env.data_connections();
         config
     }
 
