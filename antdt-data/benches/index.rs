@@ -1,16 +1,21 @@
-//! How fast a row index is built, against `memchr` over the same bytes; and what random rows of a shard cost, against
-//! the same rows in order.
+//! How fast a row index is built, against `memchr` over the same bytes, and a Parquet file is sealed; and what random rows of a shard
+//! cost, against the same rows in order.
 
 use std::fs::File;
 use std::hint::black_box;
 use std::io::{Read, Write};
 use std::num::NonZeroU64;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use antdt_core::{Permutation, SampleRange, Seed};
-use antdt_data::{Delimited, Dialect, IndexPlace, Reader, Splitter};
+use antdt_data::{ColumnCheck, Delimited, Dialect, IndexPlace, Parquet, Reader, Splitter, Value};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use parquet::data_type::Int64Type;
+use parquet::file::properties::WriterProperties;
+use parquet::file::writer::SerializedFileWriter;
+use parquet::schema::parser::parse_message_type;
 
 const LEN_BYTES: usize = 256 << 20;
 const SHARD: u64 = 65_536;
@@ -114,5 +119,51 @@ fn index(criterion: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, index);
+/// Row groups of 40 columns of whole numbers, the first of which is a label.
+fn write_parquet(path: &Path) {
+    const ROWS: u64 = 100_000;
+    let columns: String = (0..40).map(|at| format!("required int64 c{at};")).collect();
+    let schema = parse_message_type(&format!("message rows {{ {columns} }}")).expect("a schema");
+    let plain = WriterProperties::builder().set_dictionary_enabled(false).build();
+    let file = File::create(path).expect("a file in a temporary folder");
+    let mut writer =
+        SerializedFileWriter::new(file, Arc::new(schema), Arc::new(plain)).expect("a file is written");
+    let mut rng = Seed(1).rng();
+    for _ in 0..LEN_BYTES / (40 * 8 * 100_000) {
+        let mut group = writer.next_row_group().expect("there is room");
+        for column in 0..40 {
+            let most = if column == 0 { 2 } else { 1 << 40 };
+            let values: Vec<i64> = (0..ROWS).map(|_| rng.below(most).cast_signed()).collect();
+            let mut column = group.next_column().expect("there is room").expect("40 columns");
+            column.typed::<Int64Type>().write_batch(&values, None, None).expect("there is room");
+            column.close().expect("there is room");
+        }
+        group.close().expect("there is room");
+    }
+    writer.close().expect("there is room");
+}
+
+fn seal(criterion: &mut Criterion) {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("a.parquet");
+    write_parquet(&path);
+    let mut group = criterion.benchmark_group("seal");
+    group.sample_size(10).measurement_time(Duration::from_secs(5));
+    group.throughput(Throughput::Bytes(std::fs::metadata(&path).expect("it was written").len()));
+    let open = || Parquet::open_all([&path]).expect("it has rows");
+    group.bench_function("every byte", |bencher| {
+        bencher.iter(|| open().sealed(&IndexPlace::Memory, ColumnCheck::NONE).expect("it is whole"));
+    });
+    let check = |_, value: Value<'_>| match value {
+        Value::I64(0 | 1) => Ok(()),
+        _ => Err("no label".to_owned()),
+    };
+    let check = ColumnCheck { name: "label", columns: &[0], check: &check };
+    group.bench_function("every byte and a label of 40 columns", |bencher| {
+        bencher.iter(|| open().sealed(&IndexPlace::Memory, check).expect("its labels are 0 and 1"));
+    });
+    group.finish();
+}
+
+criterion_group!(benches, index, seal);
 criterion_main!(benches);

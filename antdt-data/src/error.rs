@@ -108,6 +108,16 @@ pub enum OpenError {
         /// Description of what is wrong with the row.
         why: String,
     },
+    /// A value of a Parquet file fails the check of its data set.
+    #[error("{} row {row}: {why}; mend or remove the row", path.display())]
+    Value {
+        /// Path of the file.
+        path: PathBuf,
+        /// Number of the row in the file, from 1.
+        row: u64,
+        /// Description of what is wrong with the value.
+        why: String,
+    },
     /// A row is so long that the file cannot be a text with rows.
     #[error(
         "{} line {line}: longer than {limit_bytes} bytes; this is no text of rows, or a quote is never closed",
@@ -205,7 +215,7 @@ pub enum OpenError {
         /// Path of the file.
         path: PathBuf,
     },
-    /// The row index of a file can be neither read nor written at its place.
+    /// The index of a file can be neither read nor written at its place.
     #[error(
         "cannot remember in {} where the rows of the data begin: {source}; name a folder that can be written with \
          --cache-dir or {}",
@@ -349,20 +359,18 @@ impl ReadError {
     }
 }
 
-/// Reason why a stored row index cannot be used. `Delimited` then builds a new one.
+/// Reason why a stored index of a file cannot be used. A new one is then built.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum IndexError {
     /// The file is not a complete index.
-    #[error("not a row index: {why}; delete it, and it will be built again")]
+    #[error("not an index of a file: {why}; delete it, and it will be built again")]
     Malformed {
         /// Description of the error.
         why: &'static str,
     },
     /// Another version of this crate wrote the index.
-    #[error(
-        "a row index of format {found}, this program reads {known}; delete it, and it will be built again"
-    )]
+    #[error("an index of format {found}, this program reads {known}; delete it, and it will be built again")]
     Version {
         /// Format version of the file.
         found: u32,
@@ -370,7 +378,7 @@ pub enum IndexError {
         known: u32,
     },
     /// The index is that of another file, of the same file before it changed, or of another dialect.
-    #[error("the row index of other data: {what} differs; delete it, and it will be built again")]
+    #[error("the index of other data: {what} differs; delete it, and it will be built again")]
     OtherData {
         /// Name of the field that differs.
         what: &'static str,

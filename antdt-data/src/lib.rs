@@ -16,6 +16,8 @@ pub mod cache;
 
 pub mod unpack;
 
+pub mod kept;
+
 pub mod files;
 pub mod fixed;
 
@@ -28,14 +30,16 @@ pub mod reader;
 
 #[cfg(feature = "parquet")]
 pub use crate::parquet::{
-    Column, ColumnRow, ColumnRows, Meaning, Parquet, ParquetField, Texts, Value, Values,
+    Column, ColumnCheck, ColumnRow, ColumnRows, Meaning, Parquet, ParquetField, Texts, Value, ValueTest,
+    Values,
 };
 pub use cache::Cache;
 pub use cuts::{Block, Cuts};
-pub use delimited::{Delimited, Dialect, Fields, IndexOrigin, IndexPlace, RowCheck, RowTest};
+pub use delimited::{Delimited, Dialect, Fields, RowCheck, RowTest};
 pub use error::{IndexError, OpenError, ReadError};
 pub use files::Files;
 pub use fixed::{FixedRecords, RecordShape, Tail};
+pub use kept::{IndexOrigin, IndexPlace};
 pub use layout::{DatasetLayout, FileRows};
 pub use reader::Reader;
 pub use rows::{ByteRows, Rows};

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::fs::{self, File, Metadata};
 use std::io::{self, Read, Seek, SeekFrom};
+#[cfg(unix)]
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
@@ -206,6 +208,20 @@ impl Source {
             // Each of its reads names the version.
             #[cfg(feature = "remote")]
             Medium::Remote(_) => Ok(true),
+        }
+    }
+
+    /// When the file or what is known of it last changed, which no program can set: nanoseconds since 1970, 0 where the system does not
+    /// say.
+    pub(crate) fn changed_ns(&self) -> Result<i64, OpenError> {
+        match &self.medium {
+            #[cfg(unix)]
+            Medium::Disk => {
+                let found = fs::metadata(self.stored_at());
+                let metadata = found.map_err(OpenError::io(self.stored_at(), "read"))?;
+                Ok(metadata.ctime().saturating_mul(1_000_000_000).saturating_add(metadata.ctime_nsec()))
+            }
+            _ => Ok(0),
         }
     }
 

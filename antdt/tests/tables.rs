@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use antdt::report::{Outcome, Report};
 use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DoubleType, Int64Type};
+use parquet::file::properties::WriterProperties;
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
 
@@ -179,34 +180,99 @@ fn parquet_whose_files_have_their_columns_in_another_order_is_trained_by_name() 
 }
 
 #[test]
-fn a_job_that_ends_by_its_data_says_which_file_row_and_column_was_the_first() {
+fn parquet_label_that_is_none_beyond_the_rows_looked_at_is_refused_before_a_process_starts() {
     let folder = tempfile::tempdir().unwrap();
-    // A label with a third value, beyond the rows that are looked at.
-    write_labels(&folder.path().join("bad.parquet"), 12_000);
+    let (rows, path) = (12_000_usize, folder.path().join("bad.parquet"));
+    for (bad, words) in [
+        (Some(7), "bad.parquet row 12000: column 2, y: '7' is not one of the label's two values"),
+        (None, "bad.parquet row 12000: column 2, y: 'nothing' is not one of the label's two values"),
+    ] {
+        write_labels(&path, &[5000, 7000], &|row| if row + 1 == rows { bad } else { Some(row as i64 % 2) });
+        let args =
+            ["run", "--nproc-per-node", "2", "--data", "bad.parquet", "--format", "parquet", "--label", "y"];
+        let output = antdt(folder.path(), &args);
+        let said = said(&output);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains(words) && said.contains("--label 'COLUMN=VALUE'"), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+    }
+}
+
+#[test]
+fn a_job_that_ends_by_its_data_says_which_file_row_group_and_column_was_the_first() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("bad.parquet");
+    write_labels(&path, &[11_000, 1000], &|row| Some(row as i64 % 2));
+    // The header of the page before the values of the column beside the label, in the second row group.
+    let mut bytes = fs::read(&path).unwrap();
+    let page: Vec<u8> = (11_000..12_000_i64).flat_map(|row| (row * 3).to_le_bytes()).collect();
+    let at = bytes.windows(page.len()).position(|window| window == page).unwrap();
+    bytes[at - 16..at].iter_mut().for_each(|byte| *byte = !*byte);
+    fs::write(&path, bytes).unwrap();
     let args =
         ["run", "--nproc-per-node", "2", "--data", "bad.parquet", "--format", "parquet", "--label", "y"];
     let said = said(&antdt(folder.path(), &args));
     let last = said.lines().last().unwrap();
-    assert!(
-        last.contains("bad.parquet row 12000: column 2, y: '7' is not one of the label's two values"),
-        "{said}"
-    );
+    assert!(last.contains("bad.parquet: row group 1, column \"x\": "), "{said}");
 }
 
-/// A Parquet file of labels 0 and 1, but for the last one.
-fn write_labels(path: &Path, rows: i64) {
-    let schema =
-        Arc::new(parse_message_type("message rows { required int64 x; required int64 y; }").unwrap());
-    let mut writer = SerializedFileWriter::new(Vec::new(), schema, Arc::default()).unwrap();
-    let mut group = writer.next_row_group().unwrap();
-    let x: Vec<i64> = (0..rows).map(|row| row % 9).collect();
-    let y: Vec<i64> = (0..rows).map(|row| if row + 1 == rows { 7 } else { row % 2 }).collect();
-    for values in [x, y] {
-        let mut column = group.next_column().unwrap().unwrap();
-        column.typed::<Int64Type>().write_batch(&values, None, None).unwrap();
-        column.close().unwrap();
+#[test]
+fn job_is_not_resumed_after_one_label_in_a_parquet_file_was_flipped_in_place() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("rows.parquet");
+    let label = |row: usize| i64::from(row * row % 11 < 4);
+    let groups = [12_000, 12_000, 12_000];
+    write_labels(&path, &groups, &|row| Some(label(row)));
+    let args = ["--data", "rows.parquet", "--label", "y", "--global-batch-size", "4000"];
+    let (report, _) = train(folder.path(), &args);
+    assert_each_once(&report, 36_000);
+    let whole = fs::read(&path).unwrap();
+    let resume = || {
+        let resumed = ["run", "--nproc-per-node", "2", "--resume", "report", "--epochs", "3"];
+        antdt(folder.path(), &[&resumed[..], &args].concat())
+    };
+    let first_label = |group: usize| {
+        let rows = group * groups[0]..(group + 1) * groups[0];
+        let page: Vec<u8> = rows.flat_map(|row| label(row).to_le_bytes()).collect();
+        // A page ends before the column does.
+        let page = &page[..4096];
+        whole.windows(page.len()).position(|window| window == page).unwrap()
+    };
+    for (group, row) in [(0, 300), (1, 6007), (2, 9001)] {
+        let mut flipped = whole.clone();
+        flipped[first_label(group) + row * 8] ^= 1;
+        fs::write(&path, &flipped).unwrap();
+        let said = said(&resume());
+        assert!(said.contains("the data's fingerprint is "), "label {row} of row group {group}: {said}");
     }
-    group.close().unwrap();
+    fs::write(&path, &whole).unwrap();
+    let output = resume();
+    assert!(output.status.success(), "{}", said(&output));
+}
+
+/// A Parquet file of labels in row groups of these lengths, its values written as they are.
+fn write_labels(path: &Path, groups: &[usize], label: &dyn Fn(usize) -> Option<i64>) {
+    let schema =
+        Arc::new(parse_message_type("message rows { required int64 x; optional int64 y; }").unwrap());
+    let plain = WriterProperties::builder().set_dictionary_enabled(false).build();
+    let mut writer = SerializedFileWriter::new(Vec::new(), schema, Arc::new(plain)).unwrap();
+    let mut first = 0;
+    for len in groups {
+        let rows = first..first + len;
+        first += len;
+        let mut group = writer.next_row_group().unwrap();
+        let x: Vec<i64> = rows.clone().map(|row| row as i64 * 3).collect();
+        let mut column = group.next_column().unwrap().unwrap();
+        column.typed::<Int64Type>().write_batch(&x, None, None).unwrap();
+        column.close().unwrap();
+        let labels: Vec<Option<i64>> = rows.map(label).collect();
+        let levels: Vec<i16> = labels.iter().map(|label| i16::from(label.is_some())).collect();
+        let values: Vec<i64> = labels.into_iter().flatten().collect();
+        let mut column = group.next_column().unwrap().unwrap();
+        column.typed::<Int64Type>().write_batch(&values, Some(&levels), None).unwrap();
+        column.close().unwrap();
+        group.close().unwrap();
+    }
     fs::write(path, writer.into_inner().unwrap()).unwrap();
 }
 

@@ -103,7 +103,8 @@ pub trait Dataset: fmt::Debug + Send {
     /// Returns the columns of the data set.
     fn schema(&self) -> Schema;
 
-    /// Returns a checksum of all that was read when the data were opened; `None` if nothing was. Of text, that is every byte.
+    /// Returns a checksum of all that was read when the data were opened; `None` if nothing was. Of text and
+    /// of Parquet, that is every byte.
     fn content_checksum(&self) -> Option<u32> {
         None
     }

@@ -5,7 +5,8 @@ use std::path::Path;
 
 use antdt_core::InvalidValue;
 use antdt_data::{
-    Cache, ColumnRow, Container, Delimited, Dialect, IndexPlace, Parquet, Reader, RowCheck, Source, Splitter,
+    Cache, ColumnCheck, ColumnRow, Container, Delimited, Dialect, IndexPlace, Parquet, Reader, RowCheck,
+    Source, Splitter, Value,
 };
 
 use super::format::{Fixed, Kept, Kind};
@@ -60,7 +61,7 @@ impl StoredRows {
     /// plain or compressed. A `format` of `None` is detected from the first file, and is a table if the user says something of its
     /// columns.
     ///
-    /// Text without an index in the cache is read once, and each row of it is checked. `announce` is called with a line for each
+    /// Files without an index in the cache are read once: each row of text is checked, and each label of Parquet. `announce` is called with a line for each
     /// file that has to be copied first, and with what the columns of a table became.
     ///
     /// # Errors
@@ -100,6 +101,11 @@ impl StoredRows {
             Layout::Fixed(_) => Parquet::of(sources)?,
             Layout::Table(table) => Parquet::of_columns(sources, &table.wanted())?,
         };
+        let place = IndexPlace::Folder(opening.cache.folder().into());
+        let checked = layout.checked();
+        let check = |at: usize, value: Value<'_>| layout.check_value(checked[at], value);
+        let check = ColumnCheck { name: layout.check_name(), columns: &checked, check: &check };
+        let data = data.sealed(&place, check)?;
         Ok(Self { layout, rows: Rows::Parquet(Reader::new(data, PARQUET_BLOCK, opening.budget_bytes)) })
     }
 
@@ -194,6 +200,22 @@ impl Layout {
         }
     }
 
+    /// The columns of Parquet, of those that are read, that can have values which no job can use.
+    fn checked(&self) -> Vec<usize> {
+        match self {
+            Self::Fixed(fixed) => vec![fixed.label()],
+            Self::Table(table) => table.checked(),
+        }
+    }
+
+    /// Checks a value of one of these columns.
+    fn check_value(&self, column: usize, value: Value<'_>) -> Result<(), String> {
+        match self {
+            Self::Fixed(fixed) => fixed.check_value(column, value),
+            Self::Table(table) => table.check_value(column, value),
+        }
+    }
+
     pub(super) fn parse_text(
         &self,
         dialect: Dialect,
@@ -245,7 +267,7 @@ impl Dataset for StoredRows {
     fn content_checksum(&self) -> Option<u32> {
         match &self.rows {
             Rows::Text(reader, _) => Some(reader.data().content_checksum()),
-            Rows::Parquet(reader) => Some(reader.data().footer_checksum()),
+            Rows::Parquet(reader) => reader.data().content_checksum(),
         }
     }
 

@@ -260,16 +260,33 @@ fn the_same_rows_come_from_tabs_commas_and_parquet() {
 }
 
 #[test]
-fn a_bad_row_of_a_parquet_file_is_found_when_it_is_read_and_names_its_column() {
+fn a_bad_label_of_a_parquet_file_is_found_at_the_start_and_names_its_row() {
     let folder = tempfile::tempdir().unwrap();
     let mut rows = read_all(&mut synthetic::Clicks::new(Seed(9), 100));
     rows.labels[60] = 7.0;
-    let mut data = open_file(&parquet(folder.path(), "a.parquet", &rows, false)).unwrap();
+    let error = open_file(&parquet(folder.path(), "a.parquet", &rows, false)).unwrap_err().to_string();
+    assert!(
+        error.ends_with("a.parquet row 61: column 1: '7' is not a label, 0 or 1; mend or remove the row"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_bad_row_of_a_parquet_file_is_found_when_it_is_read_and_names_its_column() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut rows = read_all(&mut synthetic::Clicks::new(Seed(9), 100));
+    rows.numeric[60 * 13 + 5] = 987_654;
+    let path = parquet(folder.path(), "a.parquet", &rows, true);
+    let mut bytes = fs::read(&path).unwrap();
+    let at = bytes.windows(8).position(|value| value == 987_654.0_f64.to_le_bytes()).unwrap();
+    bytes[at..at + 8].copy_from_slice(&987_654.5_f64.to_le_bytes());
+    fs::write(&path, bytes).unwrap();
+    let mut data = open_file(&path).unwrap();
     let mut batch = RowBatch::default();
     data.read(&[0, 59, 61, 99], &mut batch).unwrap();
     let error = data.read(&[59, 60], &mut RowBatch::default()).unwrap_err();
     let error = error.to_string();
-    assert!(error.ends_with("a.parquet row 61: column 1: '7' is not a label, 0 or 1"), "{error}");
+    assert!(error.ends_with("a.parquet row 61: column 7: '987654.5' is not an integer"), "{error}");
     let error = open_as(&folder.path().join("a.parquet"), Some(format("adult"))).unwrap_err().to_string();
     assert!(error.contains("40 columns, but adult needs 15"), "{error}");
 }

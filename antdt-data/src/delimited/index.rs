@@ -1,16 +1,13 @@
 //! The index of a text file's rows: the offset of every 256th row, and its format on disk.
 //!
-//! An index is a cache. It carries the file's length, time of change and a checksum of 16 pieces of it, so that an index
-//! of other data is noticed without reading the data; it is then built again. A change of a few bytes that keeps length
-//! and time of change, and misses those pieces, is not noticed.
+//! An index is a cache. It carries the file's length, times of change and a checksum of 16 pieces of it, so that an index
+//! of other data is noticed without reading the data; it is then built again. Where the system does not say when a file last changed,
+//! a change of a few bytes that keeps length and time of writing, and misses those pieces, is not noticed.
 //!
-//! Format 5: `ANTDTROW`, version `u32`, the [`RowIndex`] as `postcard` writes it, and the CRC-32C of all this.
+//! Format 6: `ANTDTROW`, version `u32`, the [`RowIndex`] as `postcard` writes it, and the CRC-32C of all this.
 
-use std::fs::{self, File};
-use std::io::{Read, Write};
-use std::path::{Path, PathBuf};
-use std::process;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::io::Read;
+use std::path::Path;
 
 use crc32c::{crc32c, crc32c_append};
 use serde::{Deserialize, Serialize};
@@ -19,13 +16,14 @@ use super::dialect::Dialect;
 use super::order::ColumnOrder;
 use super::scan::{RowScanner, Span};
 use crate::error::{IndexError, OpenError};
-use crate::source::{Container, Source, Stamp};
+use crate::kept::{self, Fingerprint};
+use crate::source::{Container, Source};
 
 #[cfg(test)]
 mod tests;
 
 const MAGIC: &[u8; 8] = b"ANTDTROW";
-const VERSION: u32 = 5;
+const VERSION: u32 = 6;
 
 /// Rows from one mark to the next, while there are few marks. Of rows of 200 bytes, a read begins at most 51 KB early, and
 /// the index is 1/6400 of the data; a larger stride would save memory that is not missed, and cost small shards time.
@@ -84,20 +82,6 @@ impl RowForm<'_> {
     fn check_id(&self) -> u32 {
         let check = self.check.id();
         self.order.as_ref().map_or(check, |order| order.check_id(check))
-    }
-}
-
-/// By what an index knows its file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Fingerprint {
-    stamp: Stamp,
-    /// Checksum of pieces of the file.
-    checksum: u32,
-}
-
-impl Fingerprint {
-    pub(super) fn of(source: &Source) -> Result<Self, OpenError> {
-        Ok(Self { stamp: source.stamp, checksum: source.checksum()? })
     }
 }
 
@@ -208,13 +192,8 @@ impl RowIndex {
 
     /// Whether it is the index of a file whose rows have this form.
     pub(super) fn check(&self, fingerprint: &Fingerprint, form: &RowForm<'_>) -> Result<(), IndexError> {
-        let (ours, theirs) = (self.fingerprint, fingerprint);
-        let what = if ours.stamp.len_bytes != theirs.stamp.len_bytes {
-            "the length of the file"
-        } else if ours.stamp.modified_ns != theirs.stamp.modified_ns {
-            "the time of its last change"
-        } else if ours.checksum != theirs.checksum {
-            "its content"
+        let what = if let Some(what) = self.fingerprint.difference(fingerprint) {
+            what
         } else if self.dialect != form.dialect {
             "the dialect"
         } else if self.check != form.check_id() {
@@ -226,31 +205,13 @@ impl RowIndex {
     }
 
     pub(super) fn to_bytes(&self) -> Vec<u8> {
-        let head = [&MAGIC[..], &VERSION.to_le_bytes()].concat();
-        let mut out = postcard::to_extend(self, head).expect("an index has a form as bytes");
-        out.extend_from_slice(&crc32c(&out).to_le_bytes());
-        out
+        kept::framed(*MAGIC, VERSION, self)
     }
 
     pub(super) fn from_bytes(bytes: &[u8]) -> Result<Self, IndexError> {
-        let malformed = |why| IndexError::Malformed { why };
-        let Some(rest) = bytes.strip_prefix(MAGIC) else {
-            return Err(malformed("it begins with other bytes"));
-        };
-        let (version, rest) = rest.split_first_chunk().ok_or(malformed("it is cut off"))?;
-        let version = u32::from_le_bytes(*version);
-        if version != VERSION {
-            return Err(IndexError::Version { found: version, known: VERSION });
-        }
-        let (index, sum) = rest.split_last_chunk().ok_or(malformed("it is cut off"))?;
-        if crc32c(&bytes[..bytes.len() - sum.len()]) != u32::from_le_bytes(*sum) {
-            return Err(malformed("its checksum is wrong"));
-        }
-        match postcard::take_from_bytes::<Self>(index) {
-            Ok((index, [])) if index.is_sound() => Ok(index),
-            Ok((_, [])) => Err(malformed("its numbers contradict each other")),
-            Ok(_) | Err(_) => Err(malformed("it is no list of numbers")),
-        }
+        let index: Self = kept::unframed(*MAGIC, VERSION, bytes)?;
+        let why = "its numbers contradict each other";
+        if index.is_sound() { Ok(index) } else { Err(IndexError::Malformed { why }) }
     }
 
     /// Whether it can be the index of any file.
@@ -331,55 +292,4 @@ pub(super) fn text_begin(source: &Source) -> Result<u64, OpenError> {
         container => return Err(OpenError::Compressed { path: source.path.clone(), container }),
     }
     Ok(if source.first(3)? == b"\xef\xbb\xbf" { 3 } else { 0 })
-}
-
-/// The place where row indexes are stored.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum IndexPlace {
-    /// Memory only: every process builds an index each time it opens a data set.
-    Memory,
-    /// A file beside each data file, called `NAME.antdt-index`. Files in an object store are treated as with
-    /// [`Memory`](Self::Memory).
-    #[default]
-    Beside,
-    /// Files in this folder, for data that are read-only; the folder is created if it does not exist.
-    Folder(PathBuf),
-}
-
-impl IndexPlace {
-    /// The index file of a data file.
-    pub(super) fn of(&self, source: &Source) -> Option<PathBuf> {
-        let path = source.stored_at();
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        match self {
-            Self::Memory => None,
-            // There is no beside in an object store.
-            Self::Beside => source.is_on_disk().then(|| path.with_file_name(format!("{name}.antdt-index"))),
-            // Files of one name in several folders have an index each; should two share one all the same, it is
-            // noticed as other data.
-            Self::Folder(folder) => Some(folder.join(format!("{name}-{:08x}.antdt-index", source.place()))),
-        }
-    }
-}
-
-/// Writes a file so that others see all of it or nothing.
-pub(super) fn save(path: &Path, bytes: &[u8]) -> Result<(), OpenError> {
-    static SAVED: AtomicU64 = AtomicU64::new(0);
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let number = SAVED.fetch_add(1, Ordering::Relaxed);
-    let unfinished = path.with_file_name(format!(".{name}.{}-{number}", process::id()));
-    let write = || {
-        if let Some(folder) = path.parent() {
-            fs::create_dir_all(folder)?;
-        }
-        let mut file = File::create(&unfinished)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        fs::rename(&unfinished, path)
-    };
-    write().map_err(|error| {
-        // What matters is the error that came first.
-        let _ = fs::remove_file(&unfinished);
-        OpenError::IndexPlace { path: path.to_owned(), source: error }
-    })
 }

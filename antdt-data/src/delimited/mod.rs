@@ -1,21 +1,19 @@
 //! Data sets of text rows, such as CSV and TSV, with an index of where the rows begin.
 
-use std::fs;
-use std::io;
 use std::num::NonZeroU64;
 use std::path::Path;
 
 use antdt_core::SampleRange;
 use crc32c::crc32c_append;
 
-use crate::cache::Turn;
 use crate::cuts::Cuts;
-use crate::error::{IndexError, OpenError, ReadError};
+use crate::error::{OpenError, ReadError};
+use crate::kept::{self, Fingerprint, IndexOrigin, IndexPlace};
 use crate::layout::DatasetLayout;
 use crate::rows::ByteRows;
 use crate::source::Source;
 use crate::splitter::Splitter;
-use index::{Fingerprint, RowForm, RowIndex};
+use index::{RowForm, RowIndex};
 use order::ColumnOrder;
 use scan::{RowScanner, Span};
 
@@ -28,7 +26,7 @@ mod scan;
 mod tests;
 
 pub use dialect::{Dialect, Fields};
-pub use index::{IndexPlace, RowCheck, RowTest};
+pub use index::{RowCheck, RowTest};
 
 /// A data set whose samples are the rows of text files, one file after the other.
 ///
@@ -50,17 +48,6 @@ struct Indexed {
     origin: IndexOrigin,
     /// Where the columns of the first file are; `None` if where they are there.
     order: Option<ColumnOrder>,
-}
-
-/// Where the row index of a file came from when the file was opened.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum IndexOrigin {
-    /// A stored index of the file was loaded.
-    Loaded,
-    /// There was no stored index, so it was built.
-    Built,
-    /// The stored index could not be used, for this reason; it was built anew and replaced.
-    Rebuilt(IndexError),
 }
 
 impl Delimited {
@@ -236,53 +223,13 @@ fn find(
     place: &IndexPlace,
 ) -> Result<(RowIndex, IndexOrigin), OpenError> {
     let fingerprint = Fingerprint::of(source)?;
+    let load = |bytes: &[u8]| {
+        let index = RowIndex::from_bytes(bytes)?;
+        index.check(&fingerprint, form).map(|()| index)
+    };
     let build = || RowIndex::build(source, form, fingerprint);
-    let Some(kept) = place.of(source) else {
-        return Ok((build()?, IndexOrigin::Built));
-    };
-    let load = || load(&kept, &fingerprint, form);
-    let mut origin = match load()? {
-        Ok(index) => return Ok((index, IndexOrigin::Loaded)),
-        Err(origin) => origin,
-    };
-    // A folder that is ours has room for a lock; beside the data nothing is left but the index.
-    let _turn = match place {
-        IndexPlace::Folder(_) => {
-            let failed = |source| OpenError::IndexPlace { path: kept.clone(), source };
-            let turn = Turn::take(&kept, source.len_bytes()).map_err(failed)?;
-            // Another process may have built it meanwhile.
-            match load()? {
-                Ok(index) => return Ok((index, IndexOrigin::Loaded)),
-                Err(now) => origin = now,
-            }
-            Some(turn)
-        }
-        IndexPlace::Beside | IndexPlace::Memory => None,
-    };
-    let index = build()?;
     // A file without rows is refused; its index would outlive that.
-    if index.num_rows > 0 {
-        index::save(&kept, &index.to_bytes())?;
-    }
-    Ok((index, origin))
-}
-
-/// The index that is kept, or why one has to be built.
-fn load(
-    kept: &Path,
-    fingerprint: &Fingerprint,
-    form: &RowForm<'_>,
-) -> Result<Result<RowIndex, IndexOrigin>, OpenError> {
-    let bytes = match fs::read(kept) {
-        Ok(bytes) => bytes,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Err(IndexOrigin::Built)),
-        Err(source) => return Err(OpenError::IndexPlace { path: kept.to_owned(), source }),
-    };
-    let index = RowIndex::from_bytes(&bytes).and_then(|index| {
-        index.check(fingerprint, form)?;
-        Ok(index)
-    });
-    Ok(index.map_err(IndexOrigin::Rebuilt))
+    kept::find(source, place, load, build, |index| (index.num_rows > 0).then(|| index.to_bytes()))
 }
 
 /// The header of a file, its first row; `None` if the file has no row.

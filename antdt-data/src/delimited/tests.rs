@@ -1,9 +1,11 @@
+use std::fs;
 use std::fs::File;
 use std::path::PathBuf;
 
 use proptest::prelude::*;
 
 use super::*;
+use crate::error::IndexError;
 use crate::rows::Rows;
 use crate::source::Container;
 use crate::testing::{Folder, check_splitter, lines};
@@ -301,7 +303,7 @@ fn published_data_is_read_row_by_row() {
             Err(OpenError::Compressed { container: Container::Gzip, .. })
         ));
         let mut text = Vec::new();
-        io::Read::read_to_end(&mut flate2::read::MultiGzDecoder::new(packed), &mut text).unwrap();
+        std::io::Read::read_to_end(&mut flate2::read::MultiGzDecoder::new(packed), &mut text).unwrap();
         let expected: Vec<Vec<u8>> =
             text.split(|byte| *byte == b'\n').filter(|row| !row.is_empty()).map(<[u8]>::to_vec).collect();
         let folder = Folder::new();

@@ -20,13 +20,14 @@ const STEP: usize = 16 << 10;
 /// Appends rows of one column of a row group to `column`; the group has `total` rows.
 pub(super) fn append(
     file: &Arc<File>,
-    chunk: &ColumnChunkMetaData,
+    chunk: impl FnOnce() -> Result<ColumnChunkMetaData, ParquetError>,
     total: usize,
     rows: SampleRange,
     column: &mut Column,
 ) -> Result<(), String> {
     guarded(|| {
-        let pages = SerializedPageReader::new(Arc::clone(file), chunk, total, None)?;
+        let chunk = chunk()?;
+        let pages = SerializedPageReader::new(Arc::clone(file), &chunk, total, None)?;
         let descriptor = chunk.column_descr_ptr();
         let highest = descriptor.max_def_level();
         let cursor = Cursor { rows, highest, valid: &mut column.valid };

@@ -6,16 +6,18 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ::parquet::basic::{Compression, Type};
+use ::parquet::errors::ParquetError;
 use ::parquet::file::metadata::{
     ColumnChunkMetaData, ParquetMetaData, ParquetMetaDataOptions, ParquetMetaDataReader,
     ParquetStatisticsPolicy, RowGroupMetaData,
 };
-use ::parquet::schema::types::ColumnDescriptor;
+use ::parquet::schema::types::{ColumnDescPtr, ColumnDescriptor};
 use antdt_core::SampleRange;
-use crc32c::{crc32c, crc32c_append};
+use crc32c::crc32c_append;
 
 use crate::cuts::{Block, Cuts};
 use crate::error::{OpenError, ReadError};
+use crate::kept::IndexPlace;
 use crate::layout::DatasetLayout;
 use crate::source::Source;
 use crate::splitter::Splitter;
@@ -23,16 +25,19 @@ use crate::splitter::Splitter;
 mod column;
 mod decode;
 mod field;
+mod seal;
 
 #[cfg(test)]
 mod tests;
 
 pub use column::{Column, ColumnRow, ColumnRows, Texts, Value, Values};
 pub use field::{Meaning, ParquetField};
+use seal::Seal;
+pub use seal::{ColumnCheck, ValueTest};
 
 /// A data set whose samples are the rows of Parquet files, one file after the other.
 ///
-/// Opening reads only the footers. A shard holds whole row groups, or a piece of a long one; the pages before
+/// Opening reads only the footers; [`sealed`](Self::sealed) reads every byte once. A shard holds whole row groups, or a piece of a long one; the pages before
 /// a piece are skipped unread. Columns that are not requested are not read. Lists, maps and INT96 are
 /// refused; the fields of structs are columns of their own.
 #[derive(Debug, Clone, Default)]
@@ -48,8 +53,10 @@ pub struct Parquet {
 #[derive(Debug, Clone)]
 struct Opened {
     source: Source,
-    /// CRC-32C of the footer.
-    footer: u32,
+    /// What the file's metadata say of the wanted columns.
+    descriptors: Vec<ColumnDescPtr>,
+    /// `None` while not every byte was read.
+    seal: Option<Seal>,
 }
 
 /// A row group, of whose columns only what is read is known: a file may have many thousand groups.
@@ -61,7 +68,43 @@ struct Group {
     number: usize,
     rows: usize,
     /// The wanted columns.
-    chunks: Vec<ColumnChunkMetaData>,
+    chunks: Box<[Chunk]>,
+}
+
+/// Where a column of a row group is in its file: what a read needs of its metadata, which take twenty times as much.
+#[derive(Debug, Clone, Copy)]
+struct Chunk {
+    at: i64,
+    len_bytes: i64,
+    compression: Compression,
+}
+
+impl Chunk {
+    fn of(chunk: &ColumnChunkMetaData) -> Self {
+        let at = chunk.dictionary_page_offset().unwrap_or(chunk.data_page_offset());
+        Self { at, len_bytes: chunk.compressed_size(), compression: chunk.compression() }
+    }
+
+    /// One past its last byte; `None` if its numbers are none of a file.
+    fn end(&self) -> Option<u64> {
+        u64::try_from(self.at).ok()?.checked_add(u64::try_from(self.len_bytes).ok()?)
+    }
+
+    /// The metadata that a reader of pages takes.
+    fn metadata(&self, descriptor: &ColumnDescPtr) -> Result<ColumnChunkMetaData, ParquetError> {
+        ColumnChunkMetaData::builder(Arc::clone(descriptor))
+            .set_compression(self.compression)
+            .set_data_page_offset(self.at)
+            .set_total_compressed_size(self.len_bytes)
+            .build()
+    }
+}
+
+impl Group {
+    /// One past its last byte that is read.
+    fn end(&self) -> u64 {
+        self.chunks.iter().filter_map(Chunk::end).max().unwrap_or(0)
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -166,7 +209,9 @@ impl Parquet {
             }
         }
         let before = self.groups.len();
-        let num_columns = metadata.file_metadata().schema_descr().num_columns();
+        let schema = metadata.file_metadata().schema_descr();
+        let num_columns = schema.num_columns();
+        let descriptors = places.iter().map(|place| schema.column(*place)).collect();
         // Each is dropped as soon as what is wanted of it is taken.
         for (number, group) in metadata.into_builder().take_row_groups().into_iter().enumerate() {
             let rows = check_group(&group, &source, &places, num_columns)
@@ -177,15 +222,14 @@ impl Parquet {
             if !self.layout.push(rows) {
                 return Err(OpenError::TooMany { path: path.to_owned() });
             }
-            let chunks = places.iter().map(|place| group.column(*place).clone()).collect();
+            let chunks = places.iter().map(|place| Chunk::of(group.column(*place))).collect();
             let rows = usize::try_from(rows).map_err(|_| OpenError::TooMany { path: path.to_owned() })?;
             self.groups.push(Arc::new(Group { file: self.files.len(), number, rows, chunks }));
         }
         if self.groups.len() == before {
             return Err(OpenError::Empty { path: path.to_owned() });
         }
-        let footer = footer_checksum(&source)?;
-        self.files.push(Opened { source, footer });
+        self.files.push(Opened { source, descriptors, seal: None });
         Ok(())
     }
 
@@ -204,10 +248,36 @@ impl Parquet {
         Some((&self.files[file].source.path, sample - before))
     }
 
-    /// Returns a checksum of the footers of all files, in their order: of how many rows, bytes and, where the writer counted them, nulls and
-    /// extreme values each piece of a column has. Values that were edited in place without any of this changing are not noticed.
-    pub fn footer_checksum(&self) -> u32 {
-        self.files.iter().fold(0, |sum, file| crc32c_append(sum, &file.footer.to_le_bytes()))
+    /// Reads every byte of the files once, and checks all values of some columns. A file that another process sealed at the same
+    /// `place`, with the same check, is not read again unless its length, its times of change or 16 pieces of it differ.
+    ///
+    /// # Errors
+    /// If a file cannot be read or changes meanwhile, with the row of the first value that fails its check, or if a seal cannot be
+    /// written, in which case another [`IndexPlace`] helps.
+    ///
+    /// # Panics
+    /// If the check names a column that is not read.
+    pub fn sealed(mut self, place: &IndexPlace, check: ColumnCheck<'_>) -> Result<Self, OpenError> {
+        for file in 0..self.files.len() {
+            self.files[file].seal = Some(Seal::find(&self, file, place, check)?);
+        }
+        Ok(self)
+    }
+
+    /// Returns a checksum of the content of all files, in their order: every byte counts, as it was when the file was
+    /// [sealed](Self::sealed). `None` before.
+    pub fn content_checksum(&self) -> Option<u32> {
+        self.files.iter().try_fold(0, |sum, file| Some(crc32c_append(sum, &file.seal?.content.to_le_bytes())))
+    }
+
+    /// Returns the layout of the files, which says which samples are in which file.
+    pub fn file_layout(&self) -> DatasetLayout {
+        let mut layout = DatasetLayout::default();
+        for groups in self.groups.chunk_by(|one, next| one.file == next.file) {
+            let rows: usize = groups.iter().map(|group| group.rows).sum();
+            assert!(layout.push(rows as u64), "a file has rows, and all together fewer than 2^64");
+        }
+        layout
     }
 
     /// Returns, for each row group, the number of its last sample plus one.
@@ -228,17 +298,29 @@ impl Splitter for Parquet {
     }
 
     fn read(&self, range: SampleRange) -> Result<ColumnRows, ReadError> {
+        self.read_columns(range, 0..self.columns.len())
+    }
+}
+
+impl Parquet {
+    /// Reads some of the columns that are read, which are named by their places.
+    fn read_columns(
+        &self,
+        range: SampleRange,
+        places: impl Iterator<Item = usize> + Clone,
+    ) -> Result<ColumnRows, ReadError> {
         ReadError::check(range, self.num_samples())?;
-        let mut columns: Vec<Column> = self.columns.iter().map(Wanted::empty).collect();
+        let mut columns: Vec<Column> = places.clone().map(|place| self.columns[place].empty()).collect();
         let mut open: Option<(usize, Arc<File>)> = None;
         for piece in self.layout.pieces(range) {
             let group = &self.groups[piece.file];
-            let source = &self.files[group.file].source;
+            let Opened { source, descriptors, .. } = &self.files[group.file];
             let file = match open.take() {
                 Some((same, file)) if same == group.file => file,
                 _ => Arc::new(source.reopen(piece.sample)?),
             };
-            for (column, chunk) in columns.iter_mut().zip(&group.chunks) {
+            for (column, place) in columns.iter_mut().zip(places.clone()) {
+                let chunk = || group.chunks[place].metadata(&descriptors[place]);
                 decode::append(&file, chunk, group.rows, piece.rows, column).map_err(|why| {
                     let why = format!("row group {}, column {:?}: {why}", group.number, column.name);
                     ReadError::malformed(&source.path, piece.sample, why)
@@ -280,18 +362,6 @@ fn metadata_of(source: &Source) -> Result<ParquetMetaData, OpenError> {
         .with_encoding_stats_policy(skip);
     let reader = || ParquetMetaDataReader::new().with_metadata_options(Some(options));
     decode::guarded(|| reader().parse_and_finish(&file)).map_err(malformed)
-}
-
-/// Checksum of the footer of a file that has one.
-fn footer_checksum(source: &Source) -> Result<u32, OpenError> {
-    // A footer is followed by its length, 4 bytes, and by the letters of the format.
-    let end = source.len_bytes().saturating_sub(8);
-    let mut bytes = Vec::new();
-    source.append(end, 4, 0, &mut bytes).map_err(OpenError::from_read)?;
-    let len_bytes = u64::from(u32::from_le_bytes(bytes[..].try_into().expect("4 bytes were read")));
-    let mut footer = Vec::new();
-    source.append(end.saturating_sub(len_bytes), len_bytes, 0, &mut footer).map_err(OpenError::from_read)?;
-    Ok(crc32c(&footer))
 }
 
 /// Whether a file has the columns of these names, each once, and no others.
@@ -387,11 +457,7 @@ fn check_group(
                 ));
             }
         }
-        let first = chunk.dictionary_page_offset().unwrap_or(chunk.data_page_offset());
-        let start = u64::try_from(first).ok();
-        let len_bytes = u64::try_from(chunk.compressed_size()).ok();
-        let end = start.zip(len_bytes).and_then(|(at, len)| at.checked_add(len));
-        if end.is_none_or(|end| end > source.stamp.len_bytes) {
+        if Chunk::of(chunk).end().is_none_or(|end| end > source.stamp.len_bytes) {
             return Err(format!("has column {:?} outside the file", name()));
         }
     }

@@ -446,13 +446,99 @@ fn page_whose_bytes_changed_is_refused_by_its_checksum_with_row_group_and_column
 }
 
 #[test]
-fn footer_checksum_tells_other_counts_and_statistics_apart() {
+fn content_checksum_tells_other_counts_and_statistics_apart() {
     let folder = Folder::new();
     let sum = |name: &str, values: &[i32]| {
-        Parquet::open_all([folder.write(name, with_checksum(values).0)]).unwrap().footer_checksum()
+        let data = Parquet::open_all([folder.write(name, with_checksum(values).0)]).unwrap();
+        assert_eq!(data.content_checksum(), None, "the file was not read");
+        data.sealed(&IndexPlace::Memory, ColumnCheck::NONE).unwrap().content_checksum().unwrap()
     };
     let values: Vec<i32> = (0..100).collect();
     let first = sum("a.parquet", &values);
     assert_eq!(sum("copy.parquet", &values), first);
     assert_ne!(sum("fewer.parquet", &values[1..]), first);
+}
+
+#[test]
+fn each_byte_of_a_file_counts_even_if_its_time_is_set_back() {
+    let folder = Folder::new();
+    // Several times what the 16 pieces cover that tell files apart without reading them.
+    let whole = written(0, &[3000, 2000, 2500], Compression::UNCOMPRESSED);
+    assert!(whole.len() > 200_000, "{}", whole.len());
+    let place = IndexPlace::Folder(folder.path().join("seals"));
+    let path = folder.write("a.parquet", &whole);
+    let written_at = std::fs::metadata(&path).unwrap().modified().unwrap();
+    let sum = || {
+        let data = Parquet::open_all([&path]).unwrap().sealed(&place, ColumnCheck::NONE).unwrap();
+        data.content_checksum().unwrap()
+    };
+    let first = sum();
+    assert_eq!(sum(), first, "from the seal");
+    // Bytes of pages: the footer is at the end.
+    for at in (4..whole.len() - 20_000).step_by(9973) {
+        let mut edited = whole.clone();
+        edited[at] ^= 1;
+        std::fs::write(&path, &edited).unwrap();
+        let file = File::options().write(true).open(&path).unwrap();
+        file.set_modified(written_at).unwrap();
+        assert_ne!(sum(), first, "byte {at}");
+    }
+}
+
+#[test]
+fn value_that_fails_its_check_is_named_with_file_and_row_and_is_looked_for_once() {
+    let folder = Folder::new();
+    let paths = [
+        folder.write("a.parquet", written(0, &[30, 20], Compression::SNAPPY)),
+        folder.write("b.parquet", written(50, &[10, 40], Compression::SNAPPY)),
+    ];
+    let place = IndexPlace::Folder(folder.path().join("seals"));
+    let looked_at = std::cell::Cell::new(0);
+    let open = |name: &str, bad: i64| {
+        looked_at.set(0);
+        let check = |column: usize, value: Value<'_>| {
+            looked_at.set(looked_at.get() + 1);
+            if value == Value::I64(bad) { Err(format!("checked column {column} is {bad}")) } else { Ok(()) }
+        };
+        let check = ColumnCheck { name, columns: &[1], check: &check };
+        Parquet::open(&paths, &["small", "id"]).unwrap().sealed(&place, check).map(drop)
+    };
+    let error = open("no id is 77", 77).unwrap_err().to_string();
+    assert!(error.ends_with("b.parquet row 28: checked column 0 is 77; mend or remove the row"), "{error}");
+    open("no id is 1000", 1000).unwrap();
+    assert_eq!(looked_at.get(), 100);
+    open("no id is 1000", 1000).unwrap();
+    assert_eq!(looked_at.get(), 0, "a sealed file is not read again");
+    open("no id is 1001", 1001).unwrap();
+    assert_eq!(looked_at.get(), 100, "another check reads it again");
+}
+
+#[test]
+fn each_of_many_row_groups_takes_a_few_bytes_for_each_column() {
+    /// What is copied holds no memory beside its own.
+    fn has_no_memory_of_its_own<T: Copy>(_: &[T]) {}
+    const GROUPS: usize = 20_000;
+    let schema =
+        Arc::new(parse_message_type("message rows { required int32 x; required int32 y; }").unwrap());
+    let mut writer = SerializedFileWriter::new(Vec::new(), schema, Arc::default()).unwrap();
+    for row in 0..GROUPS as i32 {
+        let mut group = writer.next_row_group().unwrap();
+        column::<Int32Type>(&mut group, &[row], None);
+        column::<Int32Type>(&mut group, &[-row], None);
+        group.close().unwrap();
+    }
+    let folder = Folder::new();
+    let path = folder.write("groups.parquet", writer.into_inner().unwrap());
+    let data = Parquet::open_all([path]).unwrap();
+    assert_eq!((data.num_samples(), data.groups.len()), (GROUPS as u64, GROUPS));
+    let mut held = size_of_val(data.layout.ends()) + data.groups.capacity() * size_of::<Arc<Group>>();
+    for group in &data.groups {
+        has_no_memory_of_its_own(&group.chunks);
+        // With the two counts of an `Arc`.
+        held += size_of::<Group>() + 2 * size_of::<usize>() + size_of_val(&*group.chunks);
+    }
+    assert!(held <= GROUPS * (96 + 2 * 32), "{} bytes for each group of 2 columns", held / GROUPS);
+    let last = SampleRange { start: GROUPS as u64 - 1, end: GROUPS as u64 };
+    let rows = data.read(last).unwrap();
+    assert_eq!(rows.row(last.start).unwrap().value(1), Some(Value::I32(1 - GROUPS as i32)));
 }

@@ -12,8 +12,9 @@ use object_store::{
 
 use super::*;
 use crate::cache::Cache;
-use crate::delimited::{Delimited, Dialect, IndexOrigin, IndexPlace, RowCheck};
+use crate::delimited::{Delimited, Dialect, RowCheck};
 use crate::error::ReadError;
+use crate::kept::{IndexOrigin, IndexPlace};
 use crate::rows::Rows;
 use crate::splitter::Splitter;
 use crate::testing::{Folder, check_splitter, lines};

@@ -3,7 +3,8 @@ use flate2::write::GzEncoder;
 use proptest::prelude::*;
 
 use super::*;
-use crate::delimited::{Delimited, Dialect, IndexPlace, RowCheck};
+use crate::delimited::{Delimited, Dialect, RowCheck};
+use crate::kept::IndexPlace;
 use crate::testing::Folder;
 
 fn gzip(text: &[u8]) -> Vec<u8> {

@@ -13,8 +13,8 @@ use std::str::FromStr;
 
 use antdt_core::InvalidValue;
 use antdt_core::registry::{Named, Registry};
-use antdt_data::ColumnRow;
 pub use antdt_data::Dialect;
+use antdt_data::{ColumnRow, Value};
 
 use super::field::Discard;
 pub use super::field::{FieldSink, RowField};
@@ -123,6 +123,7 @@ pub(super) struct Fixed {
     check: fn(Dialect, &[u8]) -> Result<(), String>,
     parse_text: fn(Dialect, &[u8], &mut RowBatch) -> Result<(), String>,
     parse_values: fn(&ColumnRow<'_>, &mut RowBatch) -> Result<(), String>,
+    check_value: fn(usize, &RowField<'_>) -> Result<(), String>,
 }
 
 impl Format {
@@ -181,6 +182,9 @@ impl Fixed {
             check: |dialect, row| parse::<C>(C::fields(dialect, row), &mut Discard),
             parse_text: |dialect, row, batch| parse::<C>(C::fields(dialect, row), batch),
             parse_values: |row, batch| parse::<C>(row.values().map(RowField::of_value), batch),
+            check_value: |column, field| {
+                C::parse(column, field, &mut Discard).map_err(|expected| field.wrong(column, expected))
+            },
         }
     }
 
@@ -249,6 +253,11 @@ impl Fixed {
     /// Parses a row of Parquet into `batch`, which holds a part of it if that fails.
     pub(super) fn parse_values(&self, row: &ColumnRow<'_>, batch: &mut RowBatch) -> Result<(), String> {
         (self.parse_values)(row, batch)
+    }
+
+    /// Checks a value of a column of Parquet, counted from 0.
+    pub(super) fn check_value(&self, column: usize, value: Value<'_>) -> Result<(), String> {
+        (self.check_value)(column, &RowField::of_value(value))
     }
 
     /// Tells format and dialect of a text file by its first row, which is no comment of any format that it could have. A first

@@ -220,6 +220,22 @@ impl Table {
         Ok(())
     }
 
+    /// The columns of Parquet, of those that are read, whose values can be wrong: the label, and strings that are to be numbers.
+    pub(super) fn checked(&self) -> Vec<usize> {
+        let numbers = |column: &Column| {
+            matches!(column.role, Role::Exact | Role::Octaves) && column.meaning == Some(Meaning::Text)
+        };
+        let can_be_wrong = |column: &Column| column.role == Role::Label || numbers(column);
+        self.used().enumerate().filter(|(_, column)| can_be_wrong(column)).map(|(at, _)| at).collect()
+    }
+
+    /// Checks a value of a column, of those that are read.
+    pub(super) fn check_value(&self, at: usize, value: Value<'_>) -> Result<(), String> {
+        let Some(column) = self.used().nth(at) else { return Ok(()) };
+        let field = of_value(value, column.meaning);
+        self.give(column, &field, &mut Discard).map_err(|expected| column.wrong(at, &field, expected))
+    }
+
     /// Gives the value of a column to `sink`.
     fn give(
         &self,

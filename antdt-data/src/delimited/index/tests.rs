@@ -31,8 +31,8 @@ fn an_index_comes_back_from_its_bytes() {
 fn other_versions_and_other_files_are_told_apart() {
     let mut bytes = build(&Folder::new(), 10).to_bytes();
     bytes[8] = 9;
-    assert_eq!(RowIndex::from_bytes(&sealed(bytes)), Err(IndexError::Version { found: 9, known: 5 }));
-    for bytes in [&b""[..], b"id,name\n1,x\n", b"ANTDTROW", b"ANTDTROW\x05\0\0\0"] {
+    assert_eq!(RowIndex::from_bytes(&sealed(bytes)), Err(IndexError::Version { found: 9, known: 6 }));
+    for bytes in [&b""[..], b"id,name\n1,x\n", b"ANTDTROW", b"ANTDTROW\x06\0\0\0"] {
         assert!(matches!(RowIndex::from_bytes(bytes), Err(IndexError::Malformed { .. })), "{bytes:?}");
     }
 }
