@@ -302,6 +302,43 @@ fn data_inspect_names_the_flags_of_the_job() {
     assert_eq!(json[0]["columns"][1]["kind"], "numeric");
 }
 
+#[test]
+fn folders_called_key_value_are_columns_that_a_job_trains_on_and_inspect_shows() {
+    let folder = tempfile::tempdir().unwrap();
+    for (at, country) in ["de", "fr%20south", "__HIVE_DEFAULT_PARTITION__"].iter().enumerate() {
+        let path = folder.path().join(format!("rows/dt={at}/country={country}"));
+        fs::create_dir_all(&path).unwrap();
+        // Only the folder says whether a row is a click.
+        let rows: String = (0..200).map(|row| format!("{},{}\n", row % 17, i32::from(at == 1))).collect();
+        fs::write(path.join("part.csv"), format!("x,click\n{rows}")).unwrap();
+    }
+    let output = antdt(folder.path(), &["data", "inspect", "rows", "--categorical", "dt"]);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{}", said(&output));
+    for words in [
+        "rows: csv, 3 files, 4 columns",
+        "dt       categorical",
+        "country  categorical  33.3 % missing   of folders; 2 values",
+        "--categorical dt,country",
+    ] {
+        assert!(text.contains(words), "{text}");
+    }
+    let (report, said_by_job) =
+        train(folder.path(), &["--data", "rows", "--categorical", "dt", "--global-batch-size", "20"]);
+    assert_each_once(&report, 600);
+    assert!(
+        said_by_job.contains("categorical: dt (--categorical), country (of folders; 2 values)"),
+        "{said_by_job}"
+    );
+    let auc = report.final_quality.metrics["auc"];
+    assert!(auc > 0.99, "the folder says it all: {auc}");
+    // The same files below a folder of another name are other data.
+    fs::rename(folder.path().join("rows/dt=2"), folder.path().join("rows/dt=5")).unwrap();
+    let resumed = ["run", "--nproc-per-node", "2", "--resume", "report", "--epochs", "3", "--data", "rows"];
+    let output = antdt(folder.path(), &resumed);
+    assert!(said(&output).contains("the data's fingerprint is "), "{}", said(&output));
+}
+
 /// Pictures of two classes, dark and bright ones, as JPEG and PNG.
 fn write_pictures(folder: &Path, each: u8) {
     for (class, level) in [("bright", 200), ("dark", 20)] {

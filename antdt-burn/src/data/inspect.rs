@@ -9,7 +9,7 @@ use antdt_data::{Cache, Delimited, Parquet, Rows, Source, Splitter};
 use super::pictures::PictureFolders;
 use super::source::{self, Notify};
 use super::stored::{Layout, SAMPLE_LEN_BYTES};
-use super::table::{self, SAMPLE_ROWS, Seen};
+use super::table::{self, FolderColumns, SAMPLE_ROWS, Seen};
 use super::{ColumnChoice, DatasetError, Format, MISSING, NO_CATEGORY, RowBatch};
 
 /// A data set, as its first rows show it.
@@ -86,10 +86,11 @@ pub fn inspect(
     let sources = source::seekable(path, cache, announce)?;
     let first = sources.first().ok_or_else(|| DatasetError::Empty { path: path.into() })?;
     let is_parquet = first.container()? == antdt_data::Container::Parquet;
+    let folders = FolderColumns::of(path, sources.iter().map(Source::path))?;
     let look = if is_parquet {
-        Look::of_parquet(&sources, format, columns)?
+        Look::of_parquet(&sources, &folders, format, columns)?
     } else {
-        Look::of_text(&sources, format, columns)?
+        Look::of_text(&sources, &folders, format, columns)?
     };
     let mut found = look.inspection(columns)?;
     found.files = sources.len();
@@ -124,17 +125,19 @@ impl fmt::Debug for Look {
 impl Look {
     fn of_text(
         sources: &[Source],
+        folders: &FolderColumns,
         format: Option<Format>,
         columns: &ColumnChoice,
     ) -> Result<Self, DatasetError> {
         let first = &sources[0];
         let begin = first.first(SAMPLE_LEN_BYTES)?;
         let whole = begin.len() as u64 == first.len_bytes();
-        let (layout, dialect, seen) = match Layout::of_text(first, format, columns) {
+        let (layout, dialect, seen) = match Layout::of_text(first, folders, format, columns) {
             Ok((layout @ Layout::Fixed(_), dialect)) => (Ok(layout), dialect, None),
             layout => {
                 let tabs = format.and_then(Format::tabs);
-                let (seen, dialect) = table::text_sample(first.path(), (&begin, whole), tabs, columns)?;
+                let (seen, dialect) =
+                    table::text_sample(first.path(), (&begin, whole), tabs, folders, columns)?;
                 (layout.map(|(layout, _)| layout), dialect, Some(seen))
             }
         };
@@ -163,25 +166,26 @@ impl Look {
         }
         #[allow(clippy::cast_possible_truncation, reason = "a few thousand")]
         for row in rows.iter().take(SAMPLE_ROWS as usize) {
-            look.add(|layout, batch| layout.parse_text(dialect, row, batch));
+            look.add(|layout, batch| layout.parse_text(dialect, (row, 0), batch));
         }
         Ok(look)
     }
 
     fn of_parquet(
         sources: &[Source],
+        folders: &FolderColumns,
         format: Option<Format>,
         columns: &ColumnChoice,
     ) -> Result<Self, DatasetError> {
         let first = &sources[0];
-        let layout = Layout::of_parquet(first, format, columns);
+        let layout = Layout::of_parquet(first, folders, format, columns);
         let fields = Parquet::fields(first)?;
         let all: Vec<&str> =
             fields.iter().filter(|field| field.is_readable()).map(|field| field.name.as_str()).collect();
         let (seen, wanted) = match &layout {
             Ok(Layout::Fixed(_)) => (None, all),
-            Ok(Layout::Table(table)) => (Some(table::parquet_sample(first)?), table.wanted()),
-            Err(_) => (Some(table::parquet_sample(first)?), all),
+            Ok(Layout::Table(table)) => (Some(table::parquet_sample(first, folders)?), table.wanted()),
+            Err(_) => (Some(table::parquet_sample(first, folders)?), all),
         };
         let data = Parquet::of_columns(sources.iter().cloned(), &wanted)?;
         let (rows, end) = (data.num_samples(), data.num_samples().min(SAMPLE_ROWS));
@@ -195,7 +199,7 @@ impl Look {
         let mut look = Self { name, layout, seen, batch, sampled: 0, rows, exact: true, wrong: None };
         for row in 0..end {
             if let Some(row) = sample.row(row) {
-                look.add(|layout, batch| layout.parse_values(&row, batch));
+                look.add(|layout, batch| layout.parse_values((&row, 0), batch));
             }
         }
         Ok(look)

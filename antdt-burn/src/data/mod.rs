@@ -103,8 +103,8 @@ pub trait Dataset: fmt::Debug + Send {
     /// Returns the columns of the data set.
     fn schema(&self) -> Schema;
 
-    /// Returns a checksum of all that was read when the data were opened; `None` if nothing was. Of text and
-    /// of Parquet, that is every byte.
+    /// Returns a checksum of all that was read when the data were opened; `None` if nothing was. Of text and of Parquet, that is every
+    /// byte; of a table, it covers what its columns are taken for, too, and the folders that are columns.
     fn content_checksum(&self) -> Option<u32> {
         None
     }
@@ -129,14 +129,17 @@ fn category(token: &[u8]) -> u32 {
                 .try_fold(0_u32, |code, byte| char::from(*byte).to_digit(16).map(|digit| (code << 4) | digit))
         })
         .flatten();
-    let code = hex.unwrap_or_else(|| {
-        let mut hash = 0xcbf2_9ce4_8422_2325_u64;
-        for byte in token {
-            hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-        }
-        (hash >> 32) as u32 ^ hash as u32
-    });
+    let code = hex.unwrap_or_else(|| fnv1a(token));
     code.max(NO_CATEGORY + 1)
+}
+
+/// The FNV-1a hash of 64 bits, folded to 32.
+fn fnv1a<'a>(bytes: impl IntoIterator<Item = &'a u8>) -> u32 {
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    for byte in bytes {
+        hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    }
+    (hash >> 32) as u32 ^ hash as u32
 }
 
 #[cfg(test)]

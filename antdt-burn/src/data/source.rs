@@ -11,6 +11,7 @@ use antdt_data::{Cache, Source, remote};
 
 use super::DatasetError;
 use super::pictures::PictureFolders;
+use super::table::key_value;
 
 /// Source of a workload's rows: the value of `--data`.
 ///
@@ -152,7 +153,7 @@ impl Files {
             })?;
             if kind.is_file() {
                 self.files.push(path);
-            } else if kind.is_dir() && name.contains('=') && depth > 0 {
+            } else if kind.is_dir() && key_value(&name).is_some() && depth > 0 {
                 self.add(&path, depth - 1)?;
             } else if kind.is_dir() {
                 self.folders.push(path);

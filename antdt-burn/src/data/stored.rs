@@ -5,14 +5,14 @@ use std::path::Path;
 
 use antdt_core::InvalidValue;
 use antdt_data::{
-    Cache, ColumnCheck, ColumnRow, Container, Delimited, Dialect, IndexPlace, Parquet, Reader, RowCheck,
-    Source, Splitter, Value,
+    Cache, ColumnCheck, ColumnRow, Container, DatasetLayout, Delimited, Dialect, IndexPlace, Parquet, Reader,
+    RowCheck, Source, Splitter, Value,
 };
 
 use super::format::{Fixed, Kept, Kind};
 use super::source::Notify;
-use super::table::Table;
-use super::{ColumnChoice, Dataset, DatasetError, Format, RowBatch, RowError, Schema, source};
+use super::table::{FolderColumns, Table};
+use super::{ColumnChoice, Dataset, DatasetError, Format, RowBatch, RowError, Schema, fnv1a, source};
 
 /// Bytes of a text file in which its first row is looked for.
 const BEGIN_LEN_BYTES: usize = 64 << 10;
@@ -39,6 +39,8 @@ pub(super) enum Layout {
 pub struct StoredRows {
     layout: Layout,
     rows: Rows,
+    /// Which rows are in which file; `None` if that says nothing of a row.
+    files: Option<DatasetLayout>,
 }
 
 #[derive(Debug)]
@@ -79,24 +81,34 @@ impl StoredRows {
         };
         let is_parquet = first.container()? == Container::Parquet;
         let name = first.path().display().to_string();
+        let folders = FolderColumns::of(path, sources.iter().map(Source::path))?;
         let opened = if is_parquet {
-            Self::parquet(sources, format, columns, opening)?
+            Self::parquet(sources, &folders, format, columns, opening)?
         } else {
-            Self::text(sources, format, columns, opening)?
+            Self::text(sources, &folders, format, columns, opening)?
         };
-        if let Layout::Table(table) = &opened.layout {
-            table.lines().iter().for_each(|line| announce(&format_args!("{name}: {line}")));
+        match &opened.layout {
+            Layout::Table(table) => {
+                table.lines().iter().for_each(|line| announce(&format_args!("{name}: {line}")));
+            }
+            Layout::Fixed(fixed) if !folders.keys().is_empty() => announce(&format_args!(
+                "{name}: what the folders say ({}=…) is no column of the format {}",
+                folders.keys().join("=…, "),
+                fixed.name()
+            )),
+            Layout::Fixed(_) => {}
         }
         Ok(opened)
     }
 
     fn parquet(
         sources: Vec<Source>,
+        folders: &FolderColumns,
         format: Option<Format>,
         columns: &ColumnChoice,
         opening: &Opening<'_>,
     ) -> Result<Self, DatasetError> {
-        let layout = Layout::of_parquet(&sources[0], format, columns)?;
+        let layout = Layout::of_parquet(&sources[0], folders, format, columns)?;
         let data = match &layout {
             Layout::Fixed(_) => Parquet::of(sources)?,
             Layout::Table(table) => Parquet::of_columns(sources, &table.wanted())?,
@@ -106,27 +118,32 @@ impl StoredRows {
         let check = |at: usize, value: Value<'_>| layout.check_value(checked[at], value);
         let check = ColumnCheck { name: layout.check_name(), columns: &checked, check: &check };
         let data = data.sealed(&place, check)?;
-        Ok(Self { layout, rows: Rows::Parquet(Reader::new(data, PARQUET_BLOCK, opening.budget_bytes)) })
+        let files = layout.uses_folders().then(|| data.file_layout());
+        let rows = Rows::Parquet(Reader::new(data, PARQUET_BLOCK, opening.budget_bytes));
+        Ok(Self { layout, rows, files })
     }
 
     fn text(
         sources: Vec<Source>,
+        folders: &FolderColumns,
         format: Option<Format>,
         columns: &ColumnChoice,
         opening: &Opening<'_>,
     ) -> Result<Self, DatasetError> {
-        let (layout, dialect) = Layout::of_text(&sources[0], format, columns)?;
+        let (layout, dialect) = Layout::of_text(&sources[0], folders, format, columns)?;
         let place = IndexPlace::Folder(opening.cache.folder().into());
         let check = RowCheck { name: layout.check_name(), check: &|dialect, row| layout.check(dialect, row) };
         let data = Delimited::of(sources, dialect, &place, check)?;
+        let files = layout.uses_folders().then(|| data.layout().clone());
         let rows = Rows::Text(Reader::new(data, TEXT_BLOCK, opening.budget_bytes), dialect);
-        Ok(Self { layout, rows })
+        Ok(Self { layout, rows, files })
     }
 }
 
 impl Layout {
     pub(super) fn of_parquet(
         first: &Source,
+        folders: &FolderColumns,
         format: Option<Format>,
         columns: &ColumnChoice,
     ) -> Result<Self, DatasetError> {
@@ -150,12 +167,13 @@ impl Layout {
         };
         match fixed {
             Some(fixed) => Ok(Self::Fixed(with_own_columns(fixed, columns)?)),
-            None => Ok(Self::Table(Table::of_parquet(first, columns)?)),
+            None => Ok(Self::Table(Table::of_parquet(first, folders, columns)?)),
         }
     }
 
     pub(super) fn of_text(
         first: &Source,
+        folders: &FolderColumns,
         format: Option<Format>,
         columns: &ColumnChoice,
     ) -> Result<(Self, Dialect), DatasetError> {
@@ -175,7 +193,7 @@ impl Layout {
             return Ok((Self::Fixed(fixed), dialect));
         }
         let whole = begin.len() as u64 == first.len_bytes();
-        let (table, dialect) = Table::of_text(first.path(), (&begin, whole), tabs, columns)?;
+        let (table, dialect) = Table::of_text(first.path(), (&begin, whole), tabs, folders, columns)?;
         Ok((Self::Table(table), dialect))
     }
 
@@ -216,22 +234,46 @@ impl Layout {
         }
     }
 
+    /// Parses a row of one of the files into `batch`, which holds a part of it if that fails.
     pub(super) fn parse_text(
         &self,
         dialect: Dialect,
-        row: &[u8],
+        (row, file): (&[u8], usize),
         batch: &mut RowBatch,
     ) -> Result<(), String> {
         match self {
             Self::Fixed(fixed) => fixed.parse_text(dialect, row, batch),
-            Self::Table(table) => table.parse_text(dialect, row, batch),
+            Self::Table(table) => table.parse_text(dialect, (row, file), batch),
         }
     }
 
-    pub(super) fn parse_values(&self, row: &ColumnRow<'_>, batch: &mut RowBatch) -> Result<(), String> {
+    /// The same of Parquet.
+    pub(super) fn parse_values(
+        &self,
+        (row, file): (&ColumnRow<'_>, usize),
+        batch: &mut RowBatch,
+    ) -> Result<(), String> {
         match self {
             Self::Fixed(fixed) => fixed.parse_values(row, batch),
-            Self::Table(table) => table.parse_values(row, batch),
+            Self::Table(table) => table.parse_values((row, file), batch),
+        }
+    }
+
+    fn uses_folders(&self) -> bool {
+        match self {
+            Self::Fixed(_) => false,
+            Self::Table(table) => table.uses_folders(),
+        }
+    }
+
+    /// A checksum of the files' content with all else that says what the rows are.
+    fn identified(&self, content: u32) -> u32 {
+        match self {
+            Self::Fixed(_) => content,
+            Self::Table(table) => {
+                let said = table.identity();
+                fnv1a(content.to_le_bytes().iter().chain(said.as_bytes()))
+            }
         }
     }
 }
@@ -265,14 +307,16 @@ impl Dataset for StoredRows {
     }
 
     fn content_checksum(&self) -> Option<u32> {
-        match &self.rows {
-            Rows::Text(reader, _) => Some(reader.data().content_checksum()),
-            Rows::Parquet(reader) => reader.data().content_checksum(),
-        }
+        let content = match &self.rows {
+            Rows::Text(reader, _) => reader.data().content_checksum(),
+            Rows::Parquet(reader) => reader.data().content_checksum()?,
+        };
+        Some(self.layout.identified(content))
     }
 
     fn read(&mut self, rows: &[u64], batch: &mut RowBatch) -> Result<(), RowError> {
-        let layout = &self.layout;
+        let (layout, files) = (&self.layout, &self.files);
+        let file_of = |row| files.as_ref().and_then(|files| files.locate(row)).map_or(0, |(file, _)| file);
         let mut wrong = None;
         let mut parsed = |row: u64, parsed: Result<(), String>| {
             if let Err(why) = parsed {
@@ -281,10 +325,10 @@ impl Dataset for StoredRows {
         };
         let done = match &mut self.rows {
             Rows::Text(reader, dialect) => reader.read(rows, |row, text| {
-                parsed(row, layout.parse_text(*dialect, text, batch));
+                parsed(row, layout.parse_text(*dialect, (text, file_of(row)), batch));
             }),
             Rows::Parquet(reader) => reader.read(rows, |row, values| {
-                parsed(row, layout.parse_values(&values, batch));
+                parsed(row, layout.parse_values((&values, file_of(row)), batch));
             }),
         };
         done.map_err(|error| RowError { row: error.sample(), why: error.to_string() })?;

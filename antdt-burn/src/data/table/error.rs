@@ -58,6 +58,28 @@ pub enum ColumnError {
         /// The flags.
         second: &'static str,
     },
+    /// A folder and a column of the file have one name.
+    #[error(
+        "its folder is called {name}=…, and its column {column}; rename the folders, or write the files without the column"
+    )]
+    FolderColumn {
+        /// Key of the folder.
+        name: String,
+        /// Name of the column.
+        column: String,
+    },
+    /// Two folders of a path have one key.
+    #[error("two folders of its path are called {name}=…; rename one of them")]
+    FolderTwice {
+        /// The key.
+        name: String,
+    },
+    /// The value of a folder cannot be used for its column.
+    #[error("its folders: {what}; rename the folder, or take it off the data")]
+    FolderValue {
+        /// Which column, and why.
+        what: String,
+    },
     /// The column of the label does not have two classes.
     #[error("--label = {name}: it {what}; {SUPPORTED}")]
     Label {

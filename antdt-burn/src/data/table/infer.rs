@@ -4,7 +4,7 @@ use antdt_data::Meaning;
 
 use super::label::{self, Label};
 use super::tally::Tally;
-use super::{Column, ColumnChoice, ColumnError, Role, names};
+use super::{Column, ColumnChoice, ColumnError, FolderColumns, Role, names};
 use crate::data::inspect::InspectedColumn;
 
 /// Rows from which on a column with another value in each row is taken for their names.
@@ -20,9 +20,31 @@ pub(in crate::data) struct Seen {
     pub(super) tallies: Vec<Tally>,
     /// What a column of Parquet stands for; `None` for text, which says nothing.
     pub(super) meanings: Vec<Option<Meaning>>,
+    /// Number of columns at the end that are of folders, of which each value was looked at once a file.
+    pub(super) folders: usize,
 }
 
 impl Seen {
+    /// Adds the columns of the folders.
+    ///
+    /// # Errors
+    /// If the file has a column that is called as one of them.
+    pub(super) fn add_folders(&mut self, folders: &FolderColumns) -> Result<(), ColumnError> {
+        for (key, name) in folders.keys().iter().enumerate() {
+            let same = |known: &&String| names::normal(known) == names::normal(name);
+            if let Some(column) = self.names.iter().find(same) {
+                return Err(ColumnError::FolderColumn { name: name.clone(), column: column.clone() });
+            }
+            let mut tally = Tally::of("files");
+            folders.paths().enumerate().for_each(|(file, _)| tally.add(&folders.field(file, key)));
+            self.names.push(name.clone());
+            self.tallies.push(tally);
+            self.meanings.push(None);
+            self.folders += 1;
+        }
+        Ok(())
+    }
+
     /// The column that a flag names.
     fn find(&self, flag: &'static str, name: &str) -> Result<usize, ColumnError> {
         let (name, columns) = (name.trim().to_owned(), || self.names.clone());
@@ -104,6 +126,7 @@ impl Seen {
                 None => (number(tally), "--numeric".to_owned()),
             },
             (Some(_), _) => (Role::Category, "--categorical".to_owned()),
+            (None, _) if at + self.folders >= self.names.len() => of_folders(&name, tally),
             (None, _) => inferred(&name, tally, meaning),
         };
         Ok(Column { name, role, why, meaning })
@@ -127,10 +150,18 @@ fn short(number: f64) -> String {
     if plain.len() <= 8 { plain } else { format!("{rounded:e}") }
 }
 
+/// What a column of folders becomes that the user says nothing of, and why.
+fn of_folders(name: &str, tally: &Tally) -> (Role, String) {
+    let (role, why) = inferred(name, tally, None);
+    (role, format!("of folders; {why}"))
+}
+
 /// What a column becomes that the user says nothing of, and why.
 fn inferred(name: &str, tally: &Tally, meaning: Option<Meaning>) -> (Role, String) {
     let ignored = |why: &str| (Role::Ignored, why.to_owned());
-    let each_another = tally.present() >= KEYS_MIN && tally.distinct() == tally.present();
+    // Folders are few because each has many rows.
+    let of_rows = tally.unit == Tally::ROWS && tally.present() >= KEYS_MIN;
+    let each_another = of_rows && tally.distinct() == tally.present();
     match meaning {
         Some(Meaning::Other(kind)) => return ignored(kind),
         Some(Meaning::Date) => return ignored("dates; --numeric takes them as days"),
@@ -146,7 +177,7 @@ fn inferred(name: &str, tally: &Tally, meaning: Option<Meaning>) -> (Role, Strin
     // Strings of Parquet are what their writer wanted to be no numbers.
     if tally.numbers == tally.present() && meaning != Some(Meaning::Text) {
         let whole = tally.whole == tally.present();
-        if whole && tally.counts_up && tally.present() >= KEYS_MIN {
+        if whole && tally.counts_up && of_rows {
             return ignored("counts the rows");
         }
         if whole && names::is_key(name) {

@@ -73,23 +73,23 @@ impl Label {
     /// The rule for a column with these values.
     pub(super) fn infer(name: &str, tally: &Tally) -> Result<Self, ColumnError> {
         let refused = |what: String| Err(ColumnError::Label { name: name.to_owned(), what });
-        let rows = tally.rows;
+        let rows = format!("{} {}", tally.rows, tally.unit);
         if tally.present() == 0 {
-            return refused(format!("has no value in the {rows} rows looked at"));
+            return refused(format!("has no value in the {rows} looked at"));
         }
         let values: Vec<&str> = tally.values.keys().map(String::as_str).collect();
         if values.len() > 2 {
             let some = values.iter().take(4).copied().collect::<Vec<_>>().join(", ");
             let many = if values.len() > VALUES_MAX { "more than " } else { "" };
             let count = values.len().min(VALUES_MAX);
-            return refused(format!("has {many}{count} values ({some}, …) in the {rows} rows looked at"));
+            return refused(format!("has {many}{count} values ({some}, …) in the {rows} looked at"));
         }
         if tally.numbers == tally.present() {
             let numbers: Vec<f64> = values.iter().filter_map(|value| value.parse().ok()).collect();
             let (least, most) = (tally.least, tally.most);
             return match numbers.len() {
                 1 if least != 0.0 && least != 1.0 => {
-                    refused(format!("is {least} in all of the {rows} rows looked at"))
+                    refused(format!("is {least} in all of the {rows} looked at"))
                 }
                 1 => Ok(Self::Numbers { zero: 0.0, one: 1.0 }),
                 _ => Ok(Self::Numbers { zero: least, one: most }),
@@ -102,7 +102,7 @@ impl Label {
             (None, [first, second]) => {
                 Ok(Self::Words { zero: (*first).to_owned(), one: (*second).to_owned() })
             }
-            _ => refused(format!("is '{}' in all of the {rows} rows looked at", values[0])),
+            _ => refused(format!("is '{}' in all of the {rows} looked at", values[0])),
         }
     }
 

@@ -6,12 +6,14 @@
 //! in every job that reads it by the same columns.
 
 mod error;
+mod folders;
 mod infer;
 mod label;
 mod names;
 mod tally;
 mod text;
 
+pub(super) use folders::{FolderColumns, key_value};
 pub(super) use infer::Seen;
 pub(super) use names::{labels, listed};
 pub(super) use text::{header, text_sample};
@@ -23,7 +25,7 @@ use label::Label;
 
 use super::field::Discard;
 use super::format::{Bucketing, FieldSink, RowField, Schema};
-use super::{MISSING, NO_CATEGORY, RowBatch, category};
+use super::{DatasetError, MISSING, NO_CATEGORY, RowBatch, category};
 
 /// Columns that a model takes, at most.
 const COLUMNS_MAX: usize = 4096;
@@ -107,8 +109,11 @@ pub(in crate::data) struct Column {
 /// The columns of a table, and how a row of them is read.
 #[derive(Debug, Clone)]
 pub(super) struct Table {
-    /// All columns of the file, in its order.
+    /// All columns of the file, in its order, then those of the folders.
     columns: Vec<Column>,
+    /// Number of columns of the file.
+    width: usize,
+    folders: FolderColumns,
     label: Label,
     /// Whether two colons separate the fields of text.
     colons: bool,
@@ -119,7 +124,12 @@ pub(super) struct Table {
 }
 
 impl Table {
-    fn decide(seen: &Seen, choice: &ColumnChoice, colons: bool) -> Result<Self, ColumnError> {
+    fn decide(
+        seen: &Seen,
+        folders: &FolderColumns,
+        choice: &ColumnChoice,
+        colons: bool,
+    ) -> Result<Self, ColumnError> {
         let (at, label) = seen.label(choice)?;
         let columns = seen.columns(choice, Some(at))?;
         let used = columns.iter().filter(|column| column.role != Role::Ignored).count() - 1;
@@ -132,25 +142,50 @@ impl Table {
         }
         let roles: Vec<_> = columns.iter().map(|column| (&column.name, column.role)).collect();
         let check = format!("table 1 {colons} {label:?} {roles:?}");
-        Ok(Self { label, colons, check, rows: seen.tallies[at].rows, columns })
+        let (rows, width) = (seen.tallies[0].rows, columns.len() - folders.keys().len());
+        Ok(Self { label, colons, check, rows, columns, width, folders: folders.clone() })
     }
 
     /// The columns of Parquet files that begin with these columns and rows.
     pub(super) fn of_parquet(
         first: &antdt_data::Source,
+        folders: &FolderColumns,
         choice: &ColumnChoice,
-    ) -> Result<Self, super::DatasetError> {
-        let seen = parquet_sample(first)?;
-        Self::decide(&seen, choice, false)
-            .map_err(|error| super::DatasetError::Table { path: first.path().into(), error })
+    ) -> Result<Self, DatasetError> {
+        let seen = parquet_sample(first, folders)?;
+        let table = Self::decide(&seen, folders, choice, false)
+            .map_err(|error| DatasetError::Table { path: first.path().into(), error })?;
+        table.check_folders()?;
+        Ok(table)
+    }
+
+    /// Checks the values that folders have for the rows of each file.
+    fn check_folders(&self) -> Result<(), DatasetError> {
+        for (file, path) in self.folders.paths().enumerate() {
+            self.give_folders(file, &mut Discard).map_err(|what| DatasetError::Table {
+                path: path.into(),
+                error: ColumnError::FolderValue { what },
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Whether the value of some column that is used is that of a folder, so that the file of a row has to be known.
+    pub(super) fn uses_folders(&self) -> bool {
+        self.columns[self.width..].iter().any(|column| column.role != Role::Ignored)
+    }
+
+    /// Everything but the files' content that says what its rows are, to tell data sets apart.
+    pub(super) fn identity(&self) -> String {
+        format!("{} {}", self.check, self.folders.identity())
     }
 
     /// The names of the columns that are read of Parquet files.
     pub(super) fn wanted(&self) -> Vec<&str> {
-        self.used().map(|column| column.name.as_str()).collect()
+        self.used_of_file().map(|column| column.name.as_str()).collect()
     }
 
-    /// All columns of the file.
+    /// All columns, those of the file first.
     pub(super) fn columns(&self) -> &[Column] {
         &self.columns
     }
@@ -161,8 +196,8 @@ impl Table {
         (label.map(|column| column.name.clone()).unwrap_or_default(), self.label.rule())
     }
 
-    fn used(&self) -> impl Iterator<Item = &Column> + Clone {
-        self.columns.iter().filter(|column| column.role != Role::Ignored)
+    fn used_of_file(&self) -> impl Iterator<Item = &Column> + Clone {
+        self.columns[..self.width].iter().filter(|column| column.role != Role::Ignored)
     }
 
     fn count(&self, is: impl Fn(Role) -> bool) -> usize {
@@ -185,22 +220,23 @@ impl Table {
     pub(super) fn parse_text(
         &self,
         dialect: Dialect,
-        row: &[u8],
+        (row, file): (&[u8], usize),
         batch: &mut RowBatch,
     ) -> Result<(), String> {
-        self.give_text(dialect, row, batch)
+        self.give_text(dialect, row, batch)?;
+        self.give_folders(file, batch)
     }
 
     fn give_text(&self, dialect: Dialect, row: &[u8], sink: &mut impl FieldSink) -> Result<(), String> {
         let fields = text::fields(self.colons, dialect, row);
-        let mut due = self.columns.iter();
+        let mut due = self.columns[..self.width].iter();
         for (at, field) in fields.clone().enumerate() {
             let Some(column) = due.next() else { return Err(self.wrong_width(fields.count())) };
             let field = RowField::of_text(field);
             self.give(column, &field, sink).map_err(|expected| {
                 // A row of the wrong width most likely has the wrong values, too; its width is what explains them.
                 match fields.clone().count() {
-                    found if found == self.columns.len() => column.wrong(at, &field, expected),
+                    found if found == self.width => column.wrong(at, &field, expected),
                     found => self.wrong_width(found),
                 }
             })?;
@@ -209,15 +245,29 @@ impl Table {
     }
 
     fn wrong_width(&self, found: usize) -> String {
-        format!("{found} columns, but the first row has {}", self.columns.len())
+        format!("{found} columns, but the first row has {}", self.width)
     }
 
-    pub(super) fn parse_values(&self, row: &ColumnRow<'_>, batch: &mut RowBatch) -> Result<(), String> {
-        for ((at, column), value) in self.used().enumerate().zip(row.values()) {
+    /// Gives the values that the folders of a file have for its rows.
+    fn give_folders(&self, file: usize, sink: &mut impl FieldSink) -> Result<(), String> {
+        for (key, column) in self.columns[self.width..].iter().enumerate() {
+            let field = self.folders.field(file, key);
+            self.give(column, &field, sink)
+                .map_err(|expected| column.wrong(self.width + key, &field, expected))?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn parse_values(
+        &self,
+        (row, file): (&ColumnRow<'_>, usize),
+        batch: &mut RowBatch,
+    ) -> Result<(), String> {
+        for ((at, column), value) in self.used_of_file().enumerate().zip(row.values()) {
             let field = of_value(value, column.meaning);
             self.give(column, &field, batch).map_err(|expected| column.wrong(at, &field, expected))?;
         }
-        Ok(())
+        self.give_folders(file, batch)
     }
 
     /// The columns of Parquet, of those that are read, whose values can be wrong: the label, and strings that are to be numbers.
@@ -226,12 +276,12 @@ impl Table {
             matches!(column.role, Role::Exact | Role::Octaves) && column.meaning == Some(Meaning::Text)
         };
         let can_be_wrong = |column: &Column| column.role == Role::Label || numbers(column);
-        self.used().enumerate().filter(|(_, column)| can_be_wrong(column)).map(|(at, _)| at).collect()
+        self.used_of_file().enumerate().filter(|(_, column)| can_be_wrong(column)).map(|(at, _)| at).collect()
     }
 
     /// Checks a value of a column, of those that are read.
     pub(super) fn check_value(&self, at: usize, value: Value<'_>) -> Result<(), String> {
-        let Some(column) = self.used().nth(at) else { return Ok(()) };
+        let Some(column) = self.used_of_file().nth(at) else { return Ok(()) };
         let field = of_value(value, column.meaning);
         self.give(column, &field, &mut Discard).map_err(|expected| column.wrong(at, &field, expected))
     }
@@ -350,13 +400,16 @@ fn big_endian(bytes: &[u8]) -> f64 {
 }
 
 /// The columns of a Parquet file, and what its first rows show of them.
-pub(super) fn parquet_sample(source: &antdt_data::Source) -> Result<Seen, super::DatasetError> {
+pub(super) fn parquet_sample(
+    source: &antdt_data::Source,
+    folders: &FolderColumns,
+) -> Result<Seen, DatasetError> {
     let fields = antdt_data::Parquet::fields(source)?;
     let readable = fields.iter().filter(|field| field.is_readable());
     let wanted: Vec<&str> = readable.map(|field| field.name.as_str()).collect();
     let data = antdt_data::Parquet::of_columns([source.clone()], &wanted)?;
     let end = data.num_samples().min(SAMPLE_ROWS);
-    let rows = data.read(antdt_core::SampleRange { start: 0, end }).map_err(super::DatasetError::sample)?;
+    let rows = data.read(antdt_core::SampleRange { start: 0, end }).map_err(DatasetError::sample)?;
     let mut seen = Seen::default();
     for field in &fields {
         let mut tally = tally::Tally::unread(end);
@@ -371,6 +424,7 @@ pub(super) fn parquet_sample(source: &antdt_data::Source) -> Result<Seen, super:
         seen.tallies.push(tally);
         seen.meanings.push(Some(field.meaning));
     }
+    seen.add_folders(folders).map_err(|error| DatasetError::Table { path: source.path().into(), error })?;
     Ok(seen)
 }
 

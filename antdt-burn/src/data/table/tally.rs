@@ -12,6 +12,8 @@ pub(super) const VALUES_MAX: usize = 20;
 pub(super) struct Tally {
     /// Rows.
     pub(super) rows: u64,
+    /// What is counted as a row: [`ROWS`](Self::ROWS), or files.
+    pub(super) unit: &'static str,
     /// Rows without a value.
     pub(super) missing: u64,
     /// Values that are numbers.
@@ -39,6 +41,7 @@ impl Default for Tally {
     fn default() -> Self {
         Self {
             rows: 0,
+            unit: Self::ROWS,
             missing: 0,
             numbers: 0,
             whole: 0,
@@ -55,6 +58,14 @@ impl Default for Tally {
 }
 
 impl Tally {
+    /// The unit of a column of a file.
+    pub(super) const ROWS: &str = "rows";
+
+    /// Of a column whose values are looked at once for each of these.
+    pub(super) fn of(unit: &'static str) -> Self {
+        Self { unit, ..Self::default() }
+    }
+
     /// Of a column that is not read.
     pub(super) fn unread(rows: u64) -> Self {
         Self { rows, missing: rows, ..Self::default() }

@@ -253,3 +253,96 @@ fn numbers_have_buckets_of_an_eighth_of_an_octave() {
     assert_eq!([whole(2.5), whole(-1e300), whole(7.0)], [3, MISSING + 1, 7]);
     assert_eq!([big_endian(&[0xff, 0xfe]), big_endian(&[1, 0]), big_endian(&[0x80])], [-2.0, 256.0, -128.0]);
 }
+
+/// Writes four rows of text below folders, with `column` as the name of a column of the file.
+fn in_folders(data: &Path, folders: &[&str], column: &str) {
+    for (at, folder) in folders.iter().enumerate() {
+        fs::create_dir_all(data.join(folder)).unwrap();
+        let rows: String = (0..4).map(|row| format!("{},{}\n", at * 4 + row, row % 2)).collect();
+        fs::write(data.join(folder).join("part.csv"), format!("{column},y\n{rows}")).unwrap();
+    }
+}
+
+#[test]
+fn folders_called_key_value_are_columns_of_text_and_of_parquet() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = folder.path().join("text");
+    in_folders(
+        &text,
+        &["hour=7/country=de", "hour=9/country=__HIVE_DEFAULT_PARTITION__", "hour=9/country=a%20b"],
+        "x",
+    );
+    let (mut rows, said) = open(&text, None, &choice("y")).unwrap();
+    assert!(said[0].contains("4 columns by name"), "{said:?}");
+    assert!(said[1].ends_with("numeric: x (0 to 3), hour (of folders; 7 to 9)"), "{said:?}");
+    assert!(said[2].ends_with("categorical: country (of folders; 2 values)"), "{said:?}");
+    // In the order of the paths: `country=__…` comes before `country=a%20b`.
+    let batch = read(&mut rows);
+    let hours: Vec<i32> = batch.numeric.chunks(2).map(|row| row[1]).collect();
+    assert_eq!(hours, [[7; 4], [9; 4], [9; 4]].concat());
+    let (de, other) = (category(b"de"), category(b"a b"));
+    assert_eq!(batch.categories, [[de; 4], [NO_CATEGORY; 4], [other; 4]].concat());
+    // Rows in any order are those of their own files.
+    let mut turned = RowBatch::default();
+    rows.read(&[11, 0], &mut turned).unwrap();
+    assert_eq!((turned.numeric, turned.categories), (vec![11, 9, 0, 7], vec![other, de]));
+
+    let parquet_data = folder.path().join("parquet");
+    for (at, name) in ["site_group=b", "site_group=a"].iter().enumerate() {
+        fs::create_dir_all(parquet_data.join(name)).unwrap();
+        parquet(&parquet_data.join(name).join("part.parquet"), [0, 1, 2, 3, 4, 5, 6], 50 * at as i32);
+    }
+    let (mut rows, said) = open(&parquet_data, None, &ColumnChoice::default()).unwrap();
+    assert!(said[2].ends_with("categorical: site (2 values), site_group (of folders; 2 values)"), "{said:?}");
+    let batch = read(&mut rows);
+    let groups: Vec<u32> = batch.categories.chunks(2).map(|row| row[1]).collect();
+    assert_eq!(groups, [[category(b"a"); 50], [category(b"b"); 50]].concat());
+}
+
+#[test]
+fn columns_of_folders_are_named_by_the_flags_and_may_be_the_label() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("rows");
+    in_folders(&data, &["kind=cat/day=1", "kind=dog/day=2"], "x");
+    let list = |name: &str| vec![name.to_owned()];
+    let asked = ColumnChoice { categorical: list("Day"), ignore: list("x"), ..choice("kind") };
+    let (mut rows, said) = open(&data, Some("csv"), &asked).unwrap();
+    assert!(said[0].contains("label: kind (dog is 1, cat is 0)"), "{said:?}");
+    let batch = read(&mut rows);
+    assert_eq!(batch.labels, [[0.0; 4], [1.0; 4]].concat());
+    assert_eq!(batch.categories, [[category(b"1"); 4], [category(b"2"); 4]].concat());
+    assert_eq!(batch.numeric, [[0, 1], [0, 1], [0, 1], [0, 1]].concat());
+    for (choice, words) in [
+        (ColumnChoice { numeric: list("kind"), ..choice("y") }, "--numeric = kind: 'cat' is no number"),
+        (choice("kind>=2"), "part.csv: its folders: column 3, kind: 'cat' is not a number"),
+        (choice("month"), "--label = month: no column is called so; there are: x, y, kind, day"),
+    ] {
+        let error = open(&data, None, &choice).unwrap_err().to_string();
+        assert!(error.contains(words), "{error}");
+    }
+}
+
+#[test]
+fn folder_that_is_called_as_a_column_of_the_file_is_refused_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("rows");
+    in_folders(&data, &["day=1", "day=2"], "Day");
+    let error = open(&data, None, &choice("y")).unwrap_err().to_string();
+    assert!(
+        error.contains("part.csv: its folder is called day=…, and its column Day; rename the folders"),
+        "{error}"
+    );
+}
+
+#[test]
+fn files_whose_folder_was_renamed_are_other_data() {
+    let folder = tempfile::tempdir().unwrap();
+    let sum = |name: &str| {
+        let data = folder.path().join(name);
+        in_folders(&data, &["day=1", name], "x");
+        open(&data, None, &choice("y")).unwrap().0.content_checksum().unwrap()
+    };
+    let first = sum("day=2");
+    assert_ne!(sum("day=3"), first);
+    assert_eq!(sum("day=2"), first);
+}

@@ -7,7 +7,7 @@ use antdt_data::{Delimited, Dialect};
 
 use super::infer::Seen;
 use super::tally::Tally;
-use super::{ColumnChoice, ColumnError, SAMPLE_ROWS, Table, names};
+use super::{ColumnChoice, ColumnError, FolderColumns, SAMPLE_ROWS, Table, names};
 use crate::data::DatasetError;
 use crate::data::format::RowField;
 
@@ -91,11 +91,13 @@ impl Table {
         path: &Path,
         (begin, whole): (&[u8], bool),
         tabs: Option<bool>,
+        folders: &FolderColumns,
         choice: &ColumnChoice,
     ) -> Result<(Self, Dialect), DatasetError> {
         let refused = |error| DatasetError::Table { path: path.into(), error };
-        let (seen, form) = sample(path, (begin, whole), tabs, choice)?;
-        let table = Self::decide(&seen, choice, form.colons).map_err(refused)?;
+        let (seen, form) = sample(path, (begin, whole), tabs, folders, choice)?;
+        let table = Self::decide(&seen, folders, choice, form.colons).map_err(refused)?;
+        table.check_folders()?;
         Ok((table, form.dialect))
     }
 }
@@ -105,9 +107,10 @@ pub(in crate::data) fn text_sample(
     path: &Path,
     begin: (&[u8], bool),
     tabs: Option<bool>,
+    folders: &FolderColumns,
     choice: &ColumnChoice,
 ) -> Result<(Seen, Dialect), DatasetError> {
-    let (seen, form) = sample(path, begin, tabs, choice)?;
+    let (seen, form) = sample(path, begin, tabs, folders, choice)?;
     Ok((seen, form.dialect))
 }
 
@@ -116,6 +119,7 @@ fn sample(
     path: &Path,
     (begin, whole): (&[u8], bool),
     tabs: Option<bool>,
+    folders: &FolderColumns,
     choice: &ColumnChoice,
 ) -> Result<(Seen, Form), DatasetError> {
     if begin.starts_with(b"\xff\xfe") || begin.starts_with(b"\xfe\xff") {
@@ -148,5 +152,7 @@ fn sample(
         return Err(empty());
     }
     let meanings = vec![None; names.len()];
-    Ok((Seen { names, tallies, meanings }, form))
+    let mut seen = Seen { names, tallies, meanings, folders: 0 };
+    seen.add_folders(folders).map_err(|error| DatasetError::Table { path: path.into(), error })?;
+    Ok((seen, form))
 }
