@@ -28,6 +28,14 @@ pub enum ColumnError {
         /// All columns.
         columns: Vec<String>,
     },
+    /// The only column whose name says that it is the label is one that is not to be used.
+    #[error(
+        "--ignore = {name}: it is called as the label is; leave it out of --ignore, or name the column to predict with --label"
+    )]
+    LabelIgnored {
+        /// Name of the column.
+        name: String,
+    },
     /// A flag names a column that does not exist.
     #[error("{flag} = {name}: no column is called so; there are: {}", listed(columns.iter().map(String::as_str), NAMES_MAX))]
     NoColumn {

@@ -64,19 +64,29 @@ impl Seen {
                 let (name, rule) = label::asked(text, is_name)?;
                 (self.find(FLAG, name)?, rule)
             }
-            None => match names::labels(&self.names)[..] {
-                [at] => (at, None),
-                ref several => {
-                    let found = several.iter().map(|at| self.names[*at].clone()).collect();
-                    return Err(ColumnError::NoLabel { found, columns: self.names.clone() });
-                }
-            },
+            None => (self.label_by_name(choice)?, None),
         };
         if let Some(Meaning::Other(kind)) = self.meanings[at] {
             return Err(ColumnError::Kind { flag: FLAG, name: self.names[at].clone(), kind });
         }
         let rule = rule.map_or_else(|| Label::infer(&self.names[at], &self.tallies[at]), Ok)?;
         Ok((at, rule))
+    }
+
+    /// The column that is called as a label is, of those that are not to be ignored.
+    fn label_by_name(&self, choice: &ColumnChoice) -> Result<usize, ColumnError> {
+        let called_so = names::labels(&self.names);
+        let is_ignored =
+            |at: &usize| choice.ignore.iter().any(|name| names::find(name, &self.names).contains(at));
+        let (ignored, left): (Vec<usize>, Vec<usize>) = called_so.into_iter().partition(is_ignored);
+        match (&left[..], ignored.first()) {
+            ([at], _) => Ok(*at),
+            ([], Some(at)) => Err(ColumnError::LabelIgnored { name: self.names[*at].clone() }),
+            (several, _) => {
+                let found = several.iter().map(|at| self.names[*at].clone()).collect();
+                Err(ColumnError::NoLabel { found, columns: self.names.clone() })
+            }
+        }
     }
 
     /// What each column becomes; `label` is the column that is the label, if that is known.
@@ -281,10 +291,35 @@ mod tests {
             (with(&["contract"], &[]), "--numeric = contract: 'month' is no number"),
             (with(&["tenure"], &["tenure"]), "tenure is named by --categorical and by --numeric"),
             (with(&["age"], &[]), "--numeric = age: no column is called so; there are: customerID, row"),
+            (
+                ColumnChoice { ignore: vec!["Tenure".to_owned()], ..with(&[], &["tenure"]) },
+                "tenure is named by --categorical and by --ignore; leave it out of one of them",
+            ),
+            (
+                ColumnChoice { ignore: vec!["zip id".to_owned()], ..with(&["zip_id"], &[]) },
+                "zip_id is named by --numeric and by --ignore; leave it out of one of them",
+            ),
         ] {
             let error = seen.columns(&choice, None).unwrap_err().to_string();
             assert!(error.contains(words), "{error}");
         }
+    }
+
+    #[test]
+    fn label_that_is_to_be_ignored_is_refused_unless_another_column_can_be_it() {
+        let flag: &dyn Fn(usize) -> String = &|row| (row % 2).to_string();
+        let ignoring = |choice: ColumnChoice| ColumnChoice { ignore: vec!["Y".to_owned()], ..choice };
+        let one = seen(&[("x", flag), ("y", flag)]);
+        let error = one.label(&ignoring(ColumnChoice::default())).unwrap_err().to_string();
+        assert!(
+            error.starts_with("--ignore = y: it is called as the label is; leave it out of --ignore"),
+            "{error}"
+        );
+        let (at, _) = one.label(&ignoring(choice("y"))).unwrap();
+        let error = one.columns(&ignoring(choice("y")), Some(at)).unwrap_err().to_string();
+        assert_eq!(error, "y is named by --label and by --ignore; leave it out of one of them");
+        let two = seen(&[("y", flag), ("target", flag)]);
+        assert_eq!(two.label(&ignoring(ColumnChoice::default())).unwrap().0, 1);
     }
 
     #[test]
