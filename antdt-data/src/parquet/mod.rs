@@ -298,19 +298,15 @@ impl Splitter for Parquet {
     }
 
     fn read(&self, range: SampleRange) -> Result<ColumnRows, ReadError> {
-        self.read_columns(range, 0..self.columns.len())
+        self.read_columns(range, &(0..self.columns.len()).collect::<Vec<_>>())
     }
 }
 
 impl Parquet {
     /// Reads some of the columns that are read, which are named by their places.
-    fn read_columns(
-        &self,
-        range: SampleRange,
-        places: impl Iterator<Item = usize> + Clone,
-    ) -> Result<ColumnRows, ReadError> {
+    fn read_columns(&self, range: SampleRange, places: &[usize]) -> Result<ColumnRows, ReadError> {
         ReadError::check(range, self.num_samples())?;
-        let mut columns: Vec<Column> = places.clone().map(|place| self.columns[place].empty()).collect();
+        let mut columns: Vec<Column> = places.iter().map(|place| self.columns[*place].empty()).collect();
         let mut open: Option<(usize, Arc<File>)> = None;
         for piece in self.layout.pieces(range) {
             let group = &self.groups[piece.file];
@@ -319,8 +315,8 @@ impl Parquet {
                 Some((same, file)) if same == group.file => file,
                 _ => Arc::new(source.reopen(piece.sample)?),
             };
-            for (column, place) in columns.iter_mut().zip(places.clone()) {
-                let chunk = || group.chunks[place].metadata(&descriptors[place]);
+            for (column, place) in columns.iter_mut().zip(places) {
+                let chunk = || group.chunks[*place].metadata(&descriptors[*place]);
                 decode::append(&file, chunk, group.rows, piece.rows, column).map_err(|why| {
                     let why = format!("row group {}, column {:?}: {why}", group.number, column.name);
                     ReadError::malformed(&source.path, piece.sample, why)
