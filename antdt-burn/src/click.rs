@@ -1,6 +1,7 @@
-//! Click-through models: embedded fields of a row in, one logit out.
+//! Click-through models: embedded fields of a row in, one logit out, or one for each class.
 //!
-//! A row of the table holds a field's embedding and, as its last value, its first-order weight.
+//! A row of the table holds a field's embedding and, as its last value, its first-order weight. Where a model tells more than two classes
+//! apart, each class weighs the values of these rows by field, so that the table does not grow with the classes.
 
 use antdt_core::InvalidValue;
 use antdt_core::registry::{Setting, SettingSet, Settings};
@@ -8,6 +9,7 @@ use burn::module::Module;
 use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
 
+use crate::data::LabelKind;
 use crate::device::Device;
 use crate::dropout::{self, Dropout};
 use crate::engine::Engine;
@@ -39,19 +41,26 @@ pub struct ModelShape {
     pub cin: Vec<usize>,
     /// Share of the units of each hidden layer of the perceptron that a training step leaves out; at least 0 and below 1.
     pub dropout: f32,
+    /// What the labels are, which says what the loss is and how many values the model predicts for a sample.
+    pub label: LabelKind,
 }
 
 impl ModelShape {
+    /// Returns the number of values that the model predicts for a sample.
+    pub const fn outputs(&self) -> usize {
+        self.label.outputs()
+    }
+
     /// Returns the number of values of a table row: the embedding, then the first-order weight.
     pub const fn row_dim(&self) -> usize {
         self.embedding + 1
     }
 }
 
-/// A model that predicts click-through rates.
+/// A model that predicts click-through rates, classes or numbers.
 pub trait ClickModel<B: Backend>: Module<B> {
-    /// Returns the logits `[samples]` for the table rows `[samples, fields, embedding + 1]` of the samples.
-    fn logits(&self, rows: Tensor<B, 3>, dropout: &mut Dropout) -> Tensor<B, 1>;
+    /// Returns the logits `[samples, outputs]`, or numbers, for the table rows `[samples, fields, embedding + 1]` of the samples.
+    fn logits(&self, rows: Tensor<B, 3>, dropout: &mut Dropout) -> Tensor<B, 2>;
 }
 
 /// Splits table rows `[samples, fields, embedding + 1]` into embeddings `[samples, fields, embedding]` and the sum of
@@ -128,10 +137,10 @@ impl ClickRecipe {
         self.sizes.rows_per_field
     }
 
-    /// The sizes of the model's layers for samples of so many fields.
-    pub(crate) fn shape(&self, fields: usize) -> ModelShape {
+    /// The sizes of the model's layers for samples of so many fields with such labels.
+    pub(crate) fn shape(&self, fields: usize, label: LabelKind) -> ModelShape {
         let ClickSizes { embedding, hidden, cin, dropout, .. } = self.sizes.clone();
-        ModelShape { fields, embedding, hidden: hidden.0, cin: cin.0, dropout }
+        ModelShape { fields, embedding, hidden: hidden.0, cin: cin.0, dropout, label }
     }
 
     /// Builds the model on a device.

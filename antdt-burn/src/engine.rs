@@ -2,13 +2,14 @@
 
 use antdt_agent::{Buffer, GradientSink, TrainError};
 use burn::module::{AutodiffModule, Module, ParamId};
-use burn::tensor::activation::{log_sigmoid, sigmoid};
+use burn::tensor::activation::{log_sigmoid, log_softmax, sigmoid, softmax};
 use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::tensor::{Int, Tensor, TensorData};
 use burn_autodiff::Autodiff;
 
 use crate::adopt::Adopt;
 use crate::click::{ClickModel, ModelShape};
+use crate::data::LabelKind;
 use crate::device::Device;
 use crate::dropout::Dropout;
 use crate::flat::{self, FlatLayout};
@@ -41,7 +42,8 @@ pub(crate) trait Engine: Send {
     /// burn gives all gradients when the backward pass is over.
     fn forward_backward(&self, input: Input<'_>, sink: &mut dyn GradientSink) -> Result<f64, TrainError>;
 
-    /// Returns the predicted probability of each sample.
+    /// Returns what is predicted of each sample, `[samples, outputs]`: the probability of label 1 or of each class, or the label itself
+    /// if it is a number.
     fn predict(&self, input: Input<'_>) -> Result<Vec<f32>, TrainError>;
 }
 
@@ -125,11 +127,40 @@ where
     Ok(true)
 }
 
+/// The loss of each sample, `[samples]`, of the logits `[samples, outputs]`.
+fn losses<B: Backend>(
+    label: LabelKind,
+    logits: Tensor<B, 2>,
+    labels: &[f32],
+    device: &B::Device,
+) -> Tensor<B, 1> {
+    let samples = labels.len();
+    let data = TensorData::new(labels.to_vec(), [samples]);
+    match label {
+        LabelKind::Binary => {
+            let (labels, logits) = (Tensor::<B, 1>::from_data(data, device), logits.reshape([samples]));
+            // -[y ln σ(z) + (1 - y) ln(1 - σ(z))] = (1 - y) z - ln σ(z), which is stable for any z.
+            (labels.neg() + 1.0) * logits.clone() - log_sigmoid(logits)
+        }
+        LabelKind::Classes(_) => {
+            #[allow(clippy::cast_possible_truncation, reason = "a label is the number of a class")]
+            let classes = labels.iter().map(|label| *label as i32).collect::<Vec<_>>();
+            let classes = Tensor::<B, 2, Int>::from_data(TensorData::new(classes, [samples, 1]), device);
+            log_softmax(logits, 1).gather(1, classes).reshape([samples]).neg()
+        }
+        LabelKind::Number { .. } => {
+            let distance = logits.reshape([samples]) - Tensor::from_data(data, device);
+            distance.clone() * distance
+        }
+    }
+}
+
 struct BurnEngine<B: Backend, M> {
     model: M,
     layout: FlatLayout,
     fields: usize,
     row_dim: usize,
+    label: LabelKind,
     device: B::Device,
 }
 
@@ -140,7 +171,7 @@ where
 {
     fn new(model: M, shape: &ModelShape, device: B::Device) -> Self {
         let layout = FlatLayout::of(&model);
-        Self { model, layout, fields: shape.fields, row_dim: shape.row_dim(), device }
+        Self { model, layout, fields: shape.fields, row_dim: shape.row_dim(), label: shape.label, device }
     }
 
     /// The table rows, `[touched, dim]`.
@@ -178,10 +209,7 @@ where
         let rows = Tensor::<B, 2>::from_inner(self.rows(&input)?).require_grad();
         let gathered = self.gather(rows.clone(), &input, &self.device);
         let logits = model.logits(gathered, &mut Dropout::of_training(input.draws));
-        let labels = TensorData::new(input.labels.to_vec(), [input.labels.len()]);
-        let labels = Tensor::<B, 1>::from_data(labels, &self.device);
-        // -[y ln σ(z) + (1 - y) ln(1 - σ(z))] = (1 - y) z - ln σ(z), which is stable for any z.
-        let loss = (labels.neg() + 1.0) * logits.clone() - log_sigmoid(logits);
+        let loss = losses(self.label, logits, input.labels, &self.device);
         let mut gradients = loss.clone().sum().backward();
         let loss = flat::values(loss.inner())?.iter().map(|loss| f64::from(*loss)).sum::<f64>();
         let samples = input.labels.len();
@@ -204,6 +232,11 @@ where
     fn predict(&self, input: Input<'_>) -> Result<Vec<f32>, TrainError> {
         let model = flat::load::<B::InnerBackend, _>(self.model.valid(), input.dense.host()?, &self.device);
         let gathered = self.gather(self.rows(&input)?, &input, &self.device);
-        flat::values(sigmoid(model.logits(gathered, &mut Dropout::none())))
+        let logits = model.logits(gathered, &mut Dropout::none());
+        flat::values(match self.label {
+            LabelKind::Binary => sigmoid(logits),
+            LabelKind::Classes(_) => softmax(logits, 1),
+            LabelKind::Number { .. } => logits,
+        })
     }
 }

@@ -21,6 +21,7 @@ pub mod workload;
 
 mod adopt;
 mod engine;
+mod errors;
 mod lend;
 mod size;
 

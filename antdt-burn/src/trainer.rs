@@ -6,9 +6,10 @@ use antdt_agent::{GradientSink, Params, StepStats, TrainError, Trainer};
 use antdt_core::{InvalidValue, Metrics, ParamLayout, SampleRange, Seed, TableSpec};
 
 use crate::click::ClickRecipe;
-use crate::data::{Dataset, DatasetError, Notify, RowBatch};
+use crate::data::{Dataset, DatasetError, LabelKind, Notify, RowBatch};
 use crate::dropout;
 use crate::engine::{Engine, Input};
+use crate::errors::ErrorSums;
 use crate::features::FeatureMap;
 use crate::model::Task;
 use crate::scores::Scores;
@@ -26,8 +27,11 @@ pub struct ClickTrainer {
     features: FeatureMap,
     engine: Box<dyn Engine>,
     batch: Loaded,
-    /// Scores of the evaluation under way.
+    label: LabelKind,
+    /// Scores of the evaluation under way, if labels are 0 or 1.
     scores: Scores,
+    /// The same of other labels.
+    errors: ErrorSums,
     seed: Seed,
     /// The pass over the data that each sample of the next batch belongs to.
     epochs: Vec<u32>,
@@ -87,7 +91,7 @@ impl ClickTrainer {
     ) -> Result<Self, DatasetError> {
         let (data, split) = spec.open_rows(seed, announce)?;
         let features = FeatureMap::new(data.schema(), recipe.rows_per_field());
-        let shape = recipe.shape(features.fields());
+        let shape = recipe.shape(features.fields(), data.label_kind());
         let engine = recipe.build(&shape, spec.device);
         let rows = recipe.rows_per_field() * features.fields() as u64;
         let table = TableSpec::new("embedding", rows, shape.row_dim(), INIT_SCALE);
@@ -99,7 +103,9 @@ impl ClickTrainer {
             features,
             engine,
             batch: Loaded::default(),
+            label: shape.label,
             scores: Scores::default(),
+            errors: ErrorSums::default(),
             seed,
             epochs: Vec::new(),
         })
@@ -110,7 +116,7 @@ impl ClickTrainer {
         self.split.counts()
     }
 
-    /// Returns the predictions and labels of the samples evaluated since the evaluation began.
+    /// Returns the predictions and labels of the samples evaluated since the evaluation began; none unless labels are 0 or 1.
     pub const fn scores(&self) -> &Scores {
         &self.scores
     }
@@ -224,19 +230,29 @@ impl Trainer for ClickTrainer {
 
     fn begin_evaluation(&mut self) {
         self.scores = Scores::default();
+        self.errors = ErrorSums::default();
     }
 
     fn evaluate(&mut self, params: Params<'_>, _metrics: &mut Metrics) -> Result<(), TrainError> {
         let input = self.input(params)?;
         if !input.labels.is_empty() {
-            let probabilities = self.engine.predict(input)?;
-            self.scores.extend(&self.batch.rows.labels, &probabilities);
+            let predicted = self.engine.predict(input)?;
+            let labels = &self.batch.rows.labels;
+            match self.label {
+                LabelKind::Binary => self.scores.extend(labels, &predicted),
+                LabelKind::Classes(count) => self.errors.add_classes(labels, &predicted, count),
+                LabelKind::Number { .. } => self.errors.add_numbers(labels, &predicted),
+            }
         }
         Ok(())
     }
 
     fn end_evaluation(&mut self, metrics: &mut Metrics) -> Result<(), TrainError> {
-        Ok(self.scores.record(metrics)?)
+        match self.label {
+            LabelKind::Binary => self.scores.record(metrics)?,
+            label => self.errors.record(label, metrics)?,
+        }
+        Ok(())
     }
 }
 

@@ -5,6 +5,7 @@
 
 use antdt_agent::{Gradient, Params, Trainer};
 use antdt_burn::click::{ClickModel, LEARNING_RATE, ModelShape, OPTIMIZER};
+use antdt_burn::data::LabelKind;
 use antdt_burn::dropout::Dropout;
 use antdt_burn::flat;
 use antdt_burn::model::deepfm::{self, DeepFm};
@@ -99,8 +100,8 @@ where
             let index = TensorData::new(index, [batch.len(), 39]);
             let index = Tensor::<B, 2, Int>::from_data(index, &device);
             let labels = Tensor::<B, 1, Int>::from_data(TensorData::new(labels, [batch.len()]), &device);
-            let loss = loss_of
-                .forward(plain.model.logits(plain.embedding.forward(index), &mut Dropout::none()), labels);
+            let logits = plain.model.logits(plain.embedding.forward(index), &mut Dropout::none());
+            let loss = loss_of.forward(logits.reshape([batch.len()]), labels);
             let value = f64::from(loss.clone().into_scalar());
             let gradients = GradientsParams::from_grads(loss.backward(), &plain);
             plain = optimizer.step(f64::from(rule().rate), plain.clone(), gradients);
@@ -137,7 +138,14 @@ fn compare(antdt: &[f64], burn: &[f64]) {
 
 /// The default sizes.
 fn shape(cin: &[usize]) -> ModelShape {
-    ModelShape { fields: 39, embedding: 8, hidden: vec![64, 32], cin: cin.to_vec(), dropout: 0.0 }
+    ModelShape {
+        fields: 39,
+        embedding: 8,
+        hidden: vec![64, 32],
+        cin: cin.to_vec(),
+        dropout: 0.0,
+        label: LabelKind::Binary,
+    }
 }
 
 #[test]

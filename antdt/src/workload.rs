@@ -69,6 +69,7 @@ impl Workload {
             "categorical",
             "numeric",
             "ignore",
+            "task",
             "eval-fraction",
             "cache-dir",
             "unpack-limit",
@@ -147,6 +148,11 @@ pub fn formats() -> Vec<&'static str> {
     shipped::formats()
 }
 
+/// Returns the names of what the trainers of this program can learn of the label of a table.
+pub fn tasks() -> Vec<&'static str> {
+    shipped::tasks()
+}
+
 /// Returns a digest of the files that `--data` names; `None` for rows that are generated, which the setting describes.
 ///
 /// # Errors
@@ -166,14 +172,18 @@ mod shipped {
     pub(super) const fn formats() -> Vec<&'static str> {
         Vec::new()
     }
+
+    pub(super) const fn tasks() -> Vec<&'static str> {
+        Vec::new()
+    }
 }
 
 #[cfg(feature = "cli")]
 mod shipped {
     use antdt_burn::DatasetError;
-    use antdt_burn::data::ColumnChoice;
     use antdt_burn::data::format;
     use antdt_burn::data::inspect::{self, Inspection};
+    use antdt_burn::data::{ColumnChoice, LabelTask};
     use antdt_burn::{Cache, DataSource, Device, Format, Model, WorkloadSpec, model};
     use antdt_core::registry::Settings;
     use antdt_core::{InvalidValue, Seed};
@@ -186,6 +196,10 @@ mod shipped {
 
     pub(super) fn formats() -> Vec<&'static str> {
         format::REGISTRY.names()
+    }
+
+    pub(super) fn tasks() -> Vec<&'static str> {
+        LabelTask::NAMES.to_vec()
     }
 
     /// One for each model of `antdt-burn`.
@@ -252,24 +266,25 @@ mod shipped {
         workload.device = Device::pick(&Processor::from(&place).to_string())
             .map_err(|error| InvalidValue { field: "--device".to_owned(), ..error })?;
         workload.format = spec.format.as_deref().map(str::parse::<Format>).transpose()?;
-        workload.columns = columns(spec);
+        workload.columns = columns(spec)?;
         let trainer = workload.open(Seed(spec.seed), announce)?;
         held_out((trainer.train_samples(), trainer.eval_samples()), spec.eval_fraction)?;
         Ok(trainer)
     }
 
     /// What the settings say of the columns of a table.
-    fn columns(spec: &JobSpec) -> ColumnChoice {
+    fn columns(spec: &JobSpec) -> Result<ColumnChoice, InvalidValue> {
         let names = |text: &Option<String>| -> Vec<String> {
             let names = text.iter().flat_map(|text| text.split(',')).map(str::trim);
             names.filter(|name| !name.is_empty()).map(str::to_owned).collect()
         };
-        ColumnChoice {
+        Ok(ColumnChoice {
             label: spec.label.clone(),
             categorical: names(&spec.categorical),
             numeric: names(&spec.numeric),
             ignore: names(&spec.ignore),
-        }
+            task: spec.task.as_deref().map(str::parse).transpose()?,
+        })
     }
 
     /// Looks at the data that a job of these settings would train on.
@@ -287,7 +302,7 @@ mod shipped {
             None => Cache::of_user(|name| std::env::var_os(name))?,
         };
         let cache = cache.with_unpack_limit(spec.unpack_limit);
-        inspect::inspect(&path, format, &columns(spec), &cache, announce)
+        inspect::inspect(&path, format, &columns(spec)?, &cache, announce)
     }
 
     /// Refuses a share of so few rows that none is held out: then the training rows would be evaluated. `train` and `eval` are the

@@ -107,7 +107,15 @@ fn a_table_without_a_known_label_is_refused_before_a_process_starts() {
             &[][..],
             "no column is called click, label, target, clicked, is_click, y; name the column to predict with --label",
         ),
-        (&["--label", "tenure"], "--label = tenure: it has more than 20 values"),
+        (&["--label", "customerid"], "--label = customerID: it has another value in each row"),
+        (
+            &["--label", "tenure", "--task", "estimation"],
+            "--task = estimation: must be one of classification, regression",
+        ),
+        (
+            &["--label", "tenure>=12", "--task", "regression"],
+            "--task = regression: --label tenure>=12 makes two classes",
+        ),
         (&["--label", "churn"], "--label = churn: no column is called so; there are: customerID, tenure"),
         (
             &["--label", "churned", "--numeric", "Contract"],
@@ -337,6 +345,122 @@ fn folders_called_key_value_are_columns_that_a_job_trains_on_and_inspect_shows()
     let resumed = ["run", "--nproc-per-node", "2", "--resume", "report", "--epochs", "3", "--data", "rows"];
     let output = antdt(folder.path(), &resumed);
     assert!(said(&output).contains("the data's fingerprint is "), "{}", said(&output));
+}
+
+/// Flowers of three species, which their petals tell apart, and a price that follows from both columns.
+fn flowers(rows: usize) -> String {
+    let mut text = "petal,colour,species,price\n".to_owned();
+    for row in 0..rows {
+        let (species, colour) = (row * 7 % 3, row % 2);
+        let petal = species * 10 + row % 4;
+        let names = (["red", "blue"][colour], ["Setosa", "versicolor", "virginica"][species]);
+        text += &format!("{petal},{},{},{}.5\n", names.0, names.1, 3 * petal + 10 * colour);
+    }
+    text
+}
+
+#[test]
+fn label_of_three_words_trains_a_classifier_that_is_evaluated_and_resumed_in_another_mode() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("flowers.csv"), flowers(1200)).unwrap();
+    let args = [
+        "--data",
+        "flowers.csv",
+        "--label",
+        "species",
+        "--eval-fraction",
+        "0.25",
+        "--global-batch-size",
+        "20",
+    ];
+    for workload in ["deepfm", "xdeepfm", "mlp"] {
+        let (report, said) =
+            train(folder.path(), &[&args[..], &["--workload", workload, "--force"]].concat());
+        assert_each_once(&report, 900);
+        assert!(said.contains("label: species (3 classes: setosa, versicolor, virginica)"), "{said}");
+        let metrics = &report.final_quality.metrics;
+        assert!(metrics["accuracy"] > 0.95, "{workload}: the petals say it all: {metrics:?}");
+        assert!(!metrics.contains_key("auc"), "{metrics:?}");
+        let resumed = [
+            "run",
+            "--nproc-per-node",
+            "2",
+            "--resume",
+            "report",
+            "--epochs",
+            "3",
+            "--sync",
+            "ps-bsp",
+            "--servers",
+            "1",
+        ];
+        let output = antdt(folder.path(), &[&resumed[..], &args, &["--workload", workload]].concat());
+        assert!(output.status.success(), "{}", self::said(&output));
+    }
+    // Another label, of as many values to predict, is other data.
+    for label in ["colour", "petal"] {
+        let other =
+            ["run", "--resume", "report", "--epochs", "4", "--data", "flowers.csv", "--workload", "mlp"];
+        let output =
+            antdt(folder.path(), &[&other[..], &["--eval-fraction", "0.25", "--label", label]].concat());
+        assert!(!output.status.success(), "{label}: {}", said(&output));
+    }
+}
+
+#[test]
+fn label_of_many_numbers_is_estimated_and_judged_in_its_own_unit() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("flowers.csv"), flowers(1200)).unwrap();
+    let args =
+        ["--data", "flowers.csv", "--label", "price", "--eval-fraction", "0.25", "--global-batch-size", "20"];
+    let output = antdt(folder.path(), &[&["run", "--workload", "mlp"], &args[..]].concat());
+    let refused = "workload = mlp: must be deepfm or xdeepfm for a label that is a number to estimate";
+    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    assert!(said(&output).contains(refused), "{}", said(&output));
+    for more in
+        [&["--force"][..], &["--force", "--workload", "xdeepfm", "--sync", "ps-asp", "--servers", "1"]]
+    {
+        let (report, said) = train(folder.path(), &[&args[..], more].concat());
+        assert_each_once(&report, 900);
+        assert!(said.contains("label: price (a number to estimate; mean 40"), "{said}");
+        let metrics = &report.final_quality.metrics;
+        // Prices are 25 apart from their mean.
+        assert!(metrics["rmse"] < 8.0 && metrics["mae"] <= metrics["rmse"], "{metrics:?}");
+        let resumed = ["run", "--nproc-per-node", "2", "--resume", "report", "--epochs", "3"];
+        let output = antdt(folder.path(), &[&resumed[..], &args, &more[1..]].concat());
+        assert!(output.status.success(), "{}", self::said(&output));
+    }
+    let other =
+        ["run", "--resume", "report", "--epochs", "4", "--data", "flowers.csv", "--workload", "xdeepfm"];
+    let output =
+        antdt(folder.path(), &[&other[..], &["--eval-fraction", "0.25", "--label", "price>=40"]].concat());
+    assert!(said(&output).contains("the data's fingerprint is "), "{}", said(&output));
+}
+
+#[test]
+fn data_inspect_shows_classes_and_numbers_to_estimate() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("flowers.csv"), flowers(300)).unwrap();
+    for (args, lines) in [
+        (
+            &["--label", "species"][..],
+            &[
+                "label species: 3 classes: setosa, versicolor, virginica",
+                "  setosa 33.3 %, versicolor 33.3 %",
+            ][..],
+        ),
+        (&["--label", "price"], &["label price: a number to estimate; mean 40", "--label price"]),
+        (&["--label", "petal"], &["label petal: 12 classes: 0, 1, 2, 3, 10"]),
+        (
+            &["--label", "petal", "--task", "regression"],
+            &["label petal: a number to estimate; mean 11.5, deviation 8.24", "--task regression"],
+        ),
+    ] {
+        let output = antdt(folder.path(), &[&["data", "inspect", "flowers.csv"], args].concat());
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{}", said(&output));
+        assert!(lines.iter().all(|line| text.contains(line)) && !text.contains("are 1"), "{text}");
+    }
 }
 
 /// Pictures of two classes, dark and bright ones, as JPEG and PNG.

@@ -114,14 +114,15 @@ impl<'a> RowField<'a> {
     }
 
     /// Returns the label: 0 or 1 in a column of numbers, `no` or `yes` in text; `None` if it is neither.
-    pub fn label(&self, yes: &[u8], no: &[u8]) -> Option<bool> {
-        match self {
-            Self::Text(text) if **text == *yes => Some(true),
-            Self::Text(text) if **text == *no => Some(false),
-            Self::Integer(value) if *value == 0 || *value == 1 => Some(*value == 1),
-            Self::Real(value) if *value == 0.0 || *value == 1.0 => Some(*value == 1.0),
-            Self::Missing | Self::Text(_) | Self::Integer(_) | Self::Real(_) => None,
-        }
+    pub fn label(&self, yes: &[u8], no: &[u8]) -> Option<f32> {
+        let is_one = match self {
+            Self::Text(text) if **text == *yes => true,
+            Self::Text(text) if **text == *no => false,
+            Self::Integer(value) if *value == 0 || *value == 1 => *value == 1,
+            Self::Real(value) if *value == 0.0 || *value == 1.0 => *value == 1.0,
+            Self::Missing | Self::Text(_) | Self::Integer(_) | Self::Real(_) => return None,
+        };
+        Some(f32::from(u8::from(is_one)))
     }
 
     /// What is wrong with it in this column, counted from 0 here and from 1 in the text.
@@ -158,8 +159,8 @@ fn integer(text: &[u8]) -> Option<i64> {
 
 /// Destination of the values of a row, column by column.
 pub trait FieldSink {
-    /// Takes the label of the row.
-    fn label(&mut self, label: bool);
+    /// Takes the label of the row: of a format with fixed columns 0 or 1.
+    fn label(&mut self, label: f32);
     /// Takes the value of the next numeric column; [`MISSING`] if the row has none.
     fn numeric(&mut self, value: i32);
     /// Takes the code of the next categorical column; [`NO_CATEGORY`] if the row has none.
@@ -167,8 +168,8 @@ pub trait FieldSink {
 }
 
 impl FieldSink for RowBatch {
-    fn label(&mut self, label: bool) {
-        self.labels.push(f32::from(u8::from(label)));
+    fn label(&mut self, label: f32) {
+        self.labels.push(label);
     }
 
     fn numeric(&mut self, value: i32) {
@@ -185,7 +186,7 @@ impl FieldSink for RowBatch {
 pub(super) struct Discard;
 
 impl FieldSink for Discard {
-    fn label(&mut self, _: bool) {}
+    fn label(&mut self, _: f32) {}
 
     fn numeric(&mut self, _: i32) {}
 

@@ -4,25 +4,31 @@
 //! signs, since the columns are few.
 
 use super::example::{ExampleBatch, ExampleShape, Examples};
-use super::{Dataset, RowBatch, RowError};
+use super::{Dataset, LabelKind, RowBatch, RowError};
 use crate::features::FeatureMap;
 
-/// Rows of columns with a label of 0 or 1, as samples of numbers.
+/// Rows of columns whose label is a class, as samples of numbers.
 #[derive(Debug)]
 pub(crate) struct HashedRows {
     data: Box<dyn Dataset>,
     features: usize,
+    classes: usize,
     map: FeatureMap,
     rows: RowBatch,
     ids: Vec<u64>,
 }
 
 impl HashedRows {
-    /// The rows of `data`, hashed into `features` inputs.
-    pub(crate) fn new(data: Box<dyn Dataset>, features: usize) -> Self {
+    /// The rows of `data`, hashed into `features` inputs; `None` if their labels are no classes.
+    pub(crate) fn new(data: Box<dyn Dataset>, features: usize) -> Option<Self> {
+        let classes = match data.label_kind() {
+            LabelKind::Binary => 2,
+            LabelKind::Classes(count) => count,
+            LabelKind::Number { .. } => return None,
+        };
         // Wide, so that the rest by the number of inputs is even.
         let map = FeatureMap::new(data.schema(), 1 << 40);
-        Self { data, features, map, rows: RowBatch::default(), ids: Vec::new() }
+        Some(Self { data, features, classes, map, rows: RowBatch::default(), ids: Vec::new() })
     }
 }
 
@@ -32,7 +38,7 @@ impl Examples for HashedRows {
     }
 
     fn shape(&self) -> ExampleShape {
-        ExampleShape { inputs: self.features, positions: 1, classes: 2 }
+        ExampleShape { inputs: self.features, positions: 1, classes: self.classes }
     }
 
     fn content_checksum(&self) -> Option<u32> {
@@ -52,7 +58,8 @@ impl Examples for HashedRows {
             }
             begin += self.features;
         }
-        batch.classes.extend(self.rows.labels.iter().map(|label| i32::from(*label > 0.5)));
+        #[allow(clippy::cast_possible_truncation, reason = "a label is the number of a class")]
+        batch.classes.extend(self.rows.labels.iter().map(|label| *label as i32));
         Ok(())
     }
 }
@@ -66,7 +73,7 @@ mod tests {
 
     #[test]
     fn a_sample_has_one_for_each_column_and_equal_rows_are_equal_samples() {
-        let mut data = HashedRows::new(Box::new(Clicks::new(Seed(3), 50)), 100);
+        let mut data = HashedRows::new(Box::new(Clicks::new(Seed(3), 50)), 100).unwrap();
         let mut batch = ExampleBatch::default();
         data.read(&[7, 8, 7], &mut batch).unwrap();
         assert_eq!((batch.inputs.len(), batch.classes.len()), (300, 3));

@@ -10,7 +10,7 @@ use super::pictures::PictureFolders;
 use super::source::{self, Notify};
 use super::stored::{Layout, SAMPLE_LEN_BYTES};
 use super::table::{self, FolderColumns, SAMPLE_ROWS, Seen};
-use super::{ColumnChoice, DatasetError, Format, MISSING, NO_CATEGORY, RowBatch};
+use super::{ColumnChoice, DatasetError, Format, LabelKind, MISSING, NO_CATEGORY, RowBatch};
 
 /// A data set, as its first rows show it.
 #[derive(Debug, Clone, PartialEq)]
@@ -31,8 +31,10 @@ pub struct Inspection {
     pub classes: Vec<InspectedClass>,
     /// Name of the label, and which of its values are 1; `None` if the label is not known.
     pub label: Option<(String, String)>,
-    /// Share of the rows looked at whose label is 1; `None` if there is none.
+    /// Share of the rows looked at whose label is 1; `None` if there is none, or the label is not one of two classes.
     pub positive: Option<f64>,
+    /// Name of each class of a label with more than two, and its share of the rows looked at.
+    pub shares: Vec<(String, f64)>,
     /// Why a job would refuse these data; `None` if it would not.
     pub problem: Option<String>,
     /// Flags of a job that does what a job does without them, but for `--data`.
@@ -235,7 +237,18 @@ impl Look {
             }
             (_, None) => (Vec::new(), None),
         };
-        let ones = self.batch.labels.iter().filter(|label| **label > 0.5).count();
+        let share = |is: &dyn Fn(f32) -> bool| {
+            self.batch.labels.iter().filter(|label| is(**label)).count() as f64 / read.max(1) as f64
+        };
+        let is_binary = self.layout.as_ref().is_ok_and(|layout| layout.label_kind() == LabelKind::Binary);
+        let classes = match &self.layout {
+            Ok(Layout::Table(table)) => table.class_names(),
+            _ => Vec::new(),
+        };
+        let of_class = |(class, name): (usize, &str)| {
+            (name.to_owned(), share(&|label| (label - class as f32).abs() < 0.5))
+        };
+        let shares = classes.into_iter().enumerate().map(of_class).collect();
         Ok(Inspection {
             format: String::new(),
             files: 0,
@@ -245,7 +258,8 @@ impl Look {
             columns,
             classes: Vec::new(),
             label,
-            positive: (read > 0).then(|| ones as f64 / read as f64),
+            positive: (read > 0 && is_binary).then(|| share(&|label| label > 0.5)),
+            shares,
             problem: self.layout.as_ref().err().map(ToString::to_string).or_else(|| self.wrong.clone()),
             flags: Vec::new(),
         })
@@ -294,6 +308,7 @@ fn of_pictures(found: &PictureFolders) -> Inspection {
         columns: Vec::new(),
         label: None,
         positive: None,
+        shares: Vec::new(),
         problem: looks.iter().find_map(|(_, wrong)| wrong.clone()),
         flags: ["--workload", "resnet20"].map(str::to_owned).to_vec(),
         classes: looks.into_iter().map(|(class, _)| class).collect(),
@@ -326,6 +341,9 @@ fn flags(format: &str, choice: &ColumnChoice, found: &Inspection) -> Vec<String>
         if !names.is_empty() {
             flags.extend([flag.to_owned(), asked.unwrap_or_else(|| names.join(","))]);
         }
+    }
+    if let Some(task) = choice.task {
+        flags.extend(["--task".to_owned(), task.name().to_owned()]);
     }
     flags
 }

@@ -25,7 +25,7 @@ pub use error::DatasetError;
 pub use format::Format;
 pub use source::{DataSource, Notify};
 pub use stored::{Opening, StoredRows};
-pub use table::{ColumnChoice, ColumnError};
+pub use table::{ColumnChoice, ColumnError, LabelTask};
 
 use crate::features::Bucketing;
 
@@ -51,10 +51,37 @@ impl Schema {
     }
 }
 
+/// What the labels of a data set are, and so what a model of it predicts. Constant for a data set.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub enum LabelKind {
+    /// Two classes: 0 or 1.
+    #[default]
+    Binary,
+    /// So many classes, of which the label is the number of one, counted from 0.
+    Classes(usize),
+    /// A number, of which the label says how many standard deviations it is above the mean.
+    Number {
+        /// Mean of the numbers in the rows that were looked at.
+        mean: f64,
+        /// Their standard deviation.
+        deviation: f64,
+    },
+}
+
+impl LabelKind {
+    /// Returns the number of values that a model predicts for a sample.
+    pub const fn outputs(self) -> usize {
+        match self {
+            Self::Binary | Self::Number { .. } => 1,
+            Self::Classes(count) => count,
+        }
+    }
+}
+
 /// Decoded rows, in the order in which they were requested.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct RowBatch {
-    /// Label of each row, 0 or 1, `[rows]`.
+    /// Label of each row, as the [kind](Dataset::label_kind) of the labels says, `[rows]`.
     pub labels: Vec<f32>,
     /// Numeric values, `[rows, numeric columns]`; [`MISSING`] where the row has none.
     pub numeric: Vec<i32>,
@@ -102,6 +129,11 @@ pub trait Dataset: fmt::Debug + Send {
 
     /// Returns the columns of the data set.
     fn schema(&self) -> Schema;
+
+    /// Returns what the labels are.
+    fn label_kind(&self) -> LabelKind {
+        LabelKind::Binary
+    }
 
     /// Returns a checksum of all that was read when the data were opened; `None` if nothing was. Of text and of Parquet, that is every
     /// byte; of a table, it covers what its columns are taken for, too, and the folders that are columns.

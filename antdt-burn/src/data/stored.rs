@@ -12,7 +12,9 @@ use antdt_data::{
 use super::format::{Fixed, Kept, Kind};
 use super::source::Notify;
 use super::table::{FolderColumns, Table};
-use super::{ColumnChoice, Dataset, DatasetError, Format, RowBatch, RowError, Schema, fnv1a, source};
+use super::{
+    ColumnChoice, Dataset, DatasetError, Format, LabelKind, RowBatch, RowError, Schema, fnv1a, source,
+};
 
 /// Bytes of a text file in which its first row is looked for.
 const BEGIN_LEN_BYTES: usize = 64 << 10;
@@ -204,6 +206,13 @@ impl Layout {
         }
     }
 
+    pub(super) fn label_kind(&self) -> LabelKind {
+        match self {
+            Self::Fixed(_) => LabelKind::Binary,
+            Self::Table(table) => table.label_kind(),
+        }
+    }
+
     fn check_name(&self) -> &str {
         match self {
             Self::Fixed(fixed) => fixed.check_name(),
@@ -290,7 +299,7 @@ fn with_own_columns(fixed: Fixed, columns: &ColumnChoice) -> Result<Fixed, Datas
     if columns.is_empty() {
         return Ok(fixed);
     }
-    let expected = "csv, tsv or parquet with --label, --categorical, --numeric or --ignore: the columns of this one are fixed";
+    let expected = "csv, tsv or parquet with --label, --categorical, --numeric, --ignore or --task: the columns of this one are fixed";
     Err(InvalidValue::new("--format", fixed.name(), expected).into())
 }
 
@@ -304,6 +313,10 @@ impl Dataset for StoredRows {
 
     fn schema(&self) -> Schema {
         self.layout.schema()
+    }
+
+    fn label_kind(&self) -> LabelKind {
+        self.layout.label_kind()
     }
 
     fn content_checksum(&self) -> Option<u32> {

@@ -1,5 +1,7 @@
 //! Samples of numbers for a model: generated ones, or rows of columns that are hashed.
 
+use antdt_core::InvalidValue;
+
 use super::OpenExamples;
 use crate::data::DataSource;
 use crate::data::Dataset;
@@ -22,7 +24,12 @@ pub(crate) fn data(features: usize) -> OpenExamples {
         DataSource::Path(path) => {
             let rows = spec.open_stored_rows(path, announce)?;
             let split = spec.split_stored(rows.rows(), seed);
-            Ok((Box::new(HashedRows::new(Box::new(rows), features)), split))
+            let rows = HashedRows::new(Box::new(rows), features).ok_or_else(|| {
+                let expected =
+                    "deepfm or xdeepfm for a label that is a number to estimate: this model predicts classes";
+                InvalidValue::new("workload", spec.model.name, expected)
+            })?;
+            Ok((Box::new(rows), split))
         }
     })
 }

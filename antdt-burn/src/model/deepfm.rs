@@ -3,8 +3,9 @@
 use burn::module::Module;
 use burn::tensor::Tensor;
 use burn::tensor::backend::{AutodiffBackend, Backend};
+use burn_nn::Linear;
 
-use super::{Model, Perceptron, constant};
+use super::{Model, Perceptron, constant, linear};
 use crate::click::{ClickModel, ClickSizes, ModelShape};
 use crate::dropout::Dropout;
 use crate::engine::{self, Family};
@@ -30,8 +31,10 @@ impl Family for DeepFms {
 
 /// The DeepFM model: a factorisation machine and a perceptron over the same embeddings, added up.
 ///
+/// For one output:
 /// `logit = Σ w_f + ½ Σ_d [(Σ_f v_fd)² - Σ_f v_fd²] + MLP(v)`, where `w_f` is the first-order weight and `v_f` the
-/// embedding of the value of field `f`.
+/// embedding of the value of field `f`. For more than two classes, class `k` weighs what the machine adds up:
+/// `logit_k = Σ_f A_fk·(v_f, w_f) + Σ_d U_dk ½ [(Σ_f v_fd)² - Σ_f v_fd²] + MLP_k(v)`.
 ///
 /// Source: Guo et al., "DeepFM: A Factorization-Machine based Neural Network for CTR Prediction", 2017 (recalled).
 #[derive(Module, Debug)]
@@ -45,6 +48,17 @@ pub struct DeepFm<B: Backend> {
     half: Tensor<B, 2>,
     /// The first-order weight of a row, `[embedding + 1, 1]`. Constant.
     first_order: Tensor<B, 2>,
+    /// Weights of each class.
+    classes: Option<ClassWeights<B>>,
+}
+
+/// What each class makes of the parts of the factorisation machine.
+#[derive(Module, Debug)]
+struct ClassWeights<B: Backend> {
+    /// Of the rows of all fields, `[fields * (embedding + 1), classes]`.
+    rows: Linear<B>,
+    /// Of the pairs of fields in each place of an embedding, `[embedding, classes]`.
+    pairs: Linear<B>,
 }
 
 impl<B: Backend> DeepFm<B> {
@@ -55,18 +69,22 @@ impl<B: Backend> DeepFm<B> {
         let is_weight = |at: usize| at % row == embedding;
         let one = |is_one: bool| f32::from(u8::from(is_one));
         Self {
-            perceptron: Perceptron::new(fields * embedding, &shape.hidden, 1, device)
+            perceptron: Perceptron::new(fields * embedding, &shape.hidden, shape.outputs(), device)
                 .with_dropout(shape.dropout),
             over_fields: constant([fields * row, row], |at, column| one(at % row == column), device),
             embeddings: constant([fields * row, 1], |at, _| one(!is_weight(at)), device),
             half: constant([row, 1], |at, _| if is_weight(at) { 0.0 } else { 0.5 }, device),
             first_order: constant([row, 1], |at, _| one(is_weight(at)), device),
+            classes: (shape.outputs() > 1).then(|| ClassWeights {
+                rows: linear(fields * row, shape.outputs(), false, device),
+                pairs: linear(embedding, shape.outputs(), false, device),
+            }),
         }
     }
 }
 
 impl<B: Backend> ClickModel<B> for DeepFm<B> {
-    fn logits(&self, rows: Tensor<B, 3>, dropout: &mut Dropout) -> Tensor<B, 1> {
+    fn logits(&self, rows: Tensor<B, 3>, dropout: &mut Dropout) -> Tensor<B, 2> {
         let [samples, fields, row] = rows.dims();
         let flat = rows.clone().reshape([samples, fields * row]);
         let embedded = rows.narrow(2, 0, row - 1).reshape([samples, fields * (row - 1)]);
@@ -74,9 +92,14 @@ impl<B: Backend> ClickModel<B> for DeepFm<B> {
         // Σ_{f<g} v_f·v_g without the pairs: half of the square of the sum less the sum of the squares. Sums are matrix products with
         // constants, because burn's CPU back end adds up middle dimensions, and spreads their gradients, element by element.
         let sum = flat.clone().matmul(self.over_fields.clone());
+        if let Some(classes) = &self.classes {
+            let squares = (flat.clone() * flat.clone()).matmul(self.over_fields.clone());
+            let pairs = ((sum.clone() * sum - squares) * 0.5).narrow(1, 0, row - 1);
+            return classes.rows.forward(flat) + classes.pairs.forward(pairs) + deep;
+        }
         let first_order = sum.clone().matmul(self.first_order.clone());
         let squares = (flat.clone() * flat).matmul(self.embeddings.clone()) * 0.5;
         let second_order = (sum.clone() * sum).matmul(self.half.clone()) - squares;
-        (first_order + second_order + deep).reshape([samples])
+        first_order + second_order + deep
     }
 }

@@ -6,13 +6,26 @@ use super::deepfm::DeepFm;
 use super::xdeepfm::XDeepFm;
 use super::*;
 use crate::click::{ClickModel, ModelShape};
+use crate::data::LabelKind;
 use crate::dropout::Dropout;
 use crate::flat::{self, FlatLayout};
 
 const SAMPLES: usize = 3;
 
 fn shape() -> ModelShape {
-    ModelShape { fields: 5, embedding: 2, hidden: vec![4, 3], cin: vec![3, 2], dropout: 0.0 }
+    ModelShape {
+        fields: 5,
+        embedding: 2,
+        hidden: vec![4, 3],
+        cin: vec![3, 2],
+        dropout: 0.0,
+        label: LabelKind::Binary,
+    }
+}
+
+/// The same for labels of three classes.
+fn shape_of_classes() -> ModelShape {
+    ModelShape { label: LabelKind::Classes(3), ..shape() }
 }
 
 /// The formulas, value by value in double precision, reading parameters in the order of the flat vector.
@@ -28,8 +41,12 @@ impl Oracle<'_> {
     }
 
     fn perceptron(&mut self, input: &[f64], hidden: &[usize]) -> f64 {
+        self.perceptron_of(input, hidden, 1)[0]
+    }
+
+    fn perceptron_of(&mut self, input: &[f64], hidden: &[usize], outputs: usize) -> Vec<f64> {
         let mut values = input.to_vec();
-        for (layer, units) in hidden.iter().chain(&[1]).enumerate() {
+        for (layer, units) in hidden.iter().chain(&[outputs]).enumerate() {
             let (weights, bias) = (self.take(values.len() * units), self.take(*units));
             let is_hidden = layer < hidden.len();
             values = (0..*units)
@@ -40,11 +57,22 @@ impl Oracle<'_> {
                 })
                 .collect();
         }
-        values[0]
+        values
+    }
+
+    /// A matrix of weights `[inputs, outputs]`, and what it makes of these inputs.
+    fn linear(&mut self, input: &[f64], outputs: usize) -> Vec<f64> {
+        let weights = self.take(input.len() * outputs);
+        let sum = |k: usize| input.iter().enumerate().map(|(at, x)| x * weights[at * outputs + k]).sum();
+        (0..outputs).map(sum).collect()
     }
 
     /// The CIN's part of the logit for one sample, `[fields][embedding]`.
     fn cin(&mut self, base: &[Vec<f64>], layers: &[usize]) -> f64 {
+        self.cin_of(base, layers, 1)[0]
+    }
+
+    fn cin_of(&mut self, base: &[Vec<f64>], layers: &[usize], outputs: usize) -> Vec<f64> {
         let (mut maps, mut sums) = (base.to_vec(), Vec::new());
         for next in layers {
             let weights = self.take(base.len() * maps.len() * next);
@@ -64,8 +92,7 @@ impl Oracle<'_> {
                 .collect();
             sums.extend(maps.iter().map(|map: &Vec<f64>| map.iter().sum::<f64>()));
         }
-        let weights = self.take(sums.len());
-        sums.iter().zip(&weights).map(|(sum, weight)| sum * weight).sum()
+        self.linear(&sums, outputs)
     }
 }
 
@@ -122,6 +149,56 @@ fn xdeepfm_is_its_formula() {
         let deep = oracle.perceptron(&embedded.concat(), &shape().hidden);
         assert!(oracle.rest.is_empty(), "{} parameters are not used", oracle.rest.len());
         explicit + deep
+    });
+}
+
+/// Compares the logits of each sample with those that `logits_of` gives for its rows, `[fields][embedding + 1]`.
+fn compare_classes(rows: &[f32], logits: &[f32], logits_of: impl Fn(&[Vec<f64>]) -> Vec<f64>) {
+    let shape = shape();
+    for (sample, found) in rows.chunks(shape.fields * shape.row_dim()).zip(logits.chunks(3)) {
+        let row = |row: &[f32]| row.iter().map(|value| f64::from(*value)).collect();
+        let fields: Vec<Vec<f64>> = sample.chunks(shape.row_dim()).map(row).collect();
+        for (found, expected) in found.iter().zip(logits_of(&fields)) {
+            let error = (expected - f64::from(*found)).abs();
+            assert!(error < 1e-4 * (1.0 + expected.abs()), "logit {found}, by the formula {expected}");
+        }
+    }
+}
+
+/// The sums of these logits, class by class.
+fn sums(parts: [Vec<f64>; 3]) -> Vec<f64> {
+    (0..3).map(|class| parts.iter().map(|part| part[class]).sum()).collect()
+}
+
+#[test]
+fn deepfm_of_classes_is_its_formula() {
+    let (flat, rows, logits) = logits_of(DeepFm::<Flex>::new(&shape_of_classes(), &Default::default()));
+    assert_eq!(logits.len(), 3 * SAMPLES);
+    compare_classes(&rows, &logits, |fields| {
+        let embedded: Vec<Vec<f64>> = fields.iter().map(|row| row[..2].to_vec()).collect();
+        let mut pairs = [0.0; 2];
+        for (f, v) in embedded.iter().enumerate() {
+            for w in &embedded[..f] {
+                pairs.iter_mut().enumerate().for_each(|(d, pair)| *pair += v[d] * w[d]);
+            }
+        }
+        let mut oracle = Oracle { rest: &flat };
+        let deep = oracle.perceptron_of(&embedded.concat(), &shape().hidden, 3);
+        let parts = [deep, oracle.linear(&fields.concat(), 3), oracle.linear(&pairs, 3)];
+        assert!(oracle.rest.is_empty(), "{} parameters are not used", oracle.rest.len());
+        sums(parts)
+    });
+}
+
+#[test]
+fn xdeepfm_of_classes_is_its_formula() {
+    let (flat, rows, logits) = logits_of(XDeepFm::<Flex>::new(&shape_of_classes(), &Default::default()));
+    compare_classes(&rows, &logits, |fields| {
+        let embedded: Vec<Vec<f64>> = fields.iter().map(|row| row[..2].to_vec()).collect();
+        let mut oracle = Oracle { rest: &flat };
+        let explicit = oracle.cin_of(&embedded, &shape().cin, 3);
+        let deep = oracle.perceptron_of(&embedded.concat(), &shape().hidden, 3);
+        sums([explicit, deep, oracle.linear(&fields.concat(), 3)])
     });
 }
 

@@ -44,12 +44,15 @@ pub struct XDeepFm<B: Backend> {
     cin: Vec<Interaction<B>>,
     cin_output: Linear<B>,
     perceptron: Perceptron<B>,
+    /// Of more than two classes, what each makes of the rows of all fields in place of the first-order weights,
+    /// `[fields * (embedding + 1), classes]`.
+    classes: Option<Linear<B>>,
 }
 
 impl<B: Backend> XDeepFm<B> {
     /// Returns the model with all parameters 0; [`flat`](crate::flat) sets others.
     pub fn new(shape: &ModelShape, device: &B::Device) -> Self {
-        let mut maps = shape.fields;
+        let (mut maps, outputs) = (shape.fields, shape.outputs());
         let cin = shape
             .cin
             .iter()
@@ -57,9 +60,10 @@ impl<B: Backend> XDeepFm<B> {
             .collect();
         Self {
             cin,
-            cin_output: linear(shape.cin.iter().sum(), 1, false, device),
-            perceptron: Perceptron::new(shape.fields * shape.embedding, &shape.hidden, 1, device)
+            cin_output: linear(shape.cin.iter().sum(), outputs, false, device),
+            perceptron: Perceptron::new(shape.fields * shape.embedding, &shape.hidden, outputs, device)
                 .with_dropout(shape.dropout),
+            classes: (outputs > 1).then(|| linear(shape.fields * shape.row_dim(), outputs, false, device)),
         }
     }
 
@@ -116,11 +120,16 @@ impl<B: Backend> Interaction<B> {
 }
 
 impl<B: Backend> ClickModel<B> for XDeepFm<B> {
-    fn logits(&self, rows: Tensor<B, 3>, dropout: &mut Dropout) -> Tensor<B, 1> {
+    fn logits(&self, rows: Tensor<B, 3>, dropout: &mut Dropout) -> Tensor<B, 2> {
+        let [samples, fields, row] = rows.dims();
+        let of_classes = self
+            .classes
+            .as_ref()
+            .map(|classes| classes.forward(rows.clone().reshape([samples, fields * row])));
         let (embedded, first_order) = split_rows(rows);
         let [samples, fields, embedding] = embedded.dims();
         let deep = self.perceptron.forward(embedded.clone().reshape([samples, fields * embedding]), dropout);
         let explicit = self.cin_output.forward(self.interactions(embedded));
-        (first_order + explicit + deep).reshape([samples])
+        of_classes.unwrap_or(first_order) + explicit + deep
     }
 }

@@ -1,3 +1,5 @@
+use std::path::Path;
+
 use antdt_agent::{Buffer, DeviceValues, Gradient};
 use antdt_core::Metric;
 
@@ -45,57 +47,94 @@ fn gradient_of(trainer: &mut ClickTrainer, samples: &[u64]) -> (Vec<u64>, Gradie
 
 const MODELS: &[Model] = &[deepfm::MODEL, xdeepfm::MODEL];
 
+/// A small model of rows of a file in `folder`, whose label has three classes, or is a number.
+fn small_of(model: Model, folder: &Path, label: &str) -> ClickTrainer {
+    let path = folder.join(format!("{label}.csv"));
+    let rows: String = (0..64)
+        .map(|row| format!("{},{},{},{}\n", row % 5, row % 7, ["cat", "dog", "eel"][row % 3], row * row % 97))
+        .collect();
+    std::fs::write(&path, format!("x,z,kind,price\n{rows}")).unwrap();
+    let mut spec = workload(model, 1);
+    spec.data = DataSource::Path(path);
+    spec.cache = Some(crate::Cache::at(folder.join("cache")));
+    spec.columns.label = Some(label.to_owned());
+    spec.eval_fraction = 0.25;
+    ClickTrainer::open(&spec, Seed(11)).unwrap()
+}
+
 #[test]
 fn gradients_agree_with_finite_differences() {
     for model in MODELS.iter().copied() {
-        let mut trainer = small(model);
-        let samples: Vec<u64> = (0..6).collect();
-        let mut dense = trainer.initial_dense(Seed(2));
-        let touched = trainer.load(&samples).unwrap().to_vec();
-        let mut rows = rows_of(&trainer, &touched);
-        let mut gradient = Gradient::new(trainer.layout());
-        let mut scratch = gradient.clone();
-        let here = gradient.compute(&mut trainer, &dense, &rows).unwrap().loss_sum;
-        assert_eq!((gradient.dense.len(), gradient.rows.len()), (dense.len(), rows.len()));
+        let folder = tempfile::tempdir().unwrap();
+        let of = |label| small_of(model, folder.path(), label);
+        for trainer in [small(model), of("kind"), of("price")] {
+            compare_gradients(model, trainer);
+        }
+    }
+}
 
-        let mut check = |dense: &mut Vec<f32>, rows: &mut Vec<f32>, in_rows: bool, at: usize, found: f32| {
-            let step = 4e-3;
-            let mut loss_at = |delta: f32| {
-                let value = if in_rows { &mut rows[at] } else { &mut dense[at] };
-                let before = *value;
-                *value += delta;
-                let loss = scratch.compute(&mut trainer, dense, rows).unwrap().loss_sum;
-                let value = if in_rows { &mut rows[at] } else { &mut dense[at] };
-                *value = before;
-                loss
-            };
-            // The gradient lies between the slopes to either side; they differ where a ReLU switches in between.
-            let (below, above) = (loss_at(-step), loss_at(step));
-            let (left, right) = ((here - below) / f64::from(step), (above - here) / f64::from(step));
-            let slack = 4e-3 + 0.01 * left.abs();
-            let slopes = left.min(right) - slack..left.max(right) + slack;
-            assert!(
-                slopes.contains(&f64::from(found)) && (left - right).abs() < 0.2,
-                "{} {} {at}: gradient {found}, finite differences {left} and {right}",
-                model.name,
-                if in_rows { "row value" } else { "dense parameter" }
-            );
+fn compare_gradients(model: Model, mut trainer: ClickTrainer) {
+    let samples: Vec<u64> = (0..6).collect();
+    let mut dense = trainer.initial_dense(Seed(2));
+    let touched = trainer.load(&samples).unwrap().to_vec();
+    let mut rows = rows_of(&trainer, &touched);
+    let mut gradient = Gradient::new(trainer.layout());
+    let mut scratch = gradient.clone();
+    let here = gradient.compute(&mut trainer, &dense, &rows).unwrap().loss_sum;
+    assert_eq!((gradient.dense.len(), gradient.rows.len()), (dense.len(), rows.len()));
+
+    let mut check = |dense: &mut Vec<f32>, rows: &mut Vec<f32>, in_rows: bool, at: usize, found: f32| {
+        let step = 4e-3;
+        let mut loss_at = |delta: f32| {
+            let value = if in_rows { &mut rows[at] } else { &mut dense[at] };
+            let before = *value;
+            *value += delta;
+            let loss = scratch.compute(&mut trainer, dense, rows).unwrap().loss_sum;
+            let value = if in_rows { &mut rows[at] } else { &mut dense[at] };
+            *value = before;
+            loss
         };
-        // The strides share no factor with the sizes of the layers, and so walk over every unit.
-        for (at, found) in gradient.dense.iter().enumerate().step_by(5) {
-            check(&mut dense, &mut rows, false, at, *found);
-        }
-        for (at, found) in gradient.rows.iter().enumerate().step_by(7) {
-            check(&mut dense, &mut rows, true, at, *found);
-        }
-        // The comparison above means nothing where everything is 0.
-        let large =
-            |values: &[f32]| values.iter().filter(|value| value.abs() > 0.03).count() * 4 > values.len();
+        // The gradient lies between the slopes to either side; they differ where a ReLU switches in between.
+        let (below, above) = (loss_at(-step), loss_at(step));
+        let (left, right) = ((here - below) / f64::from(step), (above - here) / f64::from(step));
+        let slack = 4e-3 + 0.01 * left.abs();
+        let slopes = left.min(right) - slack..left.max(right) + slack;
         assert!(
-            large(&gradient.dense) && large(&gradient.rows),
-            "{}: the gradient all but vanishes",
-            model.name
+            slopes.contains(&f64::from(found)) && (left - right).abs() < 0.2,
+            "{} {} {at}: gradient {found}, finite differences {left} and {right}",
+            model.name,
+            if in_rows { "row value" } else { "dense parameter" }
         );
+    };
+    // The strides share no factor with the sizes of the layers, and so walk over every unit.
+    for (at, found) in gradient.dense.iter().enumerate().step_by(5) {
+        check(&mut dense, &mut rows, false, at, *found);
+    }
+    for (at, found) in gradient.rows.iter().enumerate().step_by(7) {
+        check(&mut dense, &mut rows, true, at, *found);
+    }
+    // The comparison above means nothing where everything is 0.
+    let large = |values: &[f32]| values.iter().filter(|value| value.abs() > 0.03).count() * 4 > values.len();
+    assert!(large(&gradient.dense) && large(&gradient.rows), "{}: the gradient all but vanishes", model.name);
+}
+
+#[test]
+fn labels_of_classes_and_numbers_are_evaluated_by_metrics_of_their_own() {
+    for (label, names) in [("kind", &["loss", "accuracy"][..]), ("price", &["loss", "rmse", "mae"])] {
+        for model in MODELS.iter().copied() {
+            let folder = tempfile::tempdir().unwrap();
+            let mut trainer = small_of(model, folder.path(), label);
+            let dense = trainer.initial_dense(Seed(2));
+            let touched = trainer.load_eval(SampleRange { start: 0, end: 16 }).unwrap().to_vec();
+            let rows = rows_of(&trainer, &touched);
+            let mut metrics = Metrics::default();
+            trainer.begin_evaluation();
+            trainer.evaluate(Params::host(&dense, &rows), &mut metrics).unwrap();
+            trainer.end_evaluation(&mut metrics).unwrap();
+            let found: Vec<&str> = metrics.iter().map(|metric| &*metric.name).collect();
+            assert_eq!(found, names, "{}", model.name);
+            assert!(metrics.iter().all(|metric| metric.value.is_finite() && metric.weight == 16.0));
+        }
     }
 }
 

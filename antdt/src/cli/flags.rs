@@ -445,8 +445,8 @@ pub(super) fn explain(error: &clap::Error, args: &[String]) -> Result<Command, C
 }
 
 /// Settings of a job that say how its data are read.
-const INSPECTED: [&str; 7] =
-    ["format", "label", "categorical", "numeric", "ignore", "cache-dir", "unpack-limit"];
+const INSPECTED: [&str; 8] =
+    ["format", "label", "categorical", "numeric", "ignore", "task", "cache-dir", "unpack-limit"];
 
 pub(super) fn data_inspect(matches: &ArgMatches) -> Result<DataInspect, CliError> {
     let mut job = JobSpec::default();

@@ -42,6 +42,7 @@ pub(super) const GROUPS: [(&str, &[&str]); 7] = [
             "label",
             "categorical",
             "numeric",
+            "task",
             "ignore",
             "eval-fraction",
             "eval-every",

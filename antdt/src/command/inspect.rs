@@ -17,6 +17,9 @@ const LINES_MAX: usize = 40;
 /// Lines about a data set besides its columns.
 const LINES_BESIDE: usize = 5;
 
+/// Classes of a label whose shares are shown, at most.
+const CLASSES_MAX: usize = 10;
+
 pub(super) fn data_inspect(asked: &DataInspect) -> Result<CommandOutput, CliError> {
     let mut found = Vec::new();
     for job in &asked.jobs {
@@ -75,6 +78,13 @@ fn as_text(job: &JobSpec, seen: &Inspection, columns_max: usize) -> String {
     if let Some((label, rule)) = &seen.label {
         let share = seen.positive.map(|share| format!("; {:.1} % of the rows are 1", share * 100.0));
         let _ = writeln!(text, "label {label}: {rule}{}", share.unwrap_or_default());
+        let of_class = |(name, share): &(String, f64)| format!("{name} {:.1} %", share * 100.0);
+        let shown: Vec<String> = seen.shares.iter().take(CLASSES_MAX).map(of_class).collect();
+        if !shown.is_empty() {
+            let others = seen.shares.len() - shown.len();
+            let others = if others > 0 { format!(" and {others} more classes") } else { String::new() };
+            let _ = writeln!(text, "  {}{others}", shown.join(", "));
+        }
     }
     text + &verdict(job, seen)
 }
@@ -154,6 +164,7 @@ fn as_json(job: &JobSpec, seen: &Inspection) -> Json {
         "classes": seen.classes.iter().map(class).collect::<Vec<_>>(),
         "label": seen.label.as_ref().map(|(name, rule)| json!({ "name": name, "rule": rule })),
         "positive_share": seen.positive,
+        "class_shares": seen.shares.iter().map(|(name, share)| json!({ "name": name, "share": share })).collect::<Vec<_>>(),
         "problem": seen.problem,
         "flags": seen.flags,
     })
@@ -180,6 +191,7 @@ mod tests {
             classes: Vec::new(),
             label: Some(("y".to_owned(), "1 is 1, 0 is 0".to_owned())),
             positive: Some(0.5),
+            shares: (0..columns).map(|class| (format!("class {class}"), 0.125)).collect(),
             problem: None,
             flags: vec!["--label".to_owned(), "is it".to_owned()],
         }

@@ -95,6 +95,8 @@ settings! {
     numeric: Option<String> = None, "numeric", "COLUMNS", unset "inferred from the first rows";
     /// Columns of a table that are not used, separated by commas.
     ignore: Option<String> = None, "ignore", "COLUMNS", unset "inferred from the first rows";
+    /// What is learnt of the label of a table: to tell its values apart as classes, or to estimate a number.
+    task: Option<String> = None, "task", "TASK", unset "inferred from the label's values", among workload::tasks();
     /// Share of the rows held out for evaluation, chosen by the seed; at least 0 and below 1.
     eval_fraction: f64 = 0.0, "eval-fraction", "SHARE";
     /// When the model is evaluated, besides the end of the job: epoch, after each one, or a number of epochs. Workers go on after

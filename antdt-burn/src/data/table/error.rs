@@ -3,8 +3,8 @@
 use super::names::{LABELS, listed};
 
 /// What a label may be.
-const SUPPORTED: &str = "a label has two classes, 0 and 1, or two values such as no and yes; a condition makes two classes of any \
-                         column: --label 'COLUMN>=NUMBER' or --label 'COLUMN=VALUE'";
+const SUPPORTED: &str = "a label has two values, classes, or numbers to estimate (--task regression); a condition makes two classes of \
+                         any column: --label 'COLUMN>=NUMBER' or --label 'COLUMN=VALUE'";
 
 /// Names of columns that an error text shows, at most.
 const NAMES_MAX: usize = 30;
@@ -88,7 +88,15 @@ pub enum ColumnError {
         /// Which column, and why.
         what: String,
     },
-    /// The column of the label does not have two classes.
+    /// A condition, which makes two classes, is to be estimated as a number.
+    #[error(
+        "--task = regression: --label {text} makes two classes of its column; name the column alone, or leave --task out"
+    )]
+    ConditionEstimated {
+        /// Text of `--label`.
+        text: String,
+    },
+    /// The column of the label cannot be one.
     #[error("--label = {name}: it {what}; {SUPPORTED}")]
     Label {
         /// Name of the column.

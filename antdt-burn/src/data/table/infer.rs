@@ -4,11 +4,11 @@ use antdt_data::Meaning;
 
 use super::label::{self, Label};
 use super::tally::Tally;
-use super::{Column, ColumnChoice, ColumnError, FolderColumns, Role, names};
+use super::{Column, ColumnChoice, ColumnError, FolderColumns, LabelTask, Role, names};
 use crate::data::inspect::InspectedColumn;
 
 /// Rows from which on a column with another value in each row is taken for their names.
-const KEYS_MIN: u64 = 50;
+pub(super) const KEYS_MIN: u64 = 50;
 
 /// Whole numbers with at most so many values from the least to the largest have a bucket each.
 const EXACT_MAX: f64 = 1000.0;
@@ -69,7 +69,14 @@ impl Seen {
         if let Some(Meaning::Other(kind)) = self.meanings[at] {
             return Err(ColumnError::Kind { flag: FLAG, name: self.names[at].clone(), kind });
         }
-        let rule = rule.map_or_else(|| Label::infer(&self.names[at], &self.tallies[at]), Ok)?;
+        let rule = match (rule, choice.task) {
+            (Some(_), Some(LabelTask::Regression)) => {
+                let text = choice.label.clone().unwrap_or_default();
+                return Err(ColumnError::ConditionEstimated { text });
+            }
+            (Some(rule), _) => rule,
+            (None, task) => Label::infer(&self.names[at], &self.tallies[at], task)?,
+        };
         Ok((at, rule))
     }
 
@@ -150,7 +157,7 @@ fn number(tally: &Tally) -> Role {
 }
 
 /// A number to read: with three significant digits, unless it has few anyway.
-fn short(number: f64) -> String {
+pub(super) fn short(number: f64) -> String {
     let whole = number.to_string();
     if whole.len() <= 8 {
         return whole;
@@ -332,10 +339,13 @@ mod tests {
         assert_eq!(seen(&[("x", flag), ("Is Click", flag)]).label(&ColumnChoice::default()).unwrap().0, 1);
         let error = churn().label(&choice("churn")).unwrap_err().to_string();
         assert!(error.starts_with("--label = churn: no column is called so"), "{error}");
-        let error = churn().label(&choice("charges")).unwrap_err().to_string();
+        let error = churn().label(&choice("customerid")).unwrap_err().to_string();
         assert!(
-            error.contains("has more than 20 values") && error.contains("--label 'COLUMN>=NUMBER'"),
+            error.contains("has another value in each row") && error.contains("--label 'COLUMN>=NUMBER'"),
             "{error}"
         );
+        let estimated = ColumnChoice { task: Some(LabelTask::Regression), ..choice("charges>=3") };
+        let error = churn().label(&estimated).unwrap_err().to_string();
+        assert!(error.starts_with("--task = regression: --label charges>=3 makes two classes"), "{error}");
     }
 }

@@ -22,10 +22,11 @@ use antdt_data::{ColumnRow, Dialect, Meaning, Splitter, Value};
 
 pub use error::ColumnError;
 use label::Label;
+pub use label::LabelTask;
 
 use super::field::Discard;
 use super::format::{Bucketing, FieldSink, RowField, Schema};
-use super::{DatasetError, MISSING, NO_CATEGORY, RowBatch, category};
+use super::{DatasetError, LabelKind, MISSING, NO_CATEGORY, RowBatch, category};
 
 /// Columns that a model takes, at most.
 const COLUMNS_MAX: usize = 4096;
@@ -51,6 +52,8 @@ pub struct ColumnChoice {
     pub numeric: Vec<String>,
     /// Columns that are not used.
     pub ignore: Vec<String>,
+    /// What is learnt of the label; `None` infers it from the label's values.
+    pub task: Option<LabelTask>,
 }
 
 impl ColumnChoice {
@@ -63,7 +66,8 @@ impl ColumnChoice {
     pub(crate) fn named(&self) -> Option<(&'static str, String)> {
         let label = self.label.as_ref().map(|label| ("--label", label.clone()));
         let list = self.lists().into_iter().find(|(_, names)| !names.is_empty());
-        label.or_else(|| list.map(|(flag, names)| (flag, names.join(","))))
+        let task = self.task.map(|task| ("--task", task.name().to_owned()));
+        label.or_else(|| list.map(|(flag, names)| (flag, names.join(",")))).or(task)
     }
 
     fn lists(&self) -> [(&'static str, &[String]); 3] {
@@ -190,7 +194,17 @@ impl Table {
         &self.columns
     }
 
-    /// The name of the label, and which of its values are 1.
+    /// What the labels are.
+    pub(super) fn label_kind(&self) -> LabelKind {
+        self.label.kind()
+    }
+
+    /// The names of the classes of a label that has more than two.
+    pub(super) fn class_names(&self) -> Vec<&str> {
+        self.label.class_names()
+    }
+
+    /// The name of the label, and what its values are.
     pub(super) fn label(&self) -> (String, String) {
         let label = self.columns.iter().find(|column| column.role == Role::Label);
         (label.map(|column| column.name.clone()).unwrap_or_default(), self.label.rule())

@@ -25,6 +25,10 @@ pub(super) struct Tally {
     /// The least and the largest of the numbers.
     pub(super) least: f64,
     pub(super) most: f64,
+    /// The mean of the numbers.
+    pub(super) mean: f64,
+    /// The sum of the squares of their distances from the mean.
+    squares: f64,
     /// Whether each number is the one before it and one more.
     pub(super) counts_up: bool,
     /// How often each of the first different values occurs, in lower case, and as one form of a number; one more than
@@ -48,6 +52,8 @@ impl Default for Tally {
             dates: 0,
             least: f64::INFINITY,
             most: f64::NEG_INFINITY,
+            mean: 0.0,
+            squares: 0.0,
             counts_up: true,
             values: BTreeMap::new(),
             word: None,
@@ -79,17 +85,17 @@ impl Tally {
             return;
         }
         let number = field.real();
-        let text = match (field, number) {
-            (_, Some(number)) => number.to_string(),
-            (RowField::Text(text), None) => String::from_utf8_lossy(text).trim().to_lowercase(),
-            // A number that is none is missing.
-            _ => return,
-        };
+        // A number that is none is missing.
+        let Some(text) = spelt(field) else { return };
         if let Some(number) = number {
             self.numbers += 1;
             self.whole += u64::from(number.fract() == 0.0);
             self.least = self.least.min(number);
             self.most = self.most.max(number);
+            // Welford's way, which loses no digits where the mean is far from 0.
+            let distance = number - self.mean;
+            self.mean += distance / count(self.numbers);
+            self.squares += distance * (number - self.mean);
             #[allow(clippy::float_cmp, reason = "whole numbers in a row")]
             let next = self.last.is_nan() || number == self.last + 1.0;
             self.counts_up &= next;
@@ -109,10 +115,34 @@ impl Tally {
         self.rows - self.missing
     }
 
+    /// Standard deviation of the numbers.
+    pub(super) fn deviation(&self) -> f64 {
+        (self.squares / count(self.numbers.max(1))).sqrt()
+    }
+
+    /// All different values, in no order: of words in lower case, and of numbers in one form.
+    pub(super) fn all_values(&self) -> impl Iterator<Item = &str> {
+        self.distinct.iter().filter_map(|value| std::str::from_utf8(value).ok())
+    }
+
     /// Different values.
     pub(super) fn distinct(&self) -> u64 {
         self.distinct.len() as u64
     }
+}
+
+/// A value in the form in which equal ones are the same text: a word in lower case, and a number in one form; `None` if there is none.
+pub(super) fn spelt(field: &RowField<'_>) -> Option<String> {
+    match (field, field.real()) {
+        (_, Some(number)) => Some(number.to_string()),
+        (RowField::Text(text), None) => Some(String::from_utf8_lossy(text).trim().to_lowercase()),
+        _ => None,
+    }
+}
+
+#[allow(clippy::cast_precision_loss, reason = "a few thousand rows")]
+const fn count(rows: u64) -> f64 {
+    rows as f64
 }
 
 /// Whether a text begins with a date: three groups of digits, of which the first or the last is a year of four.

@@ -133,6 +133,22 @@ fn a_bad_row_is_named_with_its_line_and_column_and_the_remedy() {
 }
 
 #[test]
+fn class_that_the_first_rows_do_not_have_is_named_with_its_line_and_the_remedy() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.csv");
+    let mut text = "x,kind\n".to_owned();
+    (0..SAMPLE_ROWS)
+        .for_each(|row| text += &format!("{},{}\n", row % 9, ["cat", "dog", "eel"][row as usize % 3]));
+    fs::write(&path, text + "7,emu\n").unwrap();
+    let error = open(&path, None, &choice("kind")).unwrap_err().to_string();
+    assert!(
+        error.contains("line 10002: column 2, kind: 'emu' is not one of the label's classes")
+            && error.contains("shuffle the rows"),
+        "{error}"
+    );
+}
+
+#[test]
 fn table_that_no_job_can_train_is_refused_at_the_start_with_the_remedy() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("ratings.dat");
@@ -144,8 +160,11 @@ fn table_that_no_job_can_train_is_refused_at_the_start_with_the_remedy() {
         error.contains("ratings.dat: no column is called click") && error.contains("one of: 1, 2, 3, 4"),
         "{error}"
     );
-    let error = open(&path, None, &choice("3")).unwrap_err().to_string();
-    assert!(error.contains("--label = 3: it has 5 values (1, 2, 3, 4, …)"), "{error}");
+    let said = open(&path, None, &choice("4")).unwrap().1;
+    assert!(said[0].ends_with("label: 4 (a number to estimate; mean 9.78e8, deviation 23.1)"), "{said:?}");
+    let (mut rows, said) = open(&path, None, &choice("3")).unwrap();
+    assert!(said[0].ends_with("label: 3 (5 classes: 1, 2, 3, 4, 5)"), "{said:?}");
+    assert_eq!(read(&mut rows).labels[..6], [0.0, 1.0, 2.0, 3.0, 4.0, 0.0]);
     let mut rows = open(&path, None, &choice("3>=4")).unwrap().0;
     assert_eq!(read(&mut rows).labels[..5], [0.0, 0.0, 0.0, 1.0, 1.0]);
     let error = open(&path, Some("parquet"), &choice("3>=4")).unwrap_err().to_string();

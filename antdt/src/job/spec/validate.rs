@@ -319,6 +319,7 @@ impl JobSpec {
             ("--categorical", &self.categorical),
             ("--numeric", &self.numeric),
             ("--ignore", &self.ignore),
+            ("--task", &self.task),
         ];
         let is_stored = matches!(self.data, Some(DataSpec::Path(_))) || self.resume.is_some();
         let given = columns.into_iter().find_map(|(flag, names)| Some((flag, names.as_ref()?)));
