@@ -355,7 +355,7 @@ mod tests {
         let token = Token::new("secret").unwrap();
         // No process listens there.
         let dir = run_dir::RunDir::open(folder.path(), false, &crate::lead::Elector::Lock).unwrap();
-        dir.announce("127.0.0.1:1", "demo", &token).unwrap();
+        dir.announce("127.0.0.1:1", "demo", &token, false).unwrap();
         let job = RemoteJob::find(Some(folder.path())).unwrap();
         let killed = job.checkpoint().await.unwrap_err();
         assert!(matches!(killed, RemoteError::Unreachable { .. }), "{killed}");

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use antdt_core::{Connections, DoorwayLimits};
+use antdt_proto::connection::Incoming;
 use antdt_proto::v1;
 use antdt_proto::v1::shard_server::{Shard, ShardServer as Stub};
 use antdt_rt::{CancellationToken, JobClock, Recorder};
@@ -46,6 +48,26 @@ impl Host {
         let handle = self.runtime.block_on(started)?.handle();
         let server = ShardServer::new().with(handle.clone())?.into_service();
         Ok((self.listen(Server::builder().add_service(server))?, handle))
+    }
+
+    /// Starts a service whose connections are wrapped; gives its address.
+    pub(super) fn serve_wrapped<S: LedgerStore>(
+        &self,
+        spec: DatasetSpec,
+        store: S,
+        connections: &Connections,
+    ) -> Result<String> {
+        let started = ShardService::start(spec, store, JobClock::start(), self.shutdown.clone());
+        let server = ShardServer::new().with(self.runtime.block_on(started)?.handle())?.into_service();
+        let listener = self.runtime.block_on(TcpListener::bind("127.0.0.1:0"))?;
+        let address = listener.local_addr()?.to_string();
+        let router = Server::builder().add_service(server);
+        let connections = connections.clone();
+        self.runtime.spawn(async move {
+            let incoming = Incoming::new(listener, connections, DoorwayLimits::default());
+            router.serve_with_incoming(incoming).await
+        });
+        Ok(address)
     }
 
     /// Starts what answers the same messages without a ledger: no service over gRPC is faster.

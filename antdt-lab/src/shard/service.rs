@@ -3,12 +3,16 @@
 use std::path::Path;
 use std::time::Duration;
 
+use antdt_core::Connections;
+use antdt_proto::{Bearer, connection};
 use antdt_shard::NullStore;
 use antdt_shard::runtime::{
     ClientOptions, FileStore, FileStoreOptions, LocalSource, ShardClient, SyncPolicy,
 };
+use antdt_tls::JobTls;
 use anyhow::Result;
 use tokio::runtime::Runtime;
+use tonic::transport::Endpoint;
 
 use super::host::Host;
 use super::meter::median;
@@ -18,6 +22,8 @@ use crate::{Entry, Rows};
 
 pub(super) const CLIENTS: u32 = 16;
 const BATCH: u32 = 16;
+/// How long a connection over loopback may take.
+const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 /// Of the data set: enough that no round comes near the end of an epoch, where grants are fewer.
 pub(super) const SHARDS: u64 = 1_000_000_000;
 
@@ -55,12 +61,14 @@ impl<S: antdt_core::port::ShardSource + 'static> Team<S> {
     }
 }
 
-/// The teams that are compared: with the journal off, on, durable before each answer, and with requests of `BATCH` shards; of an echo;
-/// and within this process.
+/// The teams that are compared: with the journal off, on, durable before each answer, and with requests of `BATCH` shards; the second and the
+/// third over TLS; of an echo; and within this process.
 struct Teams {
     off: Team<ShardClient>,
     on: Team<ShardClient>,
     each: Team<ShardClient>,
+    on_tls: Team<ShardClient>,
+    each_tls: Team<ShardClient>,
     on_batched: Team<ShardClient>,
     echo: Team<ShardClient>,
     echo_batched: Team<ShardClient>,
@@ -81,6 +89,9 @@ pub(super) fn service(scale: &Scale, folder: &Path, rows: &mut Rows) -> Result<(
     let (each, _) = host.serve(spec(SHARDS), file("each", SyncPolicy::Each)?)?;
     let (on_batched, _) = host.serve(spec(SHARDS), file("on-batched", group)?)?;
     let (_, local) = host.serve(spec(SHARDS), file("local", group)?)?;
+    let tls = Connections::wrapped(JobTls::of_secret(NAME.as_bytes())?);
+    let on_tls = host.serve_wrapped(spec(SHARDS), file("on-tls", group)?, &tls)?;
+    let each_tls = host.serve_wrapped(spec(SHARDS), file("each-tls", SyncPolicy::Each)?, &tls)?;
     let echo = host.echo()?;
     let team = |address: &str, want| {
         Team::new(&runtime, want, || {
@@ -89,18 +100,29 @@ pub(super) fn service(scale: &Scale, folder: &Path, rows: &mut Rows) -> Result<(
             Ok(ShardClient::connect(address, NAME, ClientOptions::default())?)
         })
     };
+    let wrapped = |address: &str| {
+        let endpoint = Endpoint::from_shared(format!("http://{address}"))?;
+        Team::new(&runtime, 1, || {
+            let _guard = runtime.enter();
+            let channel = connection::channel(&endpoint, CONNECT_LIMIT, tls.clone());
+            Ok(ShardClient::over(Bearer::default().over(channel), NAME, ClientOptions::default()))
+        })
+    };
     let mut teams = Teams {
         off: team(&off, 1)?,
         on: team(&on, 1)?,
         each: team(&each, 1)?,
+        on_tls: wrapped(&on_tls)?,
+        each_tls: wrapped(&each_tls)?,
         on_batched: team(&on_batched, BATCH)?,
         echo: team(&echo, 1)?,
         echo_batched: team(&echo, BATCH)?,
         local: Team::new(&runtime, 1, || Ok(LocalSource::new(local.clone())))?,
     };
     for _ in 0..scale.rounds {
-        let Teams { off, on, each, on_batched, echo, echo_batched, local } = &mut teams;
-        for team in [echo, off, on, each, on_batched, echo_batched] {
+        let Teams { off, on, each, on_tls, each_tls, on_batched, echo, echo_batched, local } = &mut teams;
+        // Those that are compared with each other one after the other.
+        for team in [echo, off, on, on_tls, each, each_tls, on_batched, echo_batched] {
             team.play(&runtime, scale.round)?;
         }
         local.play(&runtime, scale.round)?;
@@ -113,7 +135,7 @@ pub(super) fn service(scale: &Scale, folder: &Path, rows: &mut Rows) -> Result<(
 
 /// Adds the rows of the rounds that were played.
 fn show(teams: &Teams, scale: &Scale, rows: &mut Rows) {
-    let Teams { off, on, each, on_batched, echo, echo_batched, local } = teams;
+    let Teams { off, on, each, on_tls, each_tls, on_batched, echo, echo_batched, local } = teams;
     let calls = "gRPC, 16 clients, journal on: acks and fetches";
     let bound = format!("{:.0} % of the echo; {DLROVER} 1,860/s", 100.0 * on.rate() / echo.rate());
     rows.push(Entry::shown(calls, on.rate(), "calls/s").at_least(scale.floor(20_000.0)).beside(bound));
@@ -144,6 +166,19 @@ fn show(teams: &Teams, scale: &Scale, rows: &mut Rows) {
     // In short rounds on a busy machine this says more about the machine.
     rows.push(if scale.slack > 1.0 { rates } else { rates.at_most(30.0) });
     rows.push(Entry::shown("gRPC, journal durable before each answer", each.rate(), "calls/s"));
+    let over_tls = |tls: &Team<ShardClient>, plain| median(tls.ratios(plain, Round::rate).into_iter());
+    let beside = format!("{:.1} us a call on the cores", 1e6 * each_tls.median(Round::cost));
+    rows.push(
+        Entry::shown("the same over TLS, rate", over_tls(each_tls, each), "of plain")
+            .at_least(0.9)
+            .beside(beside),
+    );
+    let beside = format!(
+        "{:.1} us a call on the cores, {:.1} without",
+        1e6 * on_tls.median(Round::cost),
+        1e6 * on.median(Round::cost)
+    );
+    rows.push(Entry::shown("journal on, over TLS, rate", over_tls(on_tls, on), "of plain").beside(beside));
     rows.push(Entry::shown("in this process, journal on", local.rate(), "calls/s"));
     rows.push(Entry::shown("bound: gRPC echo of the same messages", echo.rate(), "calls/s").beside(format!(
         "{:.1} us on the cores, the service {:.1}",
