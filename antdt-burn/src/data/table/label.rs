@@ -275,7 +275,7 @@ impl Label {
     pub(super) const fn expected(&self) -> &'static str {
         match self {
             Self::Numbers { .. } | Self::Words { .. } => {
-                "one of the label's two values; the label needs two classes, which a condition makes: --label 'COLUMN=VALUE'"
+                "one of the label's two values, which are those of the first rows; a condition makes two classes of any: --label 'COLUMN=VALUE'"
             }
             Self::AtLeast(_) | Self::Above(_) | Self::Real { .. } => "a number",
             Self::Classes(_) => {
