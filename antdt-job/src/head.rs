@@ -235,6 +235,7 @@ impl Machine for Head {
             HeadEvent::Tick(counts) => self.tick(now, counts),
             HeadEvent::Scale { workers } => self.scale(now, workers),
             HeadEvent::ScaleServers { servers } => self.scale_servers(now, servers),
+            HeadEvent::Restart(node) => self.restart_asked(now, node),
             HeadEvent::Checkpoint(asked) => self.checkpoint_asked(now, asked),
             HeadEvent::Diagnose => HeadAnswer::Diagnosed(Box::new(self.core.diagnose(now))),
             HeadEvent::Rest { holder, checkpoint } => self.rest(now, holder, checkpoint),

@@ -206,6 +206,7 @@ impl Journal {
             Note::Launched(_)
             | Note::Published(_)
             | Note::Averaged(..)
+            | Note::Stored(_)
             | Note::Evaluated { .. }
             | Note::EpochEvaluated(_)
             | Note::NextEpochs(_)

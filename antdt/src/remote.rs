@@ -74,6 +74,16 @@ pub enum RemoteError {
         /// The master's reason.
         why: String,
     },
+    /// The worker cannot be started again.
+    #[error("job `{job}` does not start worker-{worker} again: {why}")]
+    NotRestarted {
+        /// Name of the job.
+        job: String,
+        /// Index of the worker.
+        worker: u32,
+        /// The master's reason.
+        why: String,
+    },
     /// The job takes no checkpoint now, or could not finish the requested one.
     #[error("job `{job}` takes no checkpoint: {why}")]
     NotKept {
@@ -230,6 +240,22 @@ impl RemoteJob {
             _ => self.failed(&status),
         })?;
         Ok(reply.into_inner().before)
+    }
+
+    /// Has a worker killed and started again. The master answers at once.
+    ///
+    /// # Errors
+    /// If the master does not answer, or the worker does not take part now.
+    pub async fn restart(&self, worker: u32) -> Result<(), RemoteError> {
+        let reply = self.client.clone().restart(v1::RestartRequest { worker }).await;
+        reply.map(drop).map_err(|status| match status.code() {
+            Code::FailedPrecondition => RemoteError::NotRestarted {
+                job: self.master.job.clone(),
+                worker,
+                why: status.message().to_owned(),
+            },
+            _ => self.failed(&status),
+        })
     }
 
     /// Makes the job take a checkpoint, waits for it, and returns its number and location. The wait has no

@@ -1,8 +1,8 @@
 //! [`HeadEvent`]: what a head is told.
 
 use antdt_core::{
-    BatchReport, CheckpointId, Counts, Exit, Holder, LinkReport, Metrics, ModelDistance, NodeInfo, NodeLoad,
-    PlanVersion, Readiness, RollbackId, Stall, Standing,
+    BatchReport, CheckpointId, Counts, Exit, Holder, LinkReport, Metrics, ModelDistance, NodeId, NodeInfo,
+    NodeLoad, PlanVersion, Readiness, RollbackId, Stall, Standing,
 };
 
 use super::RolledBack;
@@ -171,6 +171,8 @@ pub enum HeadEvent {
         /// Number of servers, at least 1.
         servers: u32,
     },
+    /// The user asks for another life of this worker, in place of the one that takes part now.
+    Restart(NodeId),
     /// The user asks for a checkpoint now, or, with the number of an earlier answer, for the state of that
     /// checkpoint.
     Checkpoint(Option<CheckpointId>),

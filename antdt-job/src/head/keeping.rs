@@ -6,7 +6,7 @@ use antdt_core::{CheckpointId, Counts, Holder, JobTime, NodeId};
 
 use super::checkpoints::{Checkpoints, Rested};
 use super::core::Phase;
-use super::{EventKind, Head, HeadAnswer};
+use super::{EventKind, Head, HeadAnswer, Note};
 
 /// How long a job that was told to stop may take for its checkpoint.
 pub(super) const STOP_LIMIT: Duration = Duration::from_secs(30);
@@ -87,6 +87,7 @@ impl Head {
         let is_kept = outcome.is_ok();
         if let Some(took) = checkpoints.writes_for(now, checkpoint).filter(|_| is_kept) {
             self.core.checkpoint_time = Some(took);
+            self.core.note(now, Note::Stored(took));
         }
         let overtaken = checkpoints.overtaken(checkpoint);
         match (&outcome, overtaken) {

@@ -1,5 +1,7 @@
 //! [`Note`]: what a head tells of the job, besides what it has done.
 
+use std::time::Duration;
+
 use antdt_core::{BatchReport, Holder, Metrics, ModelDistance, NodeId, Plan, PlanVersion};
 
 use crate::evaluation::EvaluationEntry;
@@ -39,6 +41,8 @@ pub enum Note {
     Averaged(NodeId, ModelDistance),
     /// Every sample of the job is committed.
     Completed,
+    /// A checkpoint is complete. The value is the time from the moment at which its copies existed.
+    Stored(Duration),
     /// A worker has evaluated the model.
     Evaluated {
         /// Number of held-out samples.

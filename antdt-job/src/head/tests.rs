@@ -18,6 +18,7 @@ use super::core::REGISTER_LIMIT;
 use super::keeping::STOP_LIMIT;
 use super::*;
 
+mod asked;
 mod evaluations;
 
 /// A head, its clock, and everything it ordered so far.

@@ -2711,6 +2711,14 @@ pub struct ScaleReply {
     pub before: u32,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RestartRequest {
+    /// Index of the worker.
+    #[prost(uint32, tag = "1")]
+    pub worker: u32,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RestartReply {}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CheckpointRequest {
     /// Number of the checkpoint whose state is asked for; absent to begin a checkpoint.
     #[prost(uint64, optional, tag = "1")]
@@ -3087,6 +3095,26 @@ pub mod job_client {
             req.extensions_mut().insert(GrpcMethod::new("antdt.v1.Job", "Scale"));
             self.inner.unary(req, path, codec).await
         }
+        /// Kills a worker and starts it again. The master answers at once; the status FAILED_PRECONDITION has the reason for
+        /// a refusal.
+        pub async fn restart(
+            &mut self,
+            request: impl tonic::IntoRequest<super::RestartRequest>,
+        ) -> std::result::Result<tonic::Response<super::RestartReply>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/antdt.v1.Job/Restart");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("antdt.v1.Job", "Restart"));
+            self.inner.unary(req, path, codec).await
+        }
         /// Begins a checkpoint, or returns the state of one. The master answers at once; the status
         /// FAILED_PRECONDITION has the reason for a refusal.
         pub async fn checkpoint(
@@ -3160,6 +3188,12 @@ pub mod job_server {
             &self,
             request: tonic::Request<super::ScaleRequest>,
         ) -> std::result::Result<tonic::Response<super::ScaleReply>, tonic::Status>;
+        /// Kills a worker and starts it again. The master answers at once; the status FAILED_PRECONDITION has the reason for
+        /// a refusal.
+        async fn restart(
+            &self,
+            request: tonic::Request<super::RestartRequest>,
+        ) -> std::result::Result<tonic::Response<super::RestartReply>, tonic::Status>;
         /// Begins a checkpoint, or returns the state of one. The master answers at once; the status
         /// FAILED_PRECONDITION has the reason for a refusal.
         async fn checkpoint(
@@ -3362,6 +3396,49 @@ pub mod job_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ScaleSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/antdt.v1.Job/Restart" => {
+                    #[allow(non_camel_case_types)]
+                    struct RestartSvc<T: Job>(pub Arc<T>);
+                    impl<T: Job> tonic::server::UnaryService<super::RestartRequest>
+                    for RestartSvc<T> {
+                        type Response = super::RestartReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::RestartRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Job>::restart(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = RestartSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

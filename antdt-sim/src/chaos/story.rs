@@ -214,6 +214,7 @@ fn head(event: &HeadEvent, answer: &HeadAnswer) -> Option<String> {
             format!("master: asked what became of checkpoint {checkpoint}: {word}")
         }
         HeadEvent::Scale { workers } => format!("master: asked for {workers} workers: {word}"),
+        HeadEvent::Restart(node) => format!("master: asked for another life of {node}: {word}"),
         HeadEvent::ScaleServers { servers } => format!("master: asked for {servers} servers: {word}"),
         HeadEvent::Stalled { holder, stall } => {
             format!(

@@ -181,6 +181,7 @@ enum Note {
     Batches(IgnoredAny),
     Completed,
     Averaged(IgnoredAny, IgnoredAny),
+    Stored(IgnoredAny),
     Evaluated(IgnoredAny),
     EpochEvaluated(IgnoredAny),
     NextEpochs(IgnoredAny),
@@ -346,6 +347,7 @@ impl Gathering {
             | HeadEvent::LaunchFailed(..)
             | HeadEvent::Exited(..)
             | HeadEvent::Checkpoint(_)
+            | HeadEvent::Restart(_)
             | HeadEvent::Scale { .. }
             | HeadEvent::ScaleServers { .. }
             | HeadEvent::Stalled { .. }
@@ -425,6 +427,7 @@ impl Gathering {
                 | Note::Applied(..)
                 | Note::Batches(_)
                 | Note::Averaged(..)
+                | Note::Stored(_)
                 | Note::Evaluated(_)
                 | Note::EpochEvaluated(_)
                 | Note::NextEpochs(_)

@@ -159,6 +159,19 @@ impl v1::job_server::Job for JobService {
         scaled.map(|before| Response::new(v1::ScaleReply { before }))
     }
 
+    async fn restart(
+        &self,
+        request: Request<v1::RestartRequest>,
+    ) -> Result<Response<v1::RestartReply>, Status> {
+        let node = NodeId::worker(request.into_inner().worker);
+        match self.head.call(HeadEvent::Restart(node)).await {
+            Ok(HeadAnswer::Noted) => Ok(Response::new(v1::RestartReply {})),
+            Ok(HeadAnswer::Refused(why)) => Err(Status::failed_precondition(why)),
+            Ok(answer) => Err(unexpected(&answer)),
+            Err(closed) => Err(Status::unavailable(closed.to_string())),
+        }
+    }
+
     async fn checkpoint(
         &self,
         request: Request<v1::CheckpointRequest>,

@@ -191,6 +191,7 @@ impl Recorder {
             Note::Averaged(node, distance) => {
                 self.distances.insert(*node, (at, *distance));
             }
+            Note::Stored(_) => {}
             Note::Completed => {
                 self.completed.get_or_insert(at);
             }
