@@ -8,6 +8,7 @@ pub mod diagnosis;
 pub mod gpu;
 pub mod host;
 mod lead;
+mod live;
 pub mod master;
 pub mod net;
 pub mod node;

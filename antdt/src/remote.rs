@@ -295,6 +295,16 @@ impl RemoteJob {
         &self.master.job
     }
 
+    /// Returns the URL of the job's live page, if it has one (`--http-addr`).
+    pub fn page(&self) -> Option<&str> {
+        self.master.page.as_deref()
+    }
+
+    /// Returns the file with the token of the job, by which its live page takes orders.
+    pub fn token_file(&self) -> PathBuf {
+        self.dir.join(run_dir::TOKEN)
+    }
+
     /// Whether a master that does not answer has ended in order: then it removes its file, or another one has replaced it.
     async fn has_ended(&self) -> bool {
         let deadline = tokio::time::Instant::now() + LEAVE_LIMIT;
@@ -381,7 +391,7 @@ mod tests {
         let token = Token::new("secret").unwrap();
         // No process listens there.
         let dir = run_dir::RunDir::open(folder.path(), false, &crate::lead::Elector::Lock).unwrap();
-        dir.announce("127.0.0.1:1", "demo", &token, false).unwrap();
+        dir.announce(("127.0.0.1:1", None, false), "demo", &token).unwrap();
         let job = RemoteJob::find(Some(folder.path())).unwrap();
         let killed = job.checkpoint().await.unwrap_err();
         assert!(matches!(killed, RemoteError::Unreachable { .. }), "{killed}");

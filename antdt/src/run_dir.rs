@@ -68,6 +68,9 @@ const PROBE: Duration = Duration::from_secs(2);
 pub struct MasterFile {
     /// Address of the master as `host:port`.
     pub address: String,
+    /// URL of the job's live page; `None` if it has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub page: Option<String>,
     /// Name of the job.
     pub job: String,
     /// Number of this master among the masters that the run directory has had, from 1.
@@ -250,13 +253,12 @@ impl RunDir {
             .map_or_else(|| self.path.clone(), |(_, path)| path)
     }
 
-    /// Announces the master of a job. Returns its number among the masters of this directory.
+    /// Announces the master of a job, by its address, the URL of its page, and whether it is called over TLS. Returns its number among the masters of this directory.
     pub(crate) fn announce(
         &self,
-        address: &str,
+        (address, page, tls): (&str, Option<&str>, bool),
         job: &str,
         token: &Token,
-        tls: bool,
     ) -> Result<u64, RunDirError> {
         let path = &self.path;
         let generation = match read_master(path) {
@@ -270,6 +272,7 @@ impl RunDir {
         };
         let master = MasterFile {
             address: address.to_owned(),
+            page: page.map(str::to_owned),
             job: job.to_owned(),
             generation,
             pid: std::process::id(),
@@ -466,7 +469,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("report/run");
         let dir = RunDir::open(&path, false, &Elector::Lock).unwrap();
-        dir.announce("127.0.0.1:1", "demo", &token(), false).unwrap();
+        dir.announce(("127.0.0.1:1", None, false), "demo", &token()).unwrap();
         let (master, found) = read(&path).unwrap();
         assert_eq!(
             (master.address.as_str(), master.job.as_str(), master.generation),
@@ -498,16 +501,16 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let first = RunDir::open(folder.path(), true, &Elector::Lock).unwrap();
-        first.announce(&address, "first", &token(), false).unwrap();
+        first.announce((&address, None, false), "first", &token()).unwrap();
         let refused = RunDir::open(folder.path(), false, &Elector::Lock).unwrap_err();
         assert!(refused.to_string().contains("first") && refused.to_string().contains(&address), "{refused}");
         drop(first);
         let dir = RunDir::open(folder.path(), false, &Elector::Lock).unwrap();
         // As one of another host, which the lock does not keep away.
-        let refused = dir.announce("127.0.0.1:1", "second", &token(), false).unwrap_err();
+        let refused = dir.announce(("127.0.0.1:1", None, false), "second", &token()).unwrap_err();
         assert!(refused.to_string().contains("first") && refused.to_string().contains(&address), "{refused}");
         drop(listener);
-        assert_eq!(dir.announce("127.0.0.1:1", "second", &token(), false).unwrap(), 2);
+        assert_eq!(dir.announce(("127.0.0.1:1", None, false), "second", &token()).unwrap(), 2);
         assert_eq!(read(folder.path()).unwrap().0.generation, 2);
         drop(dir);
         assert!(folder.path().exists(), "it was there before the job");
@@ -522,7 +525,7 @@ mod tests {
         for (path, address) in [(&dead, "127.0.0.1:1"), (&lives, &*address)] {
             RunDir::open(path, true, &Elector::Lock)
                 .unwrap()
-                .announce(address, "demo", &token(), false)
+                .announce((address, None, false), "demo", &token())
                 .unwrap();
         }
         assert_eq!(alive(folder.path()), [lives]);
@@ -560,8 +563,8 @@ mod tests {
         fs::create_dir(dir(12).journals().with_extension("part")).unwrap();
         assert_eq!(dir(13).last_journals(), third.journals());
         assert_eq!(third.last_journals(), first.journals(), "never what a later one writes, nor its own");
-        assert_eq!(third.announce("127.0.0.1:1", "job", &token(), false).unwrap(), 11);
-        assert_eq!(dir(12).announce("127.0.0.1:1", "job", &token(), false).unwrap(), 12);
+        assert_eq!(third.announce(("127.0.0.1:1", None, false), "job", &token()).unwrap(), 11);
+        assert_eq!(dir(12).announce(("127.0.0.1:1", None, false), "job", &token()).unwrap(), 12);
         third.clear();
         assert_eq!(owned(folder.path()), Vec::<PathBuf>::new());
     }
@@ -581,6 +584,6 @@ mod tests {
         fs::write(folder.path().join(MASTER), "{}").unwrap();
         assert!(matches!(read(folder.path()), Err(RunDirError::Malformed { .. })));
         let dir = RunDir::open(folder.path(), false, &Elector::Lock).unwrap();
-        assert!(dir.announce("127.0.0.1:1", "x", &token(), false).is_err());
+        assert!(dir.announce(("127.0.0.1:1", None, false), "x", &token()).is_err());
     }
 }

@@ -12,7 +12,7 @@ use crate::run_dir::JOB;
 use crate::{master, resume};
 
 /// Settings of one start of the program, or of the place where a job runs: the next start has its own.
-const OF_ONE_START: [&str; 27] = [
+const OF_ONE_START: [&str; 28] = [
     "resume",
     "force",
     "job-id",
@@ -21,6 +21,7 @@ const OF_ONE_START: [&str; 27] = [
     "master-port",
     "port-range",
     "record",
+    "http-addr",
     "quiet",
     "log",
     "log-format",

@@ -110,6 +110,7 @@ pub(super) const GROUPS: [(&str, &[&str]); 7] = [
             "job-id",
             "run-dir",
             "record",
+            "http-addr",
             "quiet",
             "log",
             "log-format",

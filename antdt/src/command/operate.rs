@@ -14,7 +14,12 @@ use crate::run_dir::{self, MasterFile};
 pub(super) fn status(asked: &Status, connections: Connections) -> anyhow::Result<()> {
     remote(asked.dir.as_deref(), connections, async |job| {
         Ok(match asked.show {
-            Show::Progress => remote::render(&job.describe().await?),
+            Show::Progress => {
+                let page = job.page().map(|url| {
+                    format!("live page {url}; {} opens its buttons\n", job.token_file().display())
+                });
+                remote::render(&job.describe().await?) + &page.unwrap_or_default()
+            }
             Show::Diagnosis => diagnosis::render(&job.diagnose().await?),
             Show::DiagnosisJson => format!("{:#}\n", diagnosis::to_json(&job.diagnose().await?)),
         })

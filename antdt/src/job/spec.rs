@@ -34,6 +34,7 @@ use super::device::{DeviceSetting, DeviceSpec};
 use super::elect::EtcdSpec;
 use super::host_count::HostCount;
 use super::hot_rows::HotRowsSpec;
+use super::http_addr::HttpAddr;
 use super::network::NetworkSpec;
 use super::port_range::PortRange;
 use super::processor::Processor;
@@ -237,6 +238,9 @@ settings! {
     bucket_bytes: u32 = 25 << 20, "bucket-bytes", "BYTES";
     /// Transport between workers, and between workers and servers.
     transport: String = transport::DEFAULT.to_owned(), "transport", "NAME", among transport::names();
+    /// Address and port on which the master shows the job: a live page, with buttons for the holder of the job's token, and
+    /// metrics for Prometheus at /metrics. Port 0 takes a free one.
+    http_addr: Option<HttpAddr> = None, "http-addr", "ADDR:PORT", unset "the job is shown nowhere";
     /// Print neither progress nor the final table.
     quiet: bool = false, "quiet", "";
     /// Log filter in the syntax of tracing: error, warn, info, debug, trace, or by module such as antdt_shard=debug.

@@ -19,6 +19,7 @@ use super::device::DeviceSetting;
 use super::elect::EtcdSpec;
 use super::host_count::HostCount;
 use super::hot_rows::HotRowsSpec;
+use super::http_addr::HttpAddr;
 use super::network::NetworkSpec;
 use super::port_range::PortRange;
 use super::straggler::StragglerSpec;
@@ -353,6 +354,7 @@ texts!(
     EvalEvery,
     HostCount,
     HotRowsSpec,
+    HttpAddr,
     NetworkSpec,
     PortRange,
     RanksSpec,

@@ -16,7 +16,7 @@ use super::sink::JobNote;
 use super::start::{Running, Shared, Tasks};
 use super::{INTERRUPTED, JobError, lock, record};
 use crate::job::EvalEvery;
-use crate::report::{Outcome, Report};
+use crate::report::{LiveProgress, Outcome, Report, SampleBalance};
 
 /// How long nodes may take to exit by themselves after the job is over.
 const EXIT_PATIENCE: Duration = Duration::from_secs(3);
@@ -77,12 +77,14 @@ pub(super) async fn close(
     }
     others.shutdown().await;
     let watch = std::mem::take(&mut *lock(&shards));
+    let leases = watch.shards();
     let recorder = lock(&shared.recorder).clone();
     let outcome = if next.is_none() { recorder.ended(outcome, counts.acked) } else { outcome };
     let now = shared.clock.now();
     let Before { mut shards, samples, duplicated, took: earlier, job_start, sinks, .. } = before;
     let took = earlier + now.since_start();
-    let duplicated = duplicated + watch.duplicated();
+    let in_start = watch.duplicated();
+    let duplicated = duplicated + in_start;
     let (spans, in_mode) = watch.finish(now);
     let samples = sum(samples, in_mode);
     shards.extend(spans.into_iter().map(|span| span.later(earlier)));
@@ -93,6 +95,7 @@ pub(super) async fn close(
         let sinks = sinks.clone();
         (mode, Before { recorder, sinks, shards, samples, duplicated, workers, servers, took, job_start })
     });
+    let (_, loss) = recorder.pulse();
     let mut report =
         report(&spec, job, outcome, (&counts, missing), recorder, (shards, samples, duplicated), took);
     if let Some(fault) = shared.ledger.as_ref().and_then(|ledger| ledger.first_fault())
@@ -102,10 +105,26 @@ pub(super) async fn close(
         *why += &format!("; the first that could not be read: {fault}");
     }
     if next.is_none() {
+        let of_ledger = LiveProgress {
+            loss,
+            workers: workers as usize,
+            waiting: counts.todo,
+            leased: counts.doing,
+            duplicated: in_start,
+            shards: leases,
+            ..LiveProgress::default()
+        };
+        notes.tell(now, JobNote::Progress(last_progress(&report, of_ledger)));
         notes.tell(now, JobNote::Ended(report.outcome.clone()));
         sinks.finish();
     }
     Ok((report, next))
+}
+
+/// State of a job that is over, as its report has it.
+const fn last_progress(report: &Report, of_ledger: LiveProgress) -> LiveProgress {
+    let SampleBalance { committed, expected, quarantined, lost, .. } = report.samples;
+    LiveProgress { step: report.steps, committed, expected, quarantined, lost, ..of_ledger }
 }
 
 /// Waits for what programs do after the training, such as to evaluate and write their model, for as long as that takes. Returns how the

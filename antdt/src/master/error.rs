@@ -39,6 +39,16 @@ pub enum JobError {
         /// The ports.
         range: PortRange,
     },
+    /// The master cannot listen for readers of its page: the port is taken, or the address does not belong to this machine.
+    #[error(
+        "--http-addr = {address}: {source}; choose an address of this machine, and another port or 0 for a free one"
+    )]
+    HttpListen {
+        /// Address at which the master was to listen.
+        address: String,
+        /// Error of the operating system.
+        source: std::io::Error,
+    },
     /// The master listens on all addresses, so that it cannot know the one at which other hosts reach it:
     /// `--advertise` must be set.
     #[error(

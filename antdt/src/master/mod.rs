@@ -12,6 +12,7 @@ mod desk;
 mod error;
 mod evaluations;
 mod fleet;
+mod http;
 mod journal;
 mod listen;
 mod node_logs;
@@ -43,6 +44,7 @@ use crate::descriptors;
 use crate::job::JobSpec;
 use crate::report::Report;
 use again::{Before, as_scaled};
+use http::{HttpServer, Window};
 use start::Order;
 
 pub use antdt_job::{EventKind, Note};
@@ -131,7 +133,11 @@ pub(crate) async fn run_or_take_over(
         .then(|| choice::of(spec, modes, programs, data.is_some()));
     let (launcher, console, logs) = (fleet.factory(), fleet.console.clone(), fleet.logs.clone());
     let mut orphaned = orphaned;
-    let mut order = Order { programs, seams, fleet, choice, before: None, stop: stop.clone() };
+    let server = open_http(spec, orphaned.is_some()).await?;
+    let window = server.as_ref().map(HttpServer::window);
+    let before = None;
+    let mut order =
+        Order { programs, seams, fleet, window: window.clone(), choice, before, stop: stop.clone() };
     let ended = loop {
         let (report, next) = match run_once(&now, data.as_ref(), orphaned.take(), order).await {
             Ok((report, Some(next))) => (report, next),
@@ -142,10 +148,26 @@ pub(crate) async fn run_or_take_over(
         let scaled = as_scaled(spec.in_mode(mode), behind.workers, behind.servers);
         now = JobSpec { resume, job_id: Some(report.job_id), ..scaled };
         let fleet = Fleet::with(&launcher, console.clone(), logs.clone());
-        order = Order { programs, seams, fleet, choice: None, before: Some(behind), stop: stop.clone() };
+        let (window, before) = (window.clone(), Some(behind));
+        order = Order { programs, seams, fleet, window, choice: None, before, stop: stop.clone() };
     };
+    if let Some(server) = server {
+        server.close().await;
+    }
     console.finish();
     ended
+}
+
+/// Opens the listener for readers of the job's page. That a successor of a dead master cannot have it is no reason to give its nodes
+/// up.
+async fn open_http(spec: &JobSpec, is_successor: bool) -> Result<Option<HttpServer>, JobError> {
+    match HttpServer::open(spec).await {
+        Err(error) if is_successor => {
+            tracing::warn!(%error, "the job goes on without its page");
+            Ok(None)
+        }
+        opened => opened,
+    }
 }
 
 /// Runs a job until its mode changes, or to its end. Returns the mode that it is to go on in, if it is to, and what
@@ -167,11 +189,16 @@ async fn run_once(
     // Not before: the run directory and the folders of a job that runs there are its own.
     let sinks = match &order.before {
         Some(before) => before.sinks.clone(),
-        None => sink::open(spec, &order.fleet.console, &order.seams.sinks)?,
+        None => sink::open(spec, (&order.fleet.console, order.window.as_ref()), &order.seams.sinks)?,
     };
+    let window: Option<Window> = order.window.clone();
     let listening = listen::listen(&prepared, &mut *order.fleet.launcher, &order.seams.connections).await?;
     let mut running = start::start(prepared, listening, order, sinks).await?;
-    let ended = watch::watch(&mut running).await?;
+    let ended = watch::watch(&mut running).await;
+    if let Some(window) = window {
+        window.operate(None);
+    }
+    let ended = ended?;
     drop(closing);
     close::close(running, ended).await
 }

@@ -44,6 +44,8 @@ pub(super) struct JobService {
     pub(super) nodes: Arc<Mutex<Option<Nodes>>>,
     pub(super) ledger: Option<ShardHandle>,
     pub(super) stop: CancellationToken,
+    /// How often the head tells how far the job is.
+    pub(super) control_tick: Duration,
 }
 
 #[tonic::async_trait]

@@ -235,10 +235,11 @@ fn clear_run_dir(
 pub(super) fn announce(
     spec: &JobSpec,
     dir: &mut Option<RunDir>,
-    master: &str,
-    (job, token, tls): (&str, &Token, bool),
+    master: (&str, Option<&str>, bool),
+    job: &str,
+    token: &Token,
 ) -> Result<(), JobError> {
-    let Some(announced) = dir.as_ref().map(|dir| dir.announce(master, job, token, tls)) else {
+    let Some(announced) = dir.as_ref().map(|dir| dir.announce(master, job, token)) else {
         return Ok(());
     };
     match announced {

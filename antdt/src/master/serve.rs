@@ -12,6 +12,7 @@ use tonic::service::InterceptorLayer;
 
 use super::JobError;
 use super::desk::Desk;
+use super::http::Window;
 use super::operate::JobService;
 use super::scaler::Scaler;
 use super::service::ControlService;
@@ -25,7 +26,7 @@ pub(super) fn serve(
     job: &str,
     (listener, token, connections): (TcpListener, Token, Connections),
     shared: &Shared,
-    scaler: Scaler,
+    (scaler, window): (Scaler, Option<Window>),
     desk: Option<Desk>,
     stop: CancellationToken,
 ) -> Result<impl Future<Output = ()> + use<>, JobError> {
@@ -43,10 +44,15 @@ pub(super) fn serve(
         nodes,
         ledger: ledger.clone(),
         stop: stop_job,
+        control_tick: spec.control_tick,
     };
+    let check = TokenCheck::new(token);
+    if let Some(window) = window {
+        window.operate(Some((operate.clone(), check.clone())));
+    }
     let mut server = tonic::transport::Server::builder()
         // Around all services, so that none is forgotten.
-        .layer(InterceptorLayer::new(TokenCheck::new(token)))
+        .layer(InterceptorLayer::new(check))
         .add_service(ControlServer::new(control))
         .add_service(JobServer::new(operate));
     if let Some(ledger) = ledger {

@@ -8,7 +8,7 @@ use antdt_core::{Ack, AckOutcome, Epoch, Grant, Holder, JobTime, LeaseId, NodeId
 use antdt_rt::Recorder;
 use antdt_shard::ledger::{Answer, Effect, Event};
 
-use crate::report::{ShardOutcome, ShardSpan};
+use crate::report::{LiveShards, ShardOutcome, ShardSpan};
 
 /// Spans kept at most: a chart shows no more, and the report stays readable.
 const SPANS_MAX: usize = 20_000;
@@ -32,6 +32,8 @@ pub(super) struct ShardWatch {
     /// One bit for each complete shard, 64 shards of an epoch in a word: an observer must remember on its own.
     complete: BTreeMap<(Epoch, u64), u64>,
     duplicated: u64,
+    /// Of the leases that have ended, and none that is open.
+    ended: LiveShards,
 }
 
 /// Shows what happens to a ledger to its watch.
@@ -149,6 +151,12 @@ impl ShardWatch {
 
     fn close(&mut self, now: JobTime, lease: LeaseId, outcome: ShardOutcome) {
         let Some(Open { holder, grant, since, .. }) = self.open.remove(&lease) else { return };
+        *match outcome {
+            ShardOutcome::Done => &mut self.ended.done,
+            ShardOutcome::Released => &mut self.ended.released,
+            ShardOutcome::Lost => &mut self.ended.lost,
+            ShardOutcome::Failed => &mut self.ended.failed,
+        } += 1;
         if self.spans.len() < SPANS_MAX {
             self.spans.push(ShardSpan {
                 worker: holder.node.to_string(),
@@ -164,6 +172,11 @@ impl ShardWatch {
     /// Samples that were committed more than once.
     pub(super) const fn duplicated(&self) -> u64 {
         self.duplicated
+    }
+
+    /// Leases by state.
+    pub(super) fn shards(&self) -> LiveShards {
+        LiveShards { leased: self.open.len() as u64, ..self.ended }
     }
 
     /// The spans in order of their start, and the samples that each worker committed.
@@ -239,6 +252,7 @@ mod tests {
         acked(&mut watch, 6, holder(1), 2, 7, AckOutcome::StaleLease);
         watch.saw(JobTime(7), &Event::WorkerLost { holder: holder(1) }, &Answer::WorkerLost);
         assert_eq!(watch.duplicated(), 0);
+        assert_eq!(watch.shards(), LiveShards { done: 1, lost: 1, ..LiveShards::default() });
         let (spans, committed) = watch.finish(JobTime(9));
         assert_eq!(committed, [(NodeId::worker(0), 10)].into_iter().collect());
         let outcomes: Vec<ShardOutcome> = spans.iter().map(|span| span.outcome).collect();

@@ -27,6 +27,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use super::again::Before;
 use super::claim::Claim;
 use super::desk::Desk;
+use super::http::Window;
 use super::journal::{self, HeadJournal, HeadState, JobFile};
 use super::listen::{self, Listening};
 use super::operate::Pace;
@@ -93,6 +94,8 @@ pub(super) struct Order<'a> {
     pub(super) programs: &'a Programs,
     pub(super) seams: &'a Seams,
     pub(super) fleet: Fleet,
+    /// Where the job is shown, if it is.
+    pub(super) window: Option<Window>,
     /// How the job chooses its mode, if it does.
     pub(super) choice: Option<ModeChoice>,
     /// What the job has behind it, if its processes are started again.
@@ -107,7 +110,7 @@ pub(super) async fn start(
     order: Order<'_>,
     sinks: Sinks,
 ) -> Result<Running, JobError> {
-    let Order { programs, seams, fleet, choice, before, stop } = order;
+    let Order { programs, seams, fleet, window, choice, before, stop } = order;
     let Fleet { launcher, events, .. } = fleet;
     let Listening { listener, local, master, token, tls, connections, moved } = listening;
     let (clock, stop_ledger) = (JobClock::start(), CancellationToken::new());
@@ -116,7 +119,8 @@ pub(super) async fn start(
     let Machines { head, ledger, origin, shards, mut nodes, trace, journals } = machines;
     let Prepared { begun, job, job_start, fingerprint, mut run_dir, taken, evaluations, .. } = prepared;
     let Begun { spec, dataset, folder, claim, resumed, .. } = begun;
-    prepare::announce(&spec, &mut run_dir, &master, (&job, &token, tls))?;
+    let page = window.as_ref().map(Window::url);
+    prepare::announce(&spec, &mut run_dir, (&master, page.as_deref(), tls), &job, &token)?;
 
     let (mailbox, inbox) = mailbox(INBOX_BOUND);
     let before = before.unwrap_or_else(|| Before::nothing(&spec, evaluations, job_start, sinks));
@@ -137,7 +141,7 @@ pub(super) async fn start(
     let (recorder, sinks) = (Arc::clone(&shared.recorder), before.sinks.clone());
     let notes = Notes { earlier: before.took, recorder, sinks };
     let place = run_dir.as_ref().map(|dir| dir.path().to_owned());
-    let start = JobStart { job: job.clone(), spec: spec.clone(), run_dir: place, resumed };
+    let start = JobStart { job: job.clone(), spec: spec.clone(), run_dir: place, page, resumed };
     notes.tell(clock.now(), JobNote::Started(Box::new(start)));
     let (desk, restorer) = keepers(&spec, &shared, (dataset, fingerprint), folder, origin);
     let (ended, end) = oneshot::channel();
@@ -167,7 +171,7 @@ pub(super) async fn start(
         &job,
         (listener, token, connections),
         &shared,
-        scaler,
+        (scaler, window),
         desk,
         stop_servers.clone(),
     )?);

@@ -55,23 +55,28 @@ impl Running {
         let counts = status.map(|status| status.counts);
         let answer = self.shared.head.call(HeadEvent::Tick(counts)).await.map_err(|_| gone())?;
         if let HeadAnswer::Seen(seen) = answer {
-            let Counts { acked, total, .. } = counts.unwrap_or_default();
             // Without a ledger, workers say what they train.
             let rate = match counts {
-                Some(_) => rate.at(self.shared.clock.now(), acked),
+                Some(counts) => rate.at(self.shared.clock.now(), counts.acked),
                 None => seen.samples_per_second,
             };
-            self.show(seen, rate, acked, total);
+            let progress = self.progress(seen, rate, counts.unwrap_or_default());
+            self.notes.tell(self.shared.clock.now(), JobNote::Progress(progress));
         }
         Ok(())
     }
 
-    fn show(&self, seen: Seen, rate: f64, acked: u64, total: u64) {
+    fn progress(&self, seen: Seen, rate: f64, counts: Counts) -> LiveProgress {
         let (steps, loss) = lock(&self.shared.recorder).pulse();
         *lock(&self.shared.pace) = Pace { members: seen.members, samples_per_second: rate };
+        let Counts { total, acked, todo, doing, quarantined } = counts;
+        let (shards, duplicated) = {
+            let watch = lock(&self.shards);
+            (watch.shards(), watch.duplicated())
+        };
         #[allow(clippy::cast_precision_loss, reason = "an estimate for people")]
         let left = total.saturating_sub(acked) as f64;
-        let progress = LiveProgress {
+        LiveProgress {
             step: steps,
             samples_per_second: rate,
             loss,
@@ -81,7 +86,12 @@ impl Running {
             committed: acked,
             expected: total,
             remaining_s: (rate > 0.0).then(|| left / rate),
-        };
-        self.notes.tell(self.shared.clock.now(), JobNote::Progress(progress));
+            waiting: todo,
+            leased: doing,
+            quarantined,
+            duplicated,
+            lost: 0,
+            shards,
+        }
     }
 }

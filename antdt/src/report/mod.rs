@@ -28,7 +28,7 @@ pub mod write;
 mod tests;
 
 pub use antdt_job::evaluation::EvaluationEntry;
-pub use progress::{LiveProgress, ProgressLine};
+pub use progress::{LiveProgress, LiveShards, ProgressLine};
 pub use series::{BatchPoint, BatchSeries, LossPoint, LossSeries};
 pub(crate) use write::FILES;
 pub use write::{WriteError, write};

@@ -26,6 +26,33 @@ pub struct LiveProgress {
     pub expected: u64,
     /// Estimated seconds to the end at the present rate; `None` while the rate is unknown.
     pub remaining_s: Option<f64>,
+    /// Number of samples that wait for a worker.
+    pub waiting: u64,
+    /// Number of samples that workers hold and have not committed.
+    pub leased: u64,
+    /// Number of samples that were given up because they could not be read.
+    pub quarantined: u64,
+    /// Number of samples that were committed a second time since the processes of the job were started.
+    pub duplicated: u64,
+    /// Number of samples that are missing though the job came to its end; 0 while it runs.
+    pub lost: u64,
+    /// Shards that workers hold or have held.
+    pub shards: LiveShards,
+}
+
+/// Leases on shards since the processes of a job were started, by state.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct LiveShards {
+    /// Number of shards that workers hold now.
+    pub leased: u64,
+    /// Number of leases at whose end all samples of the shard were committed.
+    pub done: u64,
+    /// Number of leases whose worker gave the shard back before all of it was trained.
+    pub released: u64,
+    /// Number of leases whose worker was lost.
+    pub lost: u64,
+    /// Number of leases on shards that could not be read.
+    pub failed: u64,
 }
 
 impl fmt::Display for LiveProgress {
@@ -139,6 +166,7 @@ mod tests {
             committed: 999,
             expected: 1000,
             remaining_s: Some(124.2),
+            ..LiveProgress::default()
         }
     }
 

@@ -62,6 +62,7 @@ fn every_setting_has_a_name_of_its_own_a_text_form_and_a_key() {
             Form::Text if setting.name == "early-stopping" => "7:auc".to_owned(),
             Form::Text if setting.name == "emulate-network" => "bandwidth=7MB/s".to_owned(),
             Form::Text if setting.name == "elect" => "etcd://a:7/b".to_owned(),
+            Form::Text if setting.name == "http-addr" => "127.0.0.1:7".to_owned(),
             Form::Text => "file.tsv".to_owned(),
             Form::Duration => "7s".to_owned(),
             // Nothing else can be set.

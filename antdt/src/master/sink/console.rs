@@ -112,7 +112,11 @@ impl JobLines {
                 self.due = at + PROGRESS_EVERY;
                 ("started", start_text(start), start_details(start))
             }
-            JobNote::Started(start) => ("started", start.resumed.clone()?, start_details(start)),
+            JobNote::Started(start) => {
+                let page = start.page.as_deref().filter(|_| self.shown == Shown::Beside).map(page_text);
+                let said: Vec<String> = page.into_iter().chain(start.resumed.clone()).collect();
+                ("started", Some(said.join("; ")).filter(|text| !text.is_empty())?, start_details(start))
+            }
             JobNote::Head(Note::ModeChosen { text, measured: true }) => ("mode", text.clone(), json!({})),
             JobNote::Head(_) | JobNote::Progress(_) if self.shown == Shown::Necessary => return None,
             JobNote::Head(Note::Action { kind, target, reason }) => {
@@ -166,21 +170,26 @@ impl JobLines {
     }
 }
 
-fn start_text(JobStart { job, spec, run_dir, resumed }: &JobStart) -> String {
+fn start_text(JobStart { job, spec, run_dir, page, resumed }: &JobStart) -> String {
     let data = spec.data.as_ref().map_or_else(|| "its program's".to_owned(), ToString::to_string);
     let servers = if spec.servers > 0 { format!(", servers {}", spec.servers) } else { String::new() };
     let reach = run_dir.as_ref().map_or_else(
         || "no run directory".to_owned(),
         |dir| format!("run directory {0}; antdt status {0} shows it, antdt stop {0} ends it", dir.display()),
     );
+    let page = page.as_ref().map(|url| format!("; {}", page_text(url))).unwrap_or_default();
     let resumed = resumed.as_ref().map(|text| format!("; {text}")).unwrap_or_default();
     format!(
-        "job {job}: mode {}, policy {}, data {data}, workers {}{servers}; {reach}{resumed}",
+        "job {job}: mode {}, policy {}, data {data}, workers {}{servers}; {reach}{page}{resumed}",
         spec.sync, spec.policy, spec.workers
     )
 }
 
-fn start_details(JobStart { job, spec, run_dir, resumed }: &JobStart) -> Json {
+fn page_text(url: &str) -> String {
+    format!("live page {url}")
+}
+
+fn start_details(JobStart { job, spec, run_dir, page, resumed }: &JobStart) -> Json {
     json!({
         "job": job,
         "sync": spec.sync.to_string(),
@@ -189,6 +198,7 @@ fn start_details(JobStart { job, spec, run_dir, resumed }: &JobStart) -> Json {
         "workers": spec.workers,
         "servers": spec.servers,
         "run_dir": run_dir,
+        "page": page,
         "resumed": resumed,
     })
 }
@@ -211,6 +221,7 @@ mod tests {
             job: "a".to_owned(),
             spec,
             run_dir,
+            page: None,
             resumed: resumed.map(str::to_owned),
         }))
     }

@@ -7,6 +7,7 @@
 mod bus;
 mod console;
 mod recorder;
+mod shown;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,10 +16,12 @@ use antdt_core::JobTime;
 use antdt_job::Note;
 
 use super::console::Console;
+use super::http::Window;
 use super::{JobError, PartError};
 use crate::job::JobSpec;
 use crate::report::{LiveProgress, Outcome};
 use console::ConsoleSink;
+use shown::ShownSink;
 
 pub(super) use bus::{Notes, Sinks};
 pub(super) use recorder::Recorder;
@@ -30,7 +33,7 @@ pub enum JobNote {
     Started(Box<JobStart>),
     /// What the master's state machine tells: deaths, restarts, actions, plans, batches, checkpoints, evaluations.
     Head(Note),
-    /// State of the job, once for every control tick.
+    /// State of the job, once for every control tick, and once more when the job is over.
     Progress(LiveProgress),
     /// The job is over. This is the last note; a job whose master fails has none.
     Ended(Outcome),
@@ -45,6 +48,8 @@ pub struct JobStart {
     pub spec: JobSpec,
     /// Folder through which other commands reach the job; `None` if it has none.
     pub run_dir: Option<PathBuf>,
+    /// URL of the job's live page; `None` if it has none.
+    pub page: Option<String>,
     /// Description of the checkpoint or the master that the job goes on from, if it does.
     pub resumed: Option<String>,
 }
@@ -71,8 +76,13 @@ pub trait NoteSink: Send {
 pub type SinkFactory = Arc<dyn Fn(&JobSpec) -> Result<Option<Box<dyn NoteSink>>, PartError> + Send + Sync>;
 
 /// Opens the sinks that ship and those of the program.
-pub(super) fn open(spec: &JobSpec, console: &Console, of_program: &[SinkFactory]) -> Result<Sinks, JobError> {
+pub(super) fn open(
+    spec: &JobSpec,
+    (console, window): (&Console, Option<&Window>),
+    of_program: &[SinkFactory],
+) -> Result<Sinks, JobError> {
     let mut sinks: Vec<Box<dyn NoteSink>> = vec![Box::new(ConsoleSink::new(spec, console.clone()))];
+    sinks.extend(window.map(|window| Box::new(ShownSink(window.board())) as Box<dyn NoteSink>));
     for open in of_program {
         sinks.extend(open(spec).map_err(|source| JobError::of_part("sink", source))?);
     }

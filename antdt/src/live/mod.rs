@@ -1,0 +1,16 @@
+//! What operators see of a running job, as pure functions of its notes: [`JobView`] folds them, and is rendered as Prometheus
+//! metrics, as JSON, and as the page that shows that JSON.
+//!
+//! Nothing here has a clock or does I/O: [`master::http`](crate::master) serves it.
+
+mod members;
+pub(crate) mod metrics;
+pub(crate) mod page;
+mod state;
+mod totals;
+mod view;
+
+#[cfg(test)]
+mod tests;
+
+pub(crate) use view::JobView;
