@@ -1,4 +1,4 @@
-//! The live page and the metrics of real jobs: what a scraper, a reader and an operator get, and what a stranger does not.
+//! The live page, the metrics and the event files of real jobs: what a scraper, a reader and an operator get, and what a stranger does not.
 //!
 //! Nothing here asserts on wall-clock time. Waits are for events, and bounded.
 #![allow(clippy::unwrap_used, reason = "a failure here is the test's")]
@@ -413,4 +413,39 @@ fn a_port_that_is_taken_refuses_the_job_in_one_line_with_the_remedy() {
         said.contains(&format!("--http-addr = {address}: ")) && said.contains("another port or 0"),
         "{said}"
     );
+}
+
+/// Bytes of the records of an event file, whose lengths are followed.
+fn records(bytes: &[u8]) -> usize {
+    let (mut at, mut count) = (0, 0);
+    while at < bytes.len() {
+        let len = u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
+        at += 8 + 4 + usize::try_from(len).unwrap() + 4;
+        count += 1;
+    }
+    assert_eq!(at, bytes.len(), "the last record is whole");
+    count
+}
+
+#[test]
+fn a_job_leaves_an_event_file_with_its_loss_and_its_evaluation() {
+    let folder = tempfile::tempdir().unwrap();
+    let [report, events] = ["report", "events"].map(|name| folder.path().join(name));
+    let output =
+        antdt(&["run", "--data", "synthetic:2000", "--nproc-per-node", "2", "--eval-fraction", "0.1"])
+            .arg("--report-dir")
+            .arg(&report)
+            .arg("--tensorboard")
+            .arg(&events)
+            .output()
+            .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let files: Vec<PathBuf> = std::fs::read_dir(&events).unwrap().map(|file| file.unwrap().path()).collect();
+    let [file] = &files[..] else { panic!("{files:?}") };
+    assert!(file.file_name().unwrap().to_str().unwrap().starts_with("events.out.tfevents."));
+    let bytes = std::fs::read(file).unwrap();
+    assert!(records(&bytes) >= 2);
+    for tag in ["brain.Event:2", "train/loss", "evaluation/loss", "batch_size/worker-1"] {
+        assert!(bytes.windows(tag.len()).any(|part| part == tag.as_bytes()), "{tag}");
+    }
 }

@@ -12,7 +12,7 @@ use crate::run_dir::JOB;
 use crate::{master, resume};
 
 /// Settings of one start of the program, or of the place where a job runs: the next start has its own.
-const OF_ONE_START: [&str; 28] = [
+const OF_ONE_START: [&str; 29] = [
     "resume",
     "force",
     "job-id",
@@ -22,6 +22,7 @@ const OF_ONE_START: [&str; 28] = [
     "port-range",
     "record",
     "http-addr",
+    "tensorboard",
     "quiet",
     "log",
     "log-format",

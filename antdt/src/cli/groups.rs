@@ -111,6 +111,7 @@ pub(super) const GROUPS: [(&str, &[&str]); 7] = [
             "run-dir",
             "record",
             "http-addr",
+            "tensorboard",
             "quiet",
             "log",
             "log-format",

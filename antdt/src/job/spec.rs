@@ -241,6 +241,8 @@ settings! {
     /// Address and port on which the master shows the job: a live page, with buttons for the holder of the job's token, and
     /// metrics for Prometheus at /metrics. Port 0 takes a free one.
     http_addr: Option<HttpAddr> = None, "http-addr", "ADDR:PORT", unset "the job is shown nowhere";
+    /// Folder for event files of TensorBoard: loss, metrics of evaluations, samples per second and batch sizes.
+    tensorboard: Option<PathBuf> = None, "tensorboard", "DIR", unset "none are written";
     /// Print neither progress nor the final table.
     quiet: bool = false, "quiet", "";
     /// Log filter in the syntax of tracing: error, warn, info, debug, trace, or by module such as antdt_shard=debug.

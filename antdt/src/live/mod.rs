@@ -1,5 +1,5 @@
 //! What operators see of a running job, as pure functions of its notes: [`JobView`] folds them, and is rendered as Prometheus
-//! metrics, as JSON, and as the page that shows that JSON.
+//! metrics, as JSON, as the page that shows that JSON, and as records of TensorBoard.
 //!
 //! Nothing here has a clock or does I/O: [`master::http`](crate::master) serves it.
 
@@ -7,6 +7,7 @@ mod members;
 pub(crate) mod metrics;
 pub(crate) mod page;
 mod state;
+pub(crate) mod tensorboard;
 mod totals;
 mod view;
 

@@ -175,7 +175,7 @@ fn a_recovered_link_makes_no_straggler_well() {
 }
 
 /// A job that has done all there is, with so many workers.
-fn large(workers: u32) -> JobView {
+pub(super) fn large(workers: u32) -> JobView {
     let mut notes = vec![(0, started())];
     for worker in 0..workers {
         notes.push((0, launched(worker, 0)));

@@ -90,6 +90,11 @@ impl JobView {
         self.outcome.is_some()
     }
 
+    /// Number of evaluations so far.
+    pub(crate) const fn evaluated(&self) -> u64 {
+        self.totals.evaluations
+    }
+
     /// The launcher has placed these nodes.
     pub(crate) fn placed(&mut self, hosts: impl IntoIterator<Item = (NodeId, String)>) {
         self.version += 1;

@@ -86,6 +86,14 @@ pub enum JobError {
         /// Why the recording cannot be written, and the remedy.
         why: String,
     },
+    /// The event file of TensorBoard cannot be written.
+    #[error("--tensorboard = {}: {source}; name a folder that this user can write to", folder.display())]
+    Tensorboard {
+        /// Path of the folder.
+        folder: PathBuf,
+        /// Error of the operating system.
+        source: std::io::Error,
+    },
     /// A part that the program replaces could not be built.
     #[error("the {part} cannot be used: {source}")]
     Part {

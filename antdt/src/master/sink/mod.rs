@@ -8,6 +8,7 @@ mod bus;
 mod console;
 mod recorder;
 mod shown;
+mod tensorboard;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -22,6 +23,7 @@ use crate::job::JobSpec;
 use crate::report::{LiveProgress, Outcome};
 use console::ConsoleSink;
 use shown::ShownSink;
+use tensorboard::TensorboardSink;
 
 pub(super) use bus::{Notes, Sinks};
 pub(super) use recorder::Recorder;
@@ -83,6 +85,9 @@ pub(super) fn open(
 ) -> Result<Sinks, JobError> {
     let mut sinks: Vec<Box<dyn NoteSink>> = vec![Box::new(ConsoleSink::new(spec, console.clone()))];
     sinks.extend(window.map(|window| Box::new(ShownSink(window.board())) as Box<dyn NoteSink>));
+    if let Some(folder) = &spec.tensorboard {
+        sinks.push(Box::new(TensorboardSink::open(folder)?));
+    }
     for open in of_program {
         sinks.extend(open(spec).map_err(|source| JobError::of_part("sink", source))?);
     }
