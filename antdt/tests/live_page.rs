@@ -1,4 +1,4 @@
-//! The live page, the metrics and the event files of real jobs: what a scraper, a reader and an operator get, and what a stranger does not.
+//! The live page, the metrics, event files and timelines of real jobs: what a scraper, a reader and an operator get, and what a stranger does not.
 //!
 //! Nothing here asserts on wall-clock time. Waits are for events, and bounded.
 #![allow(clippy::unwrap_used, reason = "a failure here is the test's")]
@@ -448,4 +448,24 @@ fn a_job_leaves_an_event_file_with_its_loss_and_its_evaluation() {
     for tag in ["brain.Event:2", "train/loss", "evaluation/loss", "batch_size/worker-1"] {
         assert!(bytes.windows(tag.len()).any(|part| part == tag.as_bytes()), "{tag}");
     }
+}
+
+#[test]
+fn a_job_leaves_a_timeline_with_a_lane_for_each_worker() {
+    let folder = tempfile::tempdir().unwrap();
+    let [report, file] = ["report", "trace.json"].map(|name| folder.path().join(name));
+    let output = antdt(&["run", "--data", "synthetic:2000", "--nproc-per-node", "2"])
+        .arg("--report-dir")
+        .arg(&report)
+        .arg("--trace-file")
+        .arg(&file)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let events: Vec<Json> = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
+    for (lane, name) in [(1, "compute"), (2, "compute"), (0, "checkpoint"), (0, "ended")] {
+        assert!(events.iter().any(|event| event["tid"] == lane && event["name"] == name), "{name} in {lane}");
+    }
+    let is_shown = |event: &Json| event["ph"] == "M" || event["ts"].as_f64().is_some_and(|at| at >= 0.0);
+    assert!(events.iter().all(is_shown));
 }

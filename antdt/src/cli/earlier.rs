@@ -12,7 +12,7 @@ use crate::run_dir::JOB;
 use crate::{master, resume};
 
 /// Settings of one start of the program, or of the place where a job runs: the next start has its own.
-const OF_ONE_START: [&str; 29] = [
+const OF_ONE_START: [&str; 30] = [
     "resume",
     "force",
     "job-id",
@@ -23,6 +23,7 @@ const OF_ONE_START: [&str; 29] = [
     "record",
     "http-addr",
     "tensorboard",
+    "trace-file",
     "quiet",
     "log",
     "log-format",

@@ -112,6 +112,7 @@ pub(super) const GROUPS: [(&str, &[&str]); 7] = [
             "record",
             "http-addr",
             "tensorboard",
+            "trace-file",
             "quiet",
             "log",
             "log-format",

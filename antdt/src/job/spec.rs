@@ -243,6 +243,8 @@ settings! {
     http_addr: Option<HttpAddr> = None, "http-addr", "ADDR:PORT", unset "the job is shown nowhere";
     /// Folder for event files of TensorBoard: loss, metrics of evaluations, samples per second and batch sizes.
     tensorboard: Option<PathBuf> = None, "tensorboard", "DIR", unset "none are written";
+    /// File for a timeline of what happens, with a lane for each node, which Perfetto and Chrome (chrome://tracing) show.
+    trace_file: Option<PathBuf> = None, "trace-file", "FILE", unset "none is written";
     /// Print neither progress nor the final table.
     quiet: bool = false, "quiet", "";
     /// Log filter in the syntax of tracing: error, warn, info, debug, trace, or by module such as antdt_shard=debug.

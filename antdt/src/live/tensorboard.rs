@@ -107,7 +107,7 @@ mod tests {
         }
         let sum = |of: &[u8]| {
             let crc = crc32c::crc32c(of);
-            ((crc >> 15) | (crc << 17)).wrapping_add(0xa282_ead8)
+            crc.rotate_left(17).wrapping_add(0xa282_ead8)
         };
         let mut events = Vec::new();
         while !bytes.is_empty() {

@@ -17,29 +17,29 @@ use crate::job::JobSpec;
 use crate::master::{JobNote, JobStart};
 use crate::report::{LiveProgress, LiveShards, Outcome};
 
-fn at(ms: u64) -> JobTime {
+pub(super) fn at(ms: u64) -> JobTime {
     JobTime::from_duration(Duration::from_millis(ms))
 }
 
-fn started() -> JobNote {
+pub(super) fn started() -> JobNote {
     let spec = JobSpec { data: Some("synthetic:90".parse().unwrap()), ..JobSpec::default() };
     let (job, resumed) = ("a \"job\"".to_owned(), None);
     JobNote::Started(Box::new(JobStart { job, spec, run_dir: None, page: None, resumed }))
 }
 
-fn launched(worker: u32, life: u32) -> JobNote {
+pub(super) fn launched(worker: u32, life: u32) -> JobNote {
     JobNote::Head(Note::Launched(Holder::new(NodeId::worker(worker), Incarnation(life))))
 }
 
-fn event(node: Option<u32>, kind: EventKind) -> JobNote {
+pub(super) fn event(node: Option<u32>, kind: EventKind) -> JobNote {
     JobNote::Head(Note::Event { node: node.map(NodeId::worker), kind, text: "as it is".to_owned() })
 }
 
-fn action(kind: &'static str) -> JobNote {
+pub(super) fn action(kind: &'static str) -> JobNote {
     JobNote::Head(Note::Action { kind, target: "all".to_owned(), reason: "why not".to_owned() })
 }
 
-fn batch(worker: u32, samples: u64, compute_ms: u64) -> JobNote {
+pub(super) fn batch(worker: u32, samples: u64, compute_ms: u64) -> JobNote {
     let report = BatchReport {
         holder: Holder::new(NodeId::worker(worker), Incarnation(0)),
         sequence: 0,
@@ -56,7 +56,7 @@ fn batch(worker: u32, samples: u64, compute_ms: u64) -> JobNote {
     JobNote::Head(Note::Batches(vec![(report, 0.5 * samples as f64)]))
 }
 
-fn progress(committed: u64) -> JobNote {
+pub(super) fn progress(committed: u64) -> JobNote {
     JobNote::Progress(LiveProgress { committed, expected: 1000, ..LiveProgress::default() })
 }
 

@@ -234,7 +234,7 @@ impl JobView {
 
 /// Whether an operator wants to know of such an event at once. What is usual, counted elsewhere, or comes with every decision is in
 /// the report.
-const fn is_shown(kind: EventKind) -> bool {
+pub(super) const fn is_shown(kind: EventKind) -> bool {
     match kind {
         EventKind::Stalled
         | EventKind::Lost

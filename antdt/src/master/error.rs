@@ -94,6 +94,14 @@ pub enum JobError {
         /// Error of the operating system.
         source: std::io::Error,
     },
+    /// The timeline cannot be written.
+    #[error("--trace-file = {}: {source}; name a file in a folder that exists", file.display())]
+    TraceFile {
+        /// Path of the file.
+        file: PathBuf,
+        /// Error of the operating system.
+        source: std::io::Error,
+    },
     /// A part that the program replaces could not be built.
     #[error("the {part} cannot be used: {source}")]
     Part {

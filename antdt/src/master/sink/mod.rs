@@ -9,6 +9,7 @@ mod console;
 mod recorder;
 mod shown;
 mod tensorboard;
+mod trace_file;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -24,6 +25,7 @@ use crate::report::{LiveProgress, Outcome};
 use console::ConsoleSink;
 use shown::ShownSink;
 use tensorboard::TensorboardSink;
+use trace_file::TraceFileSink;
 
 pub(super) use bus::{Notes, Sinks};
 pub(super) use recorder::Recorder;
@@ -87,6 +89,9 @@ pub(super) fn open(
     sinks.extend(window.map(|window| Box::new(ShownSink(window.board())) as Box<dyn NoteSink>));
     if let Some(folder) = &spec.tensorboard {
         sinks.push(Box::new(TensorboardSink::open(folder)?));
+    }
+    if let Some(file) = &spec.trace_file {
+        sinks.push(Box::new(TraceFileSink::open(file)?));
     }
     for open in of_program {
         sinks.extend(open(spec).map_err(|source| JobError::of_part("sink", source))?);
