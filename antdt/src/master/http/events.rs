@@ -30,6 +30,7 @@ pub(super) fn stream(window: Window, visit: &Visit) -> Response<Body> {
         return answer::refused(&Refusal::Full(READERS_MAX));
     };
     visit.reads_on();
+    window.look();
     let (events, sent) = mpsc::channel(1);
     tokio::spawn(async move {
         send(&window, events).await;
