@@ -95,8 +95,9 @@ mod tests {
         for _ in 0..6 {
             drop(port.accept().unwrap());
         }
-        assert!(strangers.opened() >= 6);
         let kept = port.accept().unwrap().0;
+        // One is counted when it is there, which it hears later than this end.
+        assert!(strangers.opened() >= 6);
         drop(strangers);
         kept.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         let ends = io::copy(&mut &kept, &mut io::sink());
