@@ -1196,11 +1196,14 @@ fn a_foreign_program_that_fails_fails_the_job_with_its_last_words() {
 
 #[test]
 fn foreign_programs_are_started_again_together_when_one_fails_in_any_way() {
-    // The first life of rank 1 fails, and rank 0 waits for it for ever.
-    let script = "echo life $RANK.$TORCHELASTIC_RESTART_COUNT; case $RANK.$TORCHELASTIC_RESTART_COUNT in \
-                  1.0) exit 1;; *.0) sleep 98763;; esac";
+    // The first life of rank 1 fails once the others have spoken, and they wait for it for ever.
+    let script = "echo life $RANK.$TORCHELASTIC_RESTART_COUNT; touch $SPOKEN/$RANK; \
+                  case $RANK.$TORCHELASTIC_RESTART_COUNT in \
+                  1.0) until [ -e $SPOKEN/0 ] && [ -e $SPOKEN/2 ]; do sleep 0.05; done; exit 1;; \
+                  *.0) sleep 98763;; esac";
+    let spoken = tempfile::tempdir().unwrap();
     let job = ["run", "--nproc-per-node", "3", "--", "sh", "-c", script];
-    let output = finish(antdt(&job).spawn().unwrap());
+    let output = finish(antdt(&job).env("SPOKEN", spoken.path()).spawn().unwrap());
     let [said, errors] = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
     assert!(output.status.success(), "{said}{errors}");
     for rank in 0..3 {
