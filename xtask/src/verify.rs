@@ -16,12 +16,13 @@ use crate::{
 };
 
 /// The crates that must compute without a runtime.
-pub(crate) const PURE: [&str; 15] = [
+pub(crate) const PURE: [&str; 16] = [
     "antdt-core",
     "antdt-shard",
     "antdt-monitor",
     "antdt-controller",
     "antdt-launch",
+    "antdt-tls",
     "antdt-agent",
     "antdt-collective",
     "antdt-gpu",
