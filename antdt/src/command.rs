@@ -98,6 +98,7 @@ pub(crate) fn main(seams: Seams, planes: &Planes) -> ExitCode {
         Command::Jobs => operate::jobs(),
         Command::Stop(dir) => operate::stop(dir.as_deref(), seams.connections),
         Command::Checkpoint(dir) => operate::checkpoint(dir.as_deref(), seams.connections),
+        Command::Restart { worker, dir } => operate::restart(worker, dir.as_deref(), seams.connections),
         Command::Scale { to, dir } => operate::scale(&to, dir.as_deref(), seams.connections),
         Command::Worker => return node::work(seams.connections, planes),
         Command::Server => return node::serve(seams.connections),

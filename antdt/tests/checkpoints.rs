@@ -1112,6 +1112,25 @@ fn ask(words: &[&str], dir: &Path) -> Result<String, String> {
 }
 
 #[test]
+fn worker_that_an_operator_names_is_killed_and_started_again_and_costs_no_sample() {
+    let folder = tempfile::tempdir().unwrap();
+    let to = ["--report-dir", folder.path().to_str().unwrap(), "--epochs", "2", "--policy", "none"];
+    let mode = ["--sync", "allreduce", "--nproc-per-node", "2", "--emulate-speed", "120"];
+    let job = program(true, &[&mode[..], &to].concat()).spawn().unwrap();
+    let is_said = |words: &str| {
+        wait_for(words, || ask(&["status"], folder.path()).ok().filter(|text| text.contains(words)));
+    };
+    is_said("2 of 2 workers take part");
+    let error = ask(&["restart", "worker-7"], folder.path()).unwrap_err();
+    assert!(error.contains("worker-7") && error.trim_end().lines().count() == 1, "{error}");
+    assert!(ask(&["restart", "worker-1"], folder.path()).unwrap().contains("started again"));
+    is_said("worker-1, life 1: running");
+    let output = finish(job);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    counted_twice(folder.path(), false);
+}
+
+#[test]
 fn a_job_is_scaled_up_and_down_in_any_mode_while_those_that_stay_keep_their_processes() {
     for mode in MODES {
         let folder = tempfile::tempdir().unwrap();

@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use antdt_core::InvalidValue;
 use antdt_core::text::nearest;
+use antdt_core::{InvalidValue, NodeId, Role};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, ArgMatches, Command as Clap};
 
@@ -17,13 +17,14 @@ use crate::job::{JobSetting, JobSpec};
 const ALL: &str = "help-all";
 
 /// Words that begin or continue a command.
-const COMMANDS: [&str; 27] = [
+const COMMANDS: [&str; 28] = [
     "run",
     "master",
     "doctor",
     "jobs",
     "status",
     "scale",
+    "restart",
     "checkpoint",
     "stop",
     "policies",
@@ -139,7 +140,7 @@ pub(super) fn users_grammar() -> Clap {
         .subcommands(lists.map(|(name, about)| Clap::new(name).about(about)))
         .subcommands([config::grammar(), simulate::whatif_grammar(), simulate::sim_grammar()])
         .subcommand(Clap::new("jobs").about("List the running jobs of this user and host"))
-        .subcommands([status_grammar(), scale_grammar()])
+        .subcommands([status_grammar(), scale_grammar(), restart_grammar()])
         .subcommand(remote("checkpoint", "Have a running job take a checkpoint, and wait for it"))
         .subcommand(remote("stop", "Shut a running job down in order, as an interrupt does"))
         .subcommands(shell::grammars())
@@ -317,6 +318,22 @@ pub(super) fn scale(scale: &ArgMatches) -> Result<Command, CliError> {
     Ok(Command::Scale { to: ScaleTo::Servers(servers), dir })
 }
 
+fn restart_grammar() -> Clap {
+    remote("restart", "Kill a worker of a running job, and start it again")
+        .mut_arg("dir", |dir| dir.index(2))
+        .arg(Arg::new("node").value_name("NODE").required(true).index(1).help("the worker, such as worker-3"))
+}
+
+/// The worker that is to be started again.
+pub(super) fn restart(restart: &ArgMatches) -> Result<Command, CliError> {
+    let text = restart.get_one::<String>("node").map_or("", String::as_str);
+    let node = text.parse::<NodeId>().ok().filter(|node| node.role == Role::Worker);
+    let node = node.ok_or_else(|| {
+        CliError::new(format!("restart NODE = {text}: a worker, such as worker-3; `antdt status` names them"))
+    })?;
+    Ok(Command::Restart { worker: node.index, dir: restart.get_one::<String>("dir").map(PathBuf::from) })
+}
+
 /// Applies the grammar.
 pub(super) fn matches(args: impl IntoIterator<Item = String>) -> Result<ArgMatches, clap::Error> {
     let (mut own, mut all, mut grammar) = (true, false, grammar());
@@ -424,7 +441,7 @@ pub(super) fn explain(error: &clap::Error, args: &[String]) -> Result<Command, C
                 }
                 Some(known) => format!("{word} is not a command; did you mean `{known}`?"),
                 None => format!(
-                    "{word} is not a command; the commands are run, master, doctor, jobs, status, scale, checkpoint, stop, policies, optimizers, launchers, workloads, model, config, whatif, sim, data inspect, data synth, completions and man"
+                    "{word} is not a command; the commands are run, master, doctor, jobs, status, scale, restart, checkpoint, stop, policies, optimizers, launchers, workloads, model, config, whatif, sim, data inspect, data synth, completions and man"
                 ),
             }
         }

@@ -91,6 +91,13 @@ pub enum Command {
         /// Path of the job's run directory; `None` if the user named none.
         dir: Option<PathBuf>,
     },
+    /// `antdt restart`: kill a worker of a running job, and start it again.
+    Restart {
+        /// Number of the worker.
+        worker: u32,
+        /// Path of the job's run directory; `None` if the user named none.
+        dir: Option<PathBuf>,
+    },
     /// `antdt checkpoint`: make a running job take a checkpoint. Holds the path of its run directory, if the
     /// user named one.
     Checkpoint(Option<PathBuf>),
@@ -281,6 +288,7 @@ where
         }
         Some(("jobs", _)) => Ok(Command::Jobs),
         Some(("scale", scale)) => flags::scale(scale),
+        Some(("restart", restart)) => flags::restart(restart),
         Some(("checkpoint", checkpoint)) => Ok(Command::Checkpoint(folder(checkpoint))),
         Some(("stop", stop)) => Ok(Command::Stop(folder(stop))),
         Some(("worker", _)) => Ok(Command::Worker),

@@ -66,6 +66,9 @@ fn a_job_is_scaled_by_its_workers_or_by_its_servers() {
         assert_eq!(parse_with(line, &[]), scale(ScaleTo::Servers(3), Some("report")), "{line}");
     }
     for (line, why) in [
+        ("restart", "<NODE> is missing"),
+        ("restart server-0", "restart NODE = server-0: a worker, such as worker-3"),
+        ("restart 3 report", "restart NODE = 3: "),
         ("scale", "<N> is missing"),
         ("scale few", "scale N = few: a number of workers, at least 1"),
         ("scale 0 report", "scale N = 0: "),

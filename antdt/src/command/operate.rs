@@ -66,6 +66,14 @@ pub(super) fn scale(to: &ScaleTo, dir: Option<&Path>, connections: Connections) 
     })
 }
 
+/// Kills a worker of a job, which is started again.
+pub(super) fn restart(worker: u32, dir: Option<&Path>, connections: Connections) -> anyhow::Result<()> {
+    remote(dir, connections, async |job| {
+        job.restart(worker).await?;
+        Ok(format!("job {}: worker-{worker} is killed and started again\n", job.job()))
+    })
+}
+
 /// Asks a running job, and prints what it says.
 fn remote(
     dir: Option<&Path>,
