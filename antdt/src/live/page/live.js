@@ -202,7 +202,7 @@
       events();
     }
     var newest = state.evaluation;
-    set(byId("evaluation"), newest ? state.evaluations + " evaluations; the newest, at " + clock(newest.time_s) + ", on " + grouped(newest.samples) + " samples: " +
+    set(byId("evaluation"), newest ? state.evaluations + (state.evaluations === 1 ? " evaluation," : " evaluations; the newest,") + " at " + clock(newest.time_s) + ", on " + grouped(newest.samples) + " samples: " +
       Object.keys(newest.metrics).map(function (name) { return name + " " + newest.metrics[name].toFixed(4); }).join(", ") : "Mean over the samples of recent steps.");
     strip("goodput", state.goodput.map(function (part, at) {
       return [part[0].replace("_", " "), part[1], clock(part[1]), "c" + [2, 0, 3, 7, 1][at]];
@@ -213,7 +213,12 @@
   function link(text, kind) { set(byId("link"), text); byId("link").className = kind; }
   function listen() {
     var source = new EventSource("events");
-    source.onmessage = function (event) { show(JSON.parse(event.data)); };
+    source.onmessage = function (event) {
+      var state = JSON.parse(event.data);
+      show(state);
+      // Nothing comes any more, which is no fault of the connection.
+      if (state.outcome) { source.close(); }
+    };
     source.onerror = function () {
       link("no connection", "bad");
       // A browser tries again by itself, unless it was refused.
