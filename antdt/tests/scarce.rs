@@ -180,7 +180,7 @@ impl FewProcesses {
 
 impl Drop for FewProcesses {
     fn drop(&mut self) {
-        let _ = wait_for("the end of the group's processes", || std::fs::remove_dir(&self.0).ok());
+        wait_for("the end of the group's processes", || std::fs::remove_dir(&self.0).ok());
     }
 }
 

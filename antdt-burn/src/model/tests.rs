@@ -166,7 +166,7 @@ fn compare_classes(rows: &[f32], logits: &[f32], logits_of: impl Fn(&[Vec<f64>])
 }
 
 /// The sums of these logits, class by class.
-fn sums(parts: [Vec<f64>; 3]) -> Vec<f64> {
+fn sums(parts: &[Vec<f64>; 3]) -> Vec<f64> {
     (0..3).map(|class| parts.iter().map(|part| part[class]).sum()).collect()
 }
 
@@ -186,7 +186,7 @@ fn deepfm_of_classes_is_its_formula() {
         let deep = oracle.perceptron_of(&embedded.concat(), &shape().hidden, 3);
         let parts = [deep, oracle.linear(&fields.concat(), 3), oracle.linear(&pairs, 3)];
         assert!(oracle.rest.is_empty(), "{} parameters are not used", oracle.rest.len());
-        sums(parts)
+        sums(&parts)
     });
 }
 
@@ -198,7 +198,7 @@ fn xdeepfm_of_classes_is_its_formula() {
         let mut oracle = Oracle { rest: &flat };
         let explicit = oracle.cin_of(&embedded, &shape().cin, 3);
         let deep = oracle.perceptron_of(&embedded.concat(), &shape().hidden, 3);
-        sums([explicit, deep, oracle.linear(&fields.concat(), 3)])
+        sums(&[explicit, deep, oracle.linear(&fields.concat(), 3)])
     });
 }
 

@@ -166,7 +166,7 @@ fn show(teams: &Teams, scale: &Scale, rows: &mut Rows) {
     // In short rounds on a busy machine this says more about the machine.
     rows.push(if scale.slack > 1.0 { rates } else { rates.at_most(30.0) });
     rows.push(Entry::shown("gRPC, journal durable before each answer", each.rate(), "calls/s"));
-    let over_tls = |tls: &Team<ShardClient>, plain| median(tls.ratios(plain, Round::rate).into_iter());
+    let over_tls = |tls: &Team<ShardClient>, plain| median(tls.ratios(plain, Round::rate));
     let beside = format!("{:.1} us a call on the cores", 1e6 * each_tls.median(Round::cost));
     rows.push(
         Entry::shown("the same over TLS, rate", over_tls(each_tls, each), "of plain")
