@@ -328,8 +328,8 @@ async fn serve(stream: TcpStream, peer: SocketAddr, shared: Arc<Shared>) {
     tracing::debug!(host = name, %error, "a host is away");
 }
 
-/// Lets a host prove that it belongs to the job. From then on the connection is wrapped.
-async fn admit(mut stream: TcpStream, config: &GateConfig) -> io::Result<(Hello, WrappedStream)> {
+/// Lets a host prove that it belongs to the job.
+async fn admit(mut stream: TcpStream, config: &GateConfig) -> io::Result<(Hello, TcpStream)> {
     stream.set_nodelay(true)?;
     let hello: Hello = read(&mut stream, STRANGER_FRAME_MAX).await?;
     let refuse = async |mut stream: TcpStream, why: String| {
@@ -349,11 +349,7 @@ async fn admit(mut stream: TcpStream, config: &GateConfig) -> io::Result<(Hello,
     write(&mut stream, &ToHost::Challenge(proof(secret, Side::Gate, &hello, &challenge), challenge)).await?;
     let expected = proof(secret, Side::Host, &hello, &challenge);
     match read(&mut stream, STRANGER_FRAME_MAX).await? {
-        FromHost::Proof(found) if is_proved(&expected, &found) => {
-            write(&mut stream, &ToHost::Proved).await?;
-            // This end speaks first.
-            Ok((hello, WrappedStream::new(stream, StreamEnd::Opened, &config.connections)))
-        }
+        FromHost::Proof(found) if is_proved(&expected, &found) => Ok((hello, stream)),
         _ => {
             refuse(stream, "its secret is not the job's; give both the same --rdzv-secret-file".to_owned())
                 .await
@@ -361,14 +357,21 @@ async fn admit(mut stream: TcpStream, config: &GateConfig) -> io::Result<(Hello,
     }
 }
 
-/// Carries orders to a host and reports from it, until one of both is gone. Returns why.
+/// Wraps the connection of a host that takes part, and carries orders to it and reports from it, until one of both is gone. Returns why.
 async fn talk(
-    stream: WrappedStream,
+    mut stream: TcpStream,
     mut orders: mpsc::UnboundedReceiver<ToHost>,
     lines: mpsc::Sender<HostLine>,
     host: &str,
     shared: &Shared,
 ) -> io::Error {
+    match timeout(HELLO_LIMIT, write(&mut stream, &ToHost::Proved)).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => return error,
+        Err(_) => return io::Error::other("it does not read"),
+    }
+    // This end speaks first.
+    let stream = WrappedStream::new(stream, StreamEnd::Opened, &shared.config.connections);
     let (mut from, mut to) = tokio::io::split(stream);
     let speak = async {
         loop {

@@ -4,8 +4,8 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use antdt_core::testing::Mask;
 use antdt_core::{Connections, Holder, Incarnation, NodeId};
+use antdt_tls::JobTls;
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -18,9 +18,9 @@ use crate::runtime::testing::check_launcher;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// The same at both ends.
+/// The same at both ends, which have to agree before either hears the other.
 fn wrapped() -> Connections {
-    Connections::wrapped(Mask::default())
+    Connections::wrapped(JobTls::of_secret(b"secret").unwrap())
 }
 
 fn gate_config(secret: &str) -> GateConfig {
