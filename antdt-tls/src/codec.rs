@@ -15,7 +15,7 @@ pub(crate) struct TlsCodec(Result<Box<Connection>, rustls::Error>);
 impl TlsCodec {
     pub(crate) fn new(session: Result<Connection, rustls::Error>) -> Self {
         let prepared = session.map(|mut session| {
-            // What is written before the two ends agree waits in the session, as much as a stream writes at a time.
+            // What is written before the two ends agree waits in the session, however much it is: a codec takes all that it is given.
             session.set_buffer_limit(None);
             Box::new(session)
         });

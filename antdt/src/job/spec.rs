@@ -188,7 +188,7 @@ settings! {
     rdzv_secret_file: Option<PathBuf> = None, "rdzv-secret-file", "FILE", unset "none, on the loopback interface only";
     /// Let hosts in without a secret, and encrypt nothing; else all connections of a job that leave its machine are encrypted.
     insecure: bool = false, "insecure", "";
-    /// Connections for gradients and parameters: plain ones are faster, and for networks that the job trusts.
+    /// Connections for gradients and parameters; plain ones are for networks that the job trusts.
     data_plane: DataPlane = DataPlane::Tls, "data-plane", "KIND";
     /// How long hosts wait for each other.
     rdzv_timeout: Duration = Duration::from_secs(600), "rdzv-timeout", "TIME";

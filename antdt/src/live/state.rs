@@ -24,7 +24,7 @@ fn rounded(value: f64) -> Json {
 }
 
 impl JobView {
-    /// Returns the state that a reader shows who has seen version `since`; everything if that is 0.
+    /// Returns what a reader of the page that has seen version `since` must show; everything if that is 0.
     pub(crate) fn state(&self, since: u64) -> Json {
         let start = self.start.clone().unwrap_or_default();
         let outcome = self.outcome.as_ref().map(|outcome| match outcome {

@@ -118,7 +118,7 @@ pub(super) fn asked(
 }
 
 impl Label {
-    /// The rule for a column with these values, of which the user may say what is to be learnt.
+    /// The rule for a column with these values. The user may say what is to be learnt.
     pub(super) fn infer(name: &str, tally: &Tally, task: Option<LabelTask>) -> Result<Self, ColumnError> {
         let refused = |what: String| Err(ColumnError::Label { name: name.to_owned(), what });
         let rows = format!("{} {}", tally.rows, tally.unit);
