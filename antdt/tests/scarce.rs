@@ -146,6 +146,20 @@ fn more_workers_than_there_are_descriptors_for_are_refused_and_the_job_goes_on()
     assert_eq!((report.samples.committed, report.workers.len()), (2000, 2));
 }
 
+/// Returns the command as another one starts it, with its environment and in its folder.
+fn started_by(mut starter: Command, command: &Command) -> Command {
+    starter.arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => starter.env(name, value),
+            None => starter.env_remove(name),
+        };
+    }
+    starter.current_dir(command.get_current_dir().unwrap());
+    starter.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    starter
+}
+
 /// A group of processes of which there may be so many, which a test makes; `None` where it cannot.
 struct FewProcesses(PathBuf);
 
@@ -163,12 +177,9 @@ impl FewProcesses {
 
     /// Returns the command that runs in the group.
     fn holding(&self, command: &Command) -> Command {
-        let mut held = Command::new("sh");
-        held.args(["-c", "echo $$ > \"$0/cgroup.procs\"; exec \"$@\""]).arg(&self.0);
-        held.arg(command.get_program()).args(command.get_args());
-        held.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
-        held.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        held
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "echo $$ > \"$0/cgroup.procs\"; exec \"$@\""]).arg(&self.0);
+        started_by(shell, command)
     }
 
     /// Leaves room for so many more than run now.
@@ -200,8 +211,7 @@ fn workers_for_which_there_are_no_processes_are_done_without() {
     assert!(scaled.status.success(), "{}", String::from_utf8_lossy(&scaled.stderr));
     let report = report(folder.path(), &finish(job));
     assert_eq!((report.samples.committed, report.samples.lost, report.samples.duplicated), (2000, 0, 0));
-    let of_first: u64 = report.workers.iter().take(2).map(|worker| worker.samples).sum();
-    assert!(of_first > 0, "{:?}", report.workers);
+    assert!(report.workers.iter().skip(2).any(|worker| worker.restarts > 0), "{:?}", report.workers);
 }
 
 /// The ports at which a process listens.
@@ -263,11 +273,9 @@ fn program_that_finds_shared_memory_full_ends_with_that_cause_and_the_remedy() {
     let place = folder.path().to_str().unwrap();
     let program = ["run", "--report-dir", place, "--nproc-per-node", "1", "--max-restarts", "0", "--"];
     let run = antdt(100, &[&program[..], &["python3", "-c", SHM_FILLER]].concat());
-    let mut job = Command::new("unshare");
-    job.args(["-m", "sh", "-c", "mount -t tmpfs -o size=1m tmpfs /dev/shm && exec \"$@\"", "sh"]);
-    job.arg(run.get_program()).args(run.get_args());
-    let job = job.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let output = finish(job);
+    let mut alone = Command::new("unshare");
+    alone.args(["-m", "sh", "-c", "mount -t tmpfs -o size=1m tmpfs /dev/shm && exec \"$@\"", "sh"]);
+    let output = finish(started_by(alone, &run).spawn().unwrap());
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success(), "{said}");
     assert!(said.contains("/dev/shm is full, ") && said.contains("(docker run --shm-size)"), "{said}");
