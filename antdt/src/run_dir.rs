@@ -447,10 +447,9 @@ pub(crate) fn replace(path: &Path, mode: u32, text: &str, durability: Durability
     }
     file.sync_all()?;
     fs::rename(&part, path)?;
-    match path.parent() {
-        Some(folder) => File::open(folder)?.sync_all(),
-        None => Ok(()),
-    }
+    // The folder of a name alone is the working directory, and its parent an empty path.
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
 }
 
 #[cfg(test)]
@@ -462,6 +461,15 @@ mod tests {
 
     fn token() -> Token {
         Token::new("secret").unwrap()
+    }
+
+    #[test]
+    fn file_of_a_name_alone_is_one_in_the_working_directory() {
+        let name = PathBuf::from(format!("antdt-test-{}", std::process::id()));
+        let written = replace(&name, 0o600, "x", Durability::Disk);
+        let text = fs::read_to_string(&name);
+        fs::remove_file(&name).unwrap();
+        assert_eq!((written.map_err(|error| error.to_string()), text.unwrap()), (Ok(()), "x".to_owned()));
     }
 
     #[test]
