@@ -110,6 +110,7 @@ pub(crate) fn main(seams: Seams, planes: &Planes) -> ExitCode {
         Err(error) => {
             complain(&format_args!("{error:#}"));
             ExitCode::FAILURE
+        Command::Probe { port, call } => return node::probe(port, &call),
         }
     }
 }

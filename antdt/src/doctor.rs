@@ -1,6 +1,7 @@
 //! `antdt doctor`: shows the deadlines of a job and whether they are in order, and the problems that a job
 //! would have on this machine.
 
+pub(crate) mod hosts;
 pub mod machine;
 
 use std::fmt::Write as _;
@@ -11,7 +12,7 @@ use antdt_core::Connections;
 use antdt_core::text::format_duration;
 use antdt_monitor::Deadlines;
 
-use crate::cli::{CliError, Doctor};
+use crate::cli::{CliError, Doctor, HostsToExamine};
 use crate::job::JobSpec;
 use crate::master;
 use crate::remote::RemoteJob;
@@ -31,6 +32,9 @@ const CHECKED: (Duration, Duration) = (Duration::from_micros(1), Duration::from_
 /// # Errors
 /// If the folder is not a run directory, or the settings of its job cannot be read.
 pub fn run(asked: &Doctor, connections: Connections) -> Result<CommandOutput, CliError> {
+    if let Some(HostsToExamine { args, spec, json }) = &asked.hosts {
+        return hosts::run(args, spec, *json);
+    }
     let dir = asked.dir.as_deref().map(run_dir::below);
     let found = dir.as_deref().map(settings).transpose()?.flatten();
     let whose = if found.is_some() { "of the job" } else { "of a job with default settings" };

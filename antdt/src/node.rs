@@ -226,7 +226,7 @@ impl NodeEnv {
     }
 
     /// What others are told of a data plane that listens at `local`.
-    fn advertised(&self, local: SocketAddr) -> Result<String, WorkerError> {
+    pub(crate) fn advertised(&self, local: SocketAddr) -> Result<String, WorkerError> {
         if let Some(host) = &self.advertise {
             return Ok(net::join(host, local.port()));
         }

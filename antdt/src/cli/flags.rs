@@ -8,7 +8,8 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, ArgMatches, Command as Clap};
 
 use super::{
-    CliError, Command, DataInspect, DataSynth, ScaleTo, config, groups, model, shell, simulate, torchrun,
+    CliError, Command, DataInspect, DataSynth, HostsToExamine, ScaleTo, config, groups, model, shell,
+    simulate, torchrun,
 };
 use crate::job::value::Form;
 use crate::job::{JobSetting, JobSpec};
@@ -107,7 +108,8 @@ pub(super) fn with_settings(command: Clap) -> Clap {
 fn grammar() -> Clap {
     let hidden =
         |name: &'static str| Clap::new(name).hide(true).about("Part of a running job; started by antdt run");
-    users_grammar().subcommands([hidden("worker"), hidden("server")]).subcommands(
+    let probe = hidden("probe").args(["port", "call"].map(|name| Arg::new(name).required(true)));
+    users_grammar().subcommands([hidden("worker"), hidden("server"), probe]).subcommands(
         ["supervise", "exec"]
             .map(|name| hidden(name).arg(Arg::new("program").last(true).num_args(1..).required(true))),
     )
@@ -218,6 +220,48 @@ fn doctor_grammar() -> Clap {
 
 fn data_grammar() -> Clap {
     let synth = Clap::new("synth")
+        .arg(
+            Arg::new("hosts")
+                .long("hosts")
+                .action(ArgAction::SetTrue)
+                .conflicts_with_all(["dir", "step"])
+                .help("measure several hosts and the links between them instead; started as antdt run is, on each host"),
+        )
+        .arg(
+            Arg::new("json").long("json").action(ArgAction::SetTrue).requires("hosts").help("print what was measured as JSON"),
+        )
+        .arg(
+            Arg::new("run")
+                .value_name("ARGUMENTS OF antdt run")
+                .last(true)
+                .num_args(1..)
+                .requires("hosts")
+                .help("those that say which hosts there are; under srun, none"),
+        )
+}
+
+/// The hosts that are to be examined.
+pub(super) fn hosts_to_examine(
+    doctor: &ArgMatches,
+    env: &dyn Fn(&str) -> Option<String>,
+) -> Result<HostsToExamine, CliError> {
+    let args: Vec<String> = doctor.get_many("run").into_iter().flatten().cloned().collect();
+    // A program of any kind stands for the probe, and the folder for the one that it has.
+    let words = ["run"].map(str::to_owned).into_iter().chain(args.iter().cloned());
+    let own = ["--nproc-per-node=1", "--report-dir=doctor", "--", "probe"].map(str::to_owned);
+    match super::parse(words.chain(own).collect::<Vec<_>>(), env)? {
+        Command::Run(spec) => Ok(HostsToExamine { args, spec, json: doctor.get_flag("json") }),
+        _ => Err(CliError::new(
+            "doctor --hosts -- ...: takes what says which hosts there are, such as --nnodes and --rdzv-endpoint",
+        )),
+    }
+}
+
+/// The probe of a host.
+pub(super) fn probe(probe: &ArgMatches) -> Result<Command, CliError> {
+    let text = |name: &str| probe.get_one::<String>(name).cloned().unwrap_or_default();
+    let port = text("port").parse().map_err(|_| InvalidValue::new("probe PORT", text("port"), "a port"))?;
+    Ok(Command::Probe { port, call: text("call") })
         .about("Write Criteo-shaped clicks made from a seed to a file")
         .arg(Arg::new("rows").long("rows").value_name("N").required(true).help("rows to write"))
         .arg(

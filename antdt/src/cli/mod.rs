@@ -115,11 +115,18 @@ pub enum Command {
     /// launching process ends.
     Exec(Vec<String>),
     /// `--help`, `--version`, `antdt completions`, `antdt man`, `antdt config`, `antdt policies`, `antdt optimizers`, `antdt launchers`, `antdt workloads`: print this text and exit with 0.
+    /// `antdt probe`: measure this host and its links, as `antdt doctor --hosts` on the first host asks.
+    Probe {
+        /// Port of the first host.
+        port: u16,
+        /// What the first host knows its probes by.
+        call: String,
+    },
     Print(String),
 }
 
 /// Arguments of `antdt doctor`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Doctor {
     /// Path of the job's run directory or report folder; `None` if the user named none.
     pub dir: Option<PathBuf>,
@@ -131,6 +138,19 @@ pub struct Doctor {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Status {
     /// Path of the job's run directory; `None` if the user named none.
+    /// The hosts that are to be examined instead of this machine.
+    pub hosts: Option<HostsToExamine>,
+}
+
+/// Hosts of a job that does nothing else.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HostsToExamine {
+    /// Arguments of `antdt run` that say which hosts there are.
+    pub args: Vec<String>,
+    /// The settings that follow.
+    pub spec: Box<JobSpec>,
+    /// Whether to print JSON.
+    pub json: bool,
     pub dir: Option<PathBuf>,
     /// Information to show.
     pub show: Show,
@@ -252,7 +272,9 @@ where
         }),
         Some(("doctor", doctor)) => {
             let step = doctor.get_one::<String>("step").map(|text| named_duration("--step", text));
-            Ok(Command::Doctor(Doctor { dir: folder(doctor), step: step.transpose()? }))
+            let hosts =
+                doctor.get_flag("hosts").then(|| flags::hosts_to_examine(doctor, &env)).transpose()?;
+            Ok(Command::Doctor(Doctor { dir: folder(doctor), step: step.transpose()?, hosts }))
         }
         Some(("policies", _)) => Ok(Command::Print(policy::REGISTRY.listing())),
         Some(("optimizers", _)) => Ok(Command::Print(optimizer::REGISTRY.listing())),
@@ -308,3 +330,4 @@ fn program(matches: &clap::ArgMatches) -> Vec<String> {
 fn folder(matches: &clap::ArgMatches) -> Option<PathBuf> {
     matches.get_one::<String>("dir").map(PathBuf::from)
 }
+        Some(("probe", probe)) => flags::probe(probe),

@@ -48,7 +48,8 @@ fn a_master_in_waiting_and_the_doctor_are_asked_for_by_folder() {
     assert_eq!(parse_with("master --standby report --quiet", &[]), Ok(master));
     assert!(refused("master report").contains("report was not expected"), "{}", refused("master report"));
     assert!(refused("master").contains("--standby <DIR> is missing"), "{}", refused("master"));
-    let doctor = |dir: Option<&str>, step| Command::Doctor(Doctor { dir: dir.map(PathBuf::from), step });
+    let doctor =
+        |dir: Option<&str>, step| Command::Doctor(Doctor { dir: dir.map(PathBuf::from), step, hosts: None });
     assert_eq!(parse_with("doctor", &[]), Ok(doctor(None, None)));
     let step = Some(Duration::from_millis(100));
     assert_eq!(parse_with("doctor report --step 100ms", &[]), Ok(doctor(Some("report"), step)));

@@ -12,7 +12,7 @@ use crate::job::processor::Processor;
 use crate::node::{NodeEnv, bind_to_launcher};
 use crate::worker::WorkerError;
 use crate::worker::plane::Planes;
-use crate::{descriptors, gpu, server, worker, workload};
+use crate::{descriptors, doctor, gpu, server, worker, workload};
 
 /// Runs a worker of a job, whose data plane one of these factories makes.
 pub(super) fn work(connections: Connections, planes: &Planes) -> ExitCode {
@@ -22,6 +22,17 @@ pub(super) fn work(connections: Connections, planes: &Planes) -> ExitCode {
 /// Runs a server of a job.
 pub(super) fn serve(connections: Connections) -> ExitCode {
     node(connections, run_server)
+}
+
+/// Measures this host and its links, for the first host of `antdt doctor --hosts`.
+pub(super) fn probe(port: u16, call: &str) -> ExitCode {
+    match bind_to_launcher().and_then(|()| doctor::hosts::probe(port, call)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            complain(&error);
+            ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(1))
+        }
+    }
 }
 
 /// Runs a node of a job. It ends with the process that launched it, or when its master no longer answers.

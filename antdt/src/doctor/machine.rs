@@ -93,9 +93,16 @@ pub fn look(spec: &JobSpec, dir: Option<&Path>) -> Vec<Finding> {
         },
         |folder| run_directory(&folder),
     ));
-    findings.extend([shm(), open_files(), clock()]);
+    findings.extend(of_host(spec));
+    findings.push(python());
+    findings
+}
+
+/// Examines what each host of a job needs.
+pub(crate) fn of_host(spec: &JobSpec) -> Vec<Finding> {
+    let mut findings = vec![shm(), open_files(), clock()];
     findings.extend(groups(|path| std::fs::read_to_string(path).ok(), cores()));
-    findings.extend([gpus(spec.processor(), gpu::all(), gpu::compiler()), python()]);
+    findings.push(gpus(spec.processor(), gpu::all(), gpu::compiler()));
     findings
 }
 
@@ -328,7 +335,7 @@ fn clock_of(source: Option<&str>, now: SystemTime) -> Finding {
 }
 
 /// Cores that this process may use.
-fn cores() -> f64 {
+pub(crate) fn cores() -> f64 {
     #[allow(clippy::cast_precision_loss, reason = "a number of cores")]
     std::thread::available_parallelism().map_or(1.0, |cores| cores.get() as f64)
 }
