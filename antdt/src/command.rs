@@ -29,7 +29,7 @@ use crate::report::{self, Outcome, Report};
 use crate::run_dir::MasterFile;
 use crate::simulate::{self, CommandOutput};
 use crate::worker::plane::Planes;
-use crate::{checkpoints, doctor, gpu, workload};
+use crate::{checkpoints, doctor, gpu, submit, workload};
 
 /// Exit code of a job that ended with samples missing.
 const EXIT_INCOMPLETE: u8 = 3;
@@ -82,6 +82,12 @@ pub(crate) fn main(seams: Seams, planes: &Planes) -> ExitCode {
         Command::Join(spec) => return visit(&spec),
         Command::Master { dir, quiet } => return stand_by(&dir, quiet, seams),
         Command::Doctor(asked) => {
+        Command::Submit(asked) => {
+            return compute(
+                move || submit::run(&asked),
+                || "the job may have been submitted: see squeue".to_owned(),
+            );
+        }
             return compute(move || doctor::run(&asked, seams.connections), || incomplete(Vec::new()));
         }
         Command::WhatIf(asked) => {

@@ -258,8 +258,9 @@ impl Gathered {
 
     /// The settings of the job over the hosts that are there.
     pub(crate) fn spec(&self, spec: &JobSpec) -> JobSpec {
-        let hosts = self.hosts.hosts();
-        let workers = hosts.iter().map(|(_, slots)| slots).sum();
+        // One more is a spare, also if it has come before the job began.
+        let hosts = self.hosts.hosts().into_iter().take(spec.nnodes.most as usize);
+        let workers = hosts.map(|(_, slots)| slots).sum();
         let bind = match spec.bind == JobSpec::default().bind {
             true => self.gate.local().ip().to_string(),
             false => spec.bind.clone(),

@@ -43,6 +43,8 @@ mod hosts;
 pub mod simulate;
 #[cfg(feature = "cli")]
 mod steps;
+#[cfg(feature = "cli")]
+mod submit;
 
 #[cfg(feature = "cli")]
 pub use builder::JobBuilder;

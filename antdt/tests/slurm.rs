@@ -156,6 +156,60 @@ fn job_that_gets_notice_takes_a_checkpoint_and_goes_on_after_it_when_slurm_start
     assert_nothing_is_left(&cluster);
 }
 
+/// Ids of parts of a job that have this state.
+fn parts(cluster: &Cluster, job: &str, state: &str) -> Vec<String> {
+    let output =
+        cluster.run(&["squeue", "-h", "-r", "--states=all", "-j", job, "-o", "%i %T"]).output().unwrap();
+    let said = text(&output);
+    let parts = said.lines().filter_map(|line| line.split_once(' ').filter(|(_, is)| *is == state));
+    parts.map(|(part, _)| part.to_owned()).collect()
+}
+
+/// Waits until a part of a job runs, and has a checkpoint of its own.
+fn await_part(cluster: &Cluster, job: &str, part: u32) {
+    let part = format!("{job}_{part}");
+    wait_for(&part, || parts(cluster, job, "RUNNING").contains(&part).then_some(()));
+    let folder = cluster.folder().join(format!("runs/slurm-{job}/run/checkpoints"));
+    let newest = || {
+        let folders = std::fs::read_dir(&folder).ok()?.flatten();
+        folders
+            .filter(|folder| folder.path().join("manifest.json").exists())
+            .map(|folder| folder.file_name())
+            .max()
+    };
+    let before = newest();
+    wait_for("a checkpoint of it", || newest().filter(|newest| Some(newest) > before.as_ref()));
+}
+
+#[test]
+fn submitted_job_goes_on_in_its_next_part_after_a_notice_and_after_the_loss_of_its_first_host() {
+    let Some(cluster) = cluster() else { return };
+    let words = command(30);
+    let submit = [env!("CARGO_BIN_EXE_antdt"), "submit", "--slurm", "--parts=4", "--", "--nnodes=3"];
+    let submit: Vec<&str> = submit.into_iter().chain(words[2..].iter().map(String::as_str)).collect();
+    let said = text(&cluster.run(&submit).output().unwrap());
+    let job = said.split("as job ").nth(1).and_then(|said| said.split(';').next()).expect(&said).to_owned();
+    await_part(&cluster, &job, 1);
+    // As before the time limit, and at a preemption.
+    // It gives the signal to a part of an array, and complains.
+    cluster.run(&["scancel", "--batch", "--signal=USR1", &format!("{job}_1")]).output().unwrap();
+    await_part(&cluster, &job, 2);
+    for what in ["slurm_script", "antdt run"] {
+        for pid in cluster.pids(0, what) {
+            Command::new("kill").args(["-KILL", &pid]).status().unwrap();
+        }
+    }
+    await_part(&cluster, &job, 3);
+    wait_for("the end of its last part", || parts(&cluster, &job, "RUNNING").is_empty().then_some(()));
+    let said = std::fs::read_to_string(cluster.folder().join(format!("slurm-{job}.out"))).unwrap();
+    let report = report(&cluster.folder().join(format!("runs/slurm-{job}")));
+    assert_exact(&report);
+    assert!(report.resumed.is_some(), "it began anew: {said}");
+    assert!(said.contains("part 3 of 4 on") && !said.contains("part 4 of 4"), "{said}");
+    assert_eq!(parts(&cluster, &job, "PENDING"), Vec::<String>::new());
+    assert_nothing_is_left(&cluster);
+}
+
 #[test]
 fn several_tasks_on_a_host_are_refused_with_the_remedy() {
     let Some(cluster) = cluster() else { return };

@@ -5,6 +5,7 @@ use std::fmt;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
+use antdt_core::InvalidValue;
 use clap::{Arg, ArgAction, ArgMatches, Command as Clap};
 use serde_json::{Map, Value as Json, json};
 
@@ -67,6 +68,9 @@ impl Origins {
 pub(super) fn part_setting(kind: &str, part: &str, name: &str) -> String {
     format!("{kind}.{part}.{name}")
 }
+
+/// The value of `--resume` that goes on where there is something to go on from.
+const AUTO: &str = "auto";
 
 /// The settings of a job with the origin of each.
 #[derive(Debug)]
@@ -140,8 +144,20 @@ pub(super) fn resolve(
     if let Some(step) = step {
         scheduled(&mut spec, &mut origins, step)?;
     }
+    if spec.resume.as_deref() == Some(Path::new(AUTO)) {
+        spec.resume = resumed_by_itself(&spec)?;
+    }
     earlier::apply(&mut spec, &mut origins);
     Ok(Resolved { spec, origins })
+}
+
+/// `--resume auto`: the folder of the job, if there is something in it to go on from.
+fn resumed_by_itself(spec: &JobSpec) -> Result<Option<PathBuf>, CliError> {
+    let dir = spec.report_dir.as_ref().or(spec.run_dir.as_ref()).or(spec.checkpoint_dir.as_ref());
+    let expected =
+        "given with --report-dir, --run-dir or --checkpoint-dir, whose job goes on if there is one";
+    let dir = dir.ok_or_else(|| InvalidValue::new("--resume", AUTO, expected))?;
+    Ok(Some(dir.clone()).filter(|dir| earlier::check(dir).is_ok()))
 }
 
 /// Takes what is not given from the step of Slurm, which starts this command on each of its hosts.

@@ -9,7 +9,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command as Clap};
 
 use super::{
     CliError, Command, DataInspect, DataSynth, HostsToExamine, ScaleTo, config, groups, model, shell,
-    simulate, torchrun,
+    simulate, submit, torchrun,
 };
 use crate::job::value::Form;
 use crate::job::{JobSetting, JobSpec};
@@ -18,8 +18,9 @@ use crate::job::{JobSetting, JobSpec};
 const ALL: &str = "help-all";
 
 /// Words that begin or continue a command.
-const COMMANDS: [&str; 28] = [
+const COMMANDS: [&str; 29] = [
     "run",
+    "submit",
     "master",
     "doctor",
     "jobs",
@@ -136,6 +137,7 @@ pub(super) fn users_grammar() -> Clap {
             join_grammar(),
             master_grammar(),
             doctor_grammar(),
+            submit::grammar(),
             data_grammar(),
             model::grammar(),
         ])
@@ -485,7 +487,7 @@ pub(super) fn explain(error: &clap::Error, args: &[String]) -> Result<Command, C
                 }
                 Some(known) => format!("{word} is not a command; did you mean `{known}`?"),
                 None => format!(
-                    "{word} is not a command; the commands are run, master, doctor, jobs, status, scale, restart, checkpoint, stop, policies, optimizers, launchers, workloads, model, config, whatif, sim, data inspect, data synth, completions and man"
+                    "{word} is not a command; the commands are run, submit, master, doctor, jobs, status, scale, restart, checkpoint, stop, policies, optimizers, launchers, workloads, model, config, whatif, sim, data inspect, data synth, completions and man"
                 ),
             }
         }

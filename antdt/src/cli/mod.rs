@@ -28,6 +28,7 @@ mod own_folder;
 mod shell;
 mod simulate;
 mod slurm;
+mod submit;
 mod torchrun;
 mod variable;
 
@@ -37,6 +38,7 @@ mod tests;
 pub use model::ModelExport;
 pub use simulate::{Changes, Diff, Sim, WhatIfCommand};
 pub(crate) use slurm::{SlurmStep, idle_hosts};
+pub use submit::{SlurmBatch, Submit, SubmitTarget};
 pub(crate) use variable::unread;
 
 /// Number of processes that `antdt scale` changes a job to.
@@ -64,6 +66,8 @@ pub enum Command {
     },
     /// `antdt join`: add this host to a running job. Holds what a host says of itself.
     Join(Box<JobSpec>),
+    /// `antdt submit`: hand a job to a scheduler.
+    Submit(Box<Submit>),
     /// `antdt doctor`: show the deadlines of a job, and the problems that it would have on this machine.
     Doctor(Doctor),
     /// `antdt data synth`: write generated clicks to a file.
@@ -283,6 +287,7 @@ where
         Some(("completions", asked)) => shell::completions(asked).map(Command::Print),
         Some(("man", asked)) => shell::manual(asked).map(Command::Print),
         Some(("config", config)) => config::print(config, &env).map(Command::Print),
+        Some(("submit", asked)) => submit::submit(asked, &env),
         Some(("data", data)) => match data.subcommand() {
             Some(("synth", synth)) => flags::data_synth(synth).map(Command::DataSynth),
             Some(("inspect", inspect)) => {

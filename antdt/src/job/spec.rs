@@ -166,7 +166,7 @@ settings! {
     checkpoint_every: CheckpointEvery = CheckpointEvery::End, "checkpoint-every", "INTERVAL";
     /// Checkpoints that are kept: the newest so many.
     checkpoint_keep: u32 = 3, "checkpoint-keep", "N", least 1;
-    /// Goes on from the newest checkpoint of a folder of checkpoints, a run directory or a report folder, or from the one checkpoint whose own folder it is; takes the job over where its processes live without a master.
+    /// Goes on from the newest checkpoint of a folder of checkpoints, a run directory or a report folder, or from the one checkpoint whose own folder it is; takes the job over where its processes live without a master. auto: the folder of this job, if there is something in it.
     // Of one job only: a variable would resume every job of a shell.
     resume: Option<PathBuf> = None, "resume", "DIR", unset "the job begins anew", no variable;
     /// Replace what an earlier job has left in the folders of this one: its report and its checkpoints.
