@@ -1,6 +1,7 @@
 //! Runs each subcommand of the `antdt` command.
 
 mod inspect;
+mod logs;
 mod node;
 mod operate;
 mod synth;
@@ -81,13 +82,13 @@ pub(crate) fn main(seams: Seams, planes: &Planes) -> ExitCode {
         Command::Run(spec) => return run(&spec, seams),
         Command::Join(spec) => return visit(&spec),
         Command::Master { dir, quiet } => return stand_by(&dir, quiet, seams),
-        Command::Doctor(asked) => {
         Command::Submit(asked) => {
             return compute(
                 move || submit::run(&asked),
                 || "the job may have been submitted: see squeue".to_owned(),
             );
         }
+        Command::Doctor(asked) => {
             return compute(move || doctor::run(&asked, seams.connections), || incomplete(Vec::new()));
         }
         Command::WhatIf(asked) => {
@@ -101,6 +102,7 @@ pub(crate) fn main(seams: Seams, planes: &Planes) -> ExitCode {
         }
         Command::Diff(asked) => return compute(move || simulate::diff(&asked), || incomplete(Vec::new())),
         Command::Status(asked) => operate::status(&asked, seams.connections),
+        Command::Logs(asked) => logs::show(&asked),
         Command::Jobs => operate::jobs(),
         Command::Stop(dir) => operate::stop(dir.as_deref(), seams.connections),
         Command::Checkpoint(dir) => operate::checkpoint(dir.as_deref(), seams.connections),
@@ -108,6 +110,7 @@ pub(crate) fn main(seams: Seams, planes: &Planes) -> ExitCode {
         Command::Scale { to, dir } => operate::scale(&to, dir.as_deref(), seams.connections),
         Command::Worker => return node::work(seams.connections, planes),
         Command::Server => return node::serve(seams.connections),
+        Command::Probe { port, call } => return node::probe(port, &call),
         Command::Supervise(program) => return node::supervise(&program),
         Command::Exec(program) => return node::exec(&program),
     };
@@ -116,7 +119,6 @@ pub(crate) fn main(seams: Seams, planes: &Planes) -> ExitCode {
         Err(error) => {
             complain(&format_args!("{error:#}"));
             ExitCode::FAILURE
-        Command::Probe { port, call } => return node::probe(port, &call),
         }
     }
 }

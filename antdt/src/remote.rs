@@ -146,17 +146,7 @@ impl RemoteJob {
     pub fn find_with(dir: Option<&Path>, connections: Connections) -> Result<Self, RemoteError> {
         let dir = match dir {
             Some(dir) => dir.to_owned(),
-            None => {
-                let mut known = run_dir::known();
-                match (known.pop(), known.is_empty()) {
-                    (None, _) => return Err(RemoteError::NoneKnown),
-                    (Some(only), true) => only,
-                    (Some(last), false) => {
-                        known.push(last);
-                        return Err(RemoteError::SeveralKnown(known));
-                    }
-                }
-            }
+            None => Self::only()?,
         };
         // People name the report folder as well.
         let dir = run_dir::below(&dir);
@@ -171,6 +161,22 @@ impl RemoteJob {
         let channel = connection::channel(&endpoint.timeout(CALL_LIMIT), CALL_LIMIT, connections);
         let client = JobClient::new(Bearer::new(&token).over(channel));
         Ok(Self { dir, master, client })
+    }
+
+    /// Returns the run directory of the only running job of this user on this host.
+    ///
+    /// # Errors
+    /// If there is none, or several.
+    pub fn only() -> Result<PathBuf, RemoteError> {
+        let mut known = run_dir::known();
+        match (known.pop(), known.is_empty()) {
+            (None, _) => Err(RemoteError::NoneKnown),
+            (Some(only), true) => Ok(only),
+            (Some(last), false) => {
+                known.push(last);
+                Err(RemoteError::SeveralKnown(known))
+            }
+        }
     }
 
     /// Asks the master for the progress of the job.

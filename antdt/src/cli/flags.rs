@@ -8,7 +8,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, ArgMatches, Command as Clap};
 
 use super::{
-    CliError, Command, DataInspect, DataSynth, HostsToExamine, ScaleTo, config, groups, model, shell,
+    CliError, Command, DataInspect, DataSynth, HostsToExamine, Logs, ScaleTo, config, groups, model, shell,
     simulate, submit, torchrun,
 };
 use crate::job::value::Form;
@@ -18,13 +18,14 @@ use crate::job::{JobSetting, JobSpec};
 const ALL: &str = "help-all";
 
 /// Words that begin or continue a command.
-const COMMANDS: [&str; 29] = [
+const COMMANDS: [&str; 30] = [
     "run",
     "submit",
     "master",
     "doctor",
     "jobs",
     "status",
+    "logs",
     "scale",
     "restart",
     "checkpoint",
@@ -135,16 +136,16 @@ pub(super) fn users_grammar() -> Clap {
         .subcommands([
             run_grammar(),
             join_grammar(),
+            submit::grammar(),
             master_grammar(),
             doctor_grammar(),
-            submit::grammar(),
             data_grammar(),
             model::grammar(),
         ])
         .subcommands(lists.map(|(name, about)| Clap::new(name).about(about)))
         .subcommands([config::grammar(), simulate::whatif_grammar(), simulate::sim_grammar()])
         .subcommand(Clap::new("jobs").about("List the running jobs of this user and host"))
-        .subcommands([status_grammar(), scale_grammar(), restart_grammar()])
+        .subcommands([status_grammar(), logs_grammar(), scale_grammar(), restart_grammar()])
         .subcommand(remote("checkpoint", "Have a running job take a checkpoint, and wait for it"))
         .subcommand(remote("stop", "Shut a running job down in order, as an interrupt does"))
         .subcommands(shell::grammars())
@@ -218,10 +219,6 @@ fn doctor_grammar() -> Clap {
                 .value_name("TIME")
                 .help("duration of the job's steps [default: as a running job's are, else several]"),
         )
-}
-
-fn data_grammar() -> Clap {
-    let synth = Clap::new("synth")
         .arg(
             Arg::new("hosts")
                 .long("hosts")
@@ -264,6 +261,10 @@ pub(super) fn probe(probe: &ArgMatches) -> Result<Command, CliError> {
     let text = |name: &str| probe.get_one::<String>(name).cloned().unwrap_or_default();
     let port = text("port").parse().map_err(|_| InvalidValue::new("probe PORT", text("port"), "a port"))?;
     Ok(Command::Probe { port, call: text("call") })
+}
+
+fn data_grammar() -> Clap {
+    let synth = Clap::new("synth")
         .about("Write Criteo-shaped clicks made from a seed to a file")
         .arg(Arg::new("rows").long("rows").value_name("N").required(true).help("rows to write"))
         .arg(
@@ -320,6 +321,45 @@ fn status_grammar() -> Clap {
                 .requires("diagnose")
                 .help("print the diagnosis as JSON"),
         )
+        .arg(
+            Arg::new("watch")
+                .long("watch")
+                .action(ArgAction::SetTrue)
+                .conflicts_with("json")
+                .help("show it again each second, until the job has ended"),
+        )
+}
+
+fn logs_grammar() -> Clap {
+    let flag = |name: &'static str, help: &'static str| Arg::new(name).long(name).help(help);
+    Clap::new("logs")
+        .about("Print what the nodes of a job have written")
+        .override_usage("antdt logs [NODE] [DIR] [--follow] [--lines N]")
+        .arg(Arg::new("words").value_name("NODE DIR").num_args(0..=2).help(
+            "a node, such as worker-3 [default: all], and the report folder of the job [default: of the only running job]",
+        ))
+        .arg(flag("follow", "go on with what they write, until the job has ended").short('f').action(ArgAction::SetTrue))
+        .arg(flag("lines", "lines of each file to begin with").value_name("N").default_value("20"))
+}
+
+/// Which lines of which node are meant.
+pub(super) fn logs(logs: &ArgMatches) -> Result<Logs, CliError> {
+    let text = logs.get_one::<String>("lines").map_or("", String::as_str);
+    let lines = text.parse().map_err(|_| InvalidValue::new("--lines", text, "a number of lines"))?;
+    let words: Vec<&String> = logs.get_many("words").into_iter().flatten().collect();
+    let node = words.first().and_then(|word| word.parse().ok());
+    let (node, dir) = match (&words[..], node) {
+        ([], _) => (None, None),
+        ([_], Some(node)) => (Some(node), None),
+        ([_, dir], Some(node)) => (Some(node), Some(PathBuf::from(dir))),
+        ([dir], None) => (None, Some(PathBuf::from(dir))),
+        ([first, ..], None) => {
+            let expected = "a node, such as worker-3, where a folder follows; `antdt status` names them";
+            return Err(InvalidValue::new("logs NODE", first, expected).into());
+        }
+        _ => return Err(CliError::new("logs takes a node and a folder at most")),
+    };
+    Ok(Logs { node, dir, lines, follow: logs.get_flag("follow") })
 }
 
 fn scale_grammar() -> Clap {
@@ -487,7 +527,7 @@ pub(super) fn explain(error: &clap::Error, args: &[String]) -> Result<Command, C
                 }
                 Some(known) => format!("{word} is not a command; did you mean `{known}`?"),
                 None => format!(
-                    "{word} is not a command; the commands are run, submit, master, doctor, jobs, status, scale, restart, checkpoint, stop, policies, optimizers, launchers, workloads, model, config, whatif, sim, data inspect, data synth, completions and man"
+                    "{word} is not a command; the commands are run, submit, master, doctor, jobs, status, logs, scale, restart, checkpoint, stop, policies, optimizers, launchers, workloads, model, config, whatif, sim, data inspect, data synth, completions and man"
                 ),
             }
         }

@@ -10,8 +10,8 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use antdt_controller::policy;
-use antdt_core::InvalidValue;
 use antdt_core::text::{beginning, named_duration};
+use antdt_core::{InvalidValue, NodeId};
 use antdt_launch::runtime as launcher;
 use antdt_model::optimizer;
 
@@ -86,6 +86,8 @@ pub enum Command {
     Diff(Diff),
     /// `antdt status`: show the progress of a running job.
     Status(Status),
+    /// `antdt logs`: print what the nodes of a job write.
+    Logs(Logs),
     /// List the running jobs of this user and host.
     Jobs,
     /// `antdt scale`: change the number of workers, or of parameter servers, of a running job.
@@ -113,12 +115,6 @@ pub enum Command {
     /// `antdt server`: run a parameter server of a job. `antdt run` starts this command and passes the
     /// settings in the environment.
     Server,
-    /// `antdt supervise -- PROGRAM`: run the program, by `antdt exec`, to the end of all that it starts.
-    Supervise(Vec<String>),
-    /// `antdt exec -- PROGRAM`: replace this process by the program, which the kernel kills when the
-    /// launching process ends.
-    Exec(Vec<String>),
-    /// `--help`, `--version`, `antdt completions`, `antdt man`, `antdt config`, `antdt policies`, `antdt optimizers`, `antdt launchers`, `antdt workloads`: print this text and exit with 0.
     /// `antdt probe`: measure this host and its links, as `antdt doctor --hosts` on the first host asks.
     Probe {
         /// Port of the first host.
@@ -126,6 +122,12 @@ pub enum Command {
         /// What the first host knows its probes by.
         call: String,
     },
+    /// `antdt supervise -- PROGRAM`: run the program, by `antdt exec`, to the end of all that it starts.
+    Supervise(Vec<String>),
+    /// `antdt exec -- PROGRAM`: replace this process by the program, which the kernel kills when the
+    /// launching process ends.
+    Exec(Vec<String>),
+    /// `--help`, `--version`, `antdt completions`, `antdt man`, `antdt config`, `antdt policies`, `antdt optimizers`, `antdt launchers`, `antdt workloads`: print this text and exit with 0.
     Print(String),
 }
 
@@ -136,12 +138,6 @@ pub struct Doctor {
     pub dir: Option<PathBuf>,
     /// Duration of the job's steps; `None` if the user gave none.
     pub step: Option<Duration>,
-}
-
-/// Arguments of `antdt status`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Status {
-    /// Path of the job's run directory; `None` if the user named none.
     /// The hosts that are to be examined instead of this machine.
     pub hosts: Option<HostsToExamine>,
 }
@@ -155,9 +151,17 @@ pub struct HostsToExamine {
     pub spec: Box<JobSpec>,
     /// Whether to print JSON.
     pub json: bool,
+}
+
+/// Arguments of `antdt status`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Status {
+    /// Path of the job's run directory; `None` if the user named none.
     pub dir: Option<PathBuf>,
     /// Information to show.
     pub show: Show,
+    /// Whether to show it again and again, until the job has ended.
+    pub watch: bool,
 }
 
 /// Information that `antdt status` shows.
@@ -169,6 +173,19 @@ pub enum Show {
     Diagnosis,
     /// `--diagnose --json`: the slow nodes of the job and what was done about them, as JSON.
     DiagnosisJson,
+}
+
+/// Arguments of `antdt logs`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Logs {
+    /// The node whose lines are meant; `None` for all.
+    pub node: Option<NodeId>,
+    /// Path of the job's report folder, its run directory or its folder of lines; `None` if the user named none.
+    pub dir: Option<PathBuf>,
+    /// Number of lines of each file to begin with.
+    pub lines: usize,
+    /// Whether to go on with lines as they come, until the job has ended.
+    pub follow: bool,
 }
 
 /// Arguments of `antdt data inspect`.
@@ -270,6 +287,7 @@ where
             spec.check_each()?;
             Ok(Command::Join(Box::new(spec)))
         }
+        Some(("submit", asked)) => submit::submit(asked, &env),
         Some(("master", master)) => Ok(Command::Master {
             dir: master.get_one::<String>("standby").map(PathBuf::from).unwrap_or_default(),
             quiet: master.get_flag("quiet"),
@@ -287,7 +305,6 @@ where
         Some(("completions", asked)) => shell::completions(asked).map(Command::Print),
         Some(("man", asked)) => shell::manual(asked).map(Command::Print),
         Some(("config", config)) => config::print(config, &env).map(Command::Print),
-        Some(("submit", asked)) => submit::submit(asked, &env),
         Some(("data", data)) => match data.subcommand() {
             Some(("synth", synth)) => flags::data_synth(synth).map(Command::DataSynth),
             Some(("inspect", inspect)) => {
@@ -311,8 +328,10 @@ where
                 (true, false) => Show::Diagnosis,
                 (true, true) => Show::DiagnosisJson,
             };
-            Ok(Command::Status(Status { dir: folder(status), show }))
+            let watch = status.get_flag("watch");
+            Ok(Command::Status(Status { dir: folder(status), show, watch }))
         }
+        Some(("logs", logs)) => flags::logs(logs).map(Command::Logs),
         Some(("jobs", _)) => Ok(Command::Jobs),
         Some(("scale", scale)) => flags::scale(scale),
         Some(("restart", restart)) => flags::restart(restart),
@@ -320,6 +339,7 @@ where
         Some(("stop", stop)) => Ok(Command::Stop(folder(stop))),
         Some(("worker", _)) => Ok(Command::Worker),
         Some(("server", _)) => Ok(Command::Server),
+        Some(("probe", probe)) => flags::probe(probe),
         Some(("supervise", supervise)) => Ok(Command::Supervise(program(supervise))),
         Some(("exec", exec)) => Ok(Command::Exec(program(exec))),
         _ => Err(CliError::new("no command given; try `antdt --help`")),
@@ -335,4 +355,3 @@ fn program(matches: &clap::ArgMatches) -> Vec<String> {
 fn folder(matches: &clap::ArgMatches) -> Option<PathBuf> {
     matches.get_one::<String>("dir").map(PathBuf::from)
 }
-        Some(("probe", probe)) => flags::probe(probe),

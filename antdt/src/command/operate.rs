@@ -1,6 +1,8 @@
 //! Asks a running job: its status, another size, a checkpoint, or its end.
 
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use antdt_core::Connections;
 
@@ -10,17 +12,50 @@ use crate::diagnosis;
 use crate::remote::{self, RemoteError, RemoteJob};
 use crate::run_dir::{self, MasterFile};
 
-/// Shows how far a job is, or what is slow in it.
+/// Pause between two looks of one that watches.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// What clears a terminal, and goes to its first line.
+const CLEAR: &str = "\x1b[H\x1b[2J";
+
+/// Shows how far a job is, or what is slow in it, once or until it has ended.
 pub(super) fn status(asked: &Status, connections: Connections) -> anyhow::Result<()> {
+    let mut asked = asked.clone();
+    let dir = if asked.watch { known(&mut asked.dir)? } else { PathBuf::new() };
+    status_once(&asked, connections.clone())?;
+    while asked.watch {
+        std::thread::sleep(LOOK);
+        match status_once(&asked, connections.clone()) {
+            Ok(()) => {}
+            // A master that is gone has removed its file; one that was killed has left it, and that is said.
+            Err(_) if run_dir::read_master(&dir).is_err() => return print("the job has ended\n"),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// The run directory of the job that is meant, which stays the same while it is watched.
+fn known(dir: &mut Option<PathBuf>) -> Result<PathBuf, RemoteError> {
+    let named = match dir.take() {
+        Some(dir) => run_dir::below(&dir),
+        None => RemoteJob::only()?,
+    };
+    *dir = Some(named.clone());
+    Ok(named)
+}
+
+fn status_once(asked: &Status, connections: Connections) -> anyhow::Result<()> {
+    let clear = if asked.watch && std::io::stdout().is_terminal() { CLEAR } else { "" };
     remote(asked.dir.as_deref(), connections, async |job| {
         Ok(match asked.show {
             Show::Progress => {
                 let page = job.page().map(|url| {
                     format!("live page {url}; {} opens its buttons\n", job.token_file().display())
                 });
-                remote::render(&job.describe().await?) + &page.unwrap_or_default()
+                clear.to_owned() + &remote::render(&job.describe().await?) + &page.unwrap_or_default()
             }
-            Show::Diagnosis => diagnosis::render(&job.diagnose().await?),
+            Show::Diagnosis => clear.to_owned() + &diagnosis::render(&job.diagnose().await?),
             Show::DiagnosisJson => format!("{:#}\n", diagnosis::to_json(&job.diagnose().await?)),
         })
     })

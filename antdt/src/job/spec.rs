@@ -252,7 +252,7 @@ settings! {
     /// Format of log lines, and of those that tell of the job where standard error is no terminal.
     log_format: LogFormat = LogFormat::Text, "log-format", "KIND";
     /// Folder for what nodes write, as DIR/worker-0/stdout.log and stderr.log.
-    log_dir: Option<PathBuf> = None, "log-dir", "DIR", unset "logs in the report folder, for --redirects and --tee";
+    log_dir: Option<PathBuf> = None, "log-dir", "DIR", unset "logs in the report folder, up to 64 MiB each without --redirects and --tee";
     /// Output that goes to a file alone: 0 none, 1 standard output, 2 standard error, 3 both, or of some workers, such as 0:3,1:2.
     redirects: StreamsSpec = StreamsSpec::default(), "redirects", "STREAMS";
     /// Output that goes to a file and to the console, as for --redirects; with --log-dir alone, all of it.

@@ -15,11 +15,16 @@ use crate::job::{JobSpec, RanksSpec, StreamsSpec};
 /// Folder of the files, below that of the report, for a job that names none.
 const FOLDER: &str = "logs";
 
+/// Most bytes of a file that nobody has asked for: a job of weeks does not fill the disk of its checkpoints with lines.
+const LIMIT: u64 = 64 << 20;
+
 /// Which lines go where.
 #[derive(Debug, Clone, Default)]
 struct Routes {
     /// `None` if there are no files.
     folder: Option<PathBuf>,
+    /// Most bytes of a file.
+    limit: u64,
     /// To a file alone.
     redirected: StreamsSpec,
     /// To a file and to the console.
@@ -31,11 +36,12 @@ struct Routes {
 impl Routes {
     fn of(spec: &JobSpec) -> Self {
         let chosen = [&spec.redirects, &spec.tee].iter().any(|streams| **streams != StreamsSpec::default());
-        let below_report = || spec.report_dir.as_ref().filter(|_| chosen).map(|folder| folder.join(FOLDER));
+        let below_report = || spec.report_dir.as_ref().map(|folder| folder.join(FOLDER));
         Self {
+            limit: if chosen || spec.log_dir.is_some() { u64::MAX } else { LIMIT },
             folder: spec.log_dir.clone().or_else(below_report),
             redirected: spec.redirects.clone(),
-            // A folder by itself is a wish for all lines.
+            // Without a word on streams, all lines are kept.
             teed: if chosen { spec.tee.clone() } else { StreamsSpec::All(3) },
             shown: spec.local_ranks_filter.clone(),
         }
@@ -55,9 +61,14 @@ impl Routes {
 struct LogFile {
     /// `None` once it could not be written.
     file: Option<File>,
+    /// Bytes in it.
+    len: u64,
     /// Life of the node that wrote the last line.
     life: Option<Incarnation>,
 }
+
+/// The last line of a file that has its limit.
+const FULL: &str = "--- the file is full; a job with --log-dir keeps all lines ---\n";
 
 /// See the module. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -91,13 +102,22 @@ impl NodeLogs {
         let warn = |error: io::Error| {
             tracing::warn!("{} cannot be written: {error}; its lines are shown here", path.display());
         };
-        let log = files
-            .entry((holder.node, stream))
-            .or_insert_with(|| LogFile { file: open(&path).map_err(warn).ok(), life: None });
+        let log = files.entry((holder.node, stream)).or_insert_with(|| {
+            let file = open(&path).map_err(warn).ok();
+            let len = file.as_ref().and_then(|file| file.metadata().ok()).map_or(0, |file| file.len());
+            LogFile { file, len, life: None }
+        });
         let Some(file) = &mut log.file else { return false };
+        if log.len >= self.routes.limit {
+            let _ = file.write_all(FULL.as_bytes());
+            log.file = None;
+            return false;
+        }
         // The lines of one life of the node are told from those of the next.
         let begins = (log.life != Some(holder.incarnation)).then(|| format!("--- {holder} ---\n"));
-        let written = file.write_all(format!("{}{text}\n", begins.unwrap_or_default()).as_bytes());
+        let lines = format!("{}{text}\n", begins.unwrap_or_default());
+        let written = file.write_all(lines.as_bytes());
+        log.len += lines.len() as u64;
         log.life = Some(holder.incarnation);
         if let Err(error) = written {
             warn(error);
@@ -145,14 +165,14 @@ mod tests {
         let (logs, named) = (Some(Path::new("report/logs")), Some(Path::new("mine")));
         let worker = NodeId::worker(1);
         for (settings, stream, expected) in [
-            (&[][..], OUT, (None, true)),
+            (&[][..], OUT, (logs, true)),
             (&[("log-dir", "mine")], OUT, (named, true)),
             (&[("redirects", "3")], ERR, (logs, false)),
             (&[("redirects", "2")], OUT, (None, true)),
             (&[("redirects", "3"), ("tee", "2")], ERR, (logs, true)),
             (&[("redirects", "3"), ("tee", "2")], OUT, (logs, false)),
             (&[("redirects", "0:3"), ("log-dir", "mine")], OUT, (None, true)),
-            (&[("local-ranks-filter", "0")], OUT, (None, false)),
+            (&[("local-ranks-filter", "0")], OUT, (logs, false)),
             (&[("local-ranks-filter", "1"), ("tee", "1")], OUT, (logs, true)),
         ] {
             assert_eq!(routes(settings).of_line(worker, stream), expected, "{settings:?} {stream:?}");
@@ -179,5 +199,22 @@ mod tests {
         fs::write(folder.path().join("server-0"), "no folder").unwrap();
         let line = OutputLine { holder: server, stream: OutputStream::Out, text: "x" };
         assert!(!logs.write(folder.path(), line) && !logs.write(folder.path(), line));
+    }
+
+    #[test]
+    fn file_that_nobody_has_asked_for_ends_at_its_limit_also_in_a_job_that_goes_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("worker-0/stdout.log");
+        let holder = Holder::new(NodeId::worker(0), Incarnation(0));
+        let line = OutputLine { holder, stream: OutputStream::Out, text: "0123456789" };
+        for _ in 0..2 {
+            let spec = JobSpec { report_dir: Some(folder.path().to_owned()), ..JobSpec::default() };
+            let routes = Routes { limit: 40, ..Routes::of(&spec) };
+            let mut logs = NodeLogs::of(&spec, Console::start(true));
+            logs.routes = Arc::new(routes);
+            while logs.write(folder.path(), line) {}
+        }
+        let text = fs::read_to_string(path).unwrap();
+        assert_eq!(text, format!("--- worker-0#0 ---\n0123456789\n0123456789\n{FULL}{FULL}"));
     }
 }
