@@ -168,7 +168,7 @@ class WithoutCluster(unittest.TestCase):
             ("quiet", True, ["--quiet=true"]),
             ("straggler", ["a", "b"], ["--straggler", "a", "--straggler", "b"]),
         ):
-            self.assertEqual(antdt.ray._flag(name, value), expected)
+            self.assertEqual(_ray_cluster.flag(name, value), expected)
 
 
 def is_alive(pid):
@@ -440,6 +440,23 @@ class Jobs(unittest.TestCase):
         before, after = re.search(r"loss (\S+) -> (\S+)", said).groups()
         self.assertLess(float(after), float(before) / 100)
         self.assertIn("12000 samples on ", said)
+
+    @unittest.skipIf(importlib.util.find_spec("pyarrow") is None, "ray[train] is not installed")
+    def test_workers_of_ray_train_are_workers_of_a_job_that_goes_on_when_ray_starts_them_again(self):
+        driver = subprocess.Popen(
+            [sys.executable, os.path.join(HERE, "ray_training.py"), self.cluster.address, self.folder, "3000"],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            env={**os.environ, "RAY_TRAIN_V2_ENABLED": "1"},
+        )  # fmt: skip
+        self.addCleanup(driver.kill)
+        said, _ = driver.communicate(timeout=LIMIT)
+        self.assertEqual(driver.returncode, 0, said)
+        self.assertIn("resumed from checkpoint", said)
+        self.assertEqual([len(pids) for _, pids in sorted(self.started().items())], [2, 2, 2])
+        with open(os.path.join(self.folder, "report", "report.json")) as file:
+            report = json.load(file)
+        result = antdt.ray.JobResult(0, report, "", [])
+        self.assert_counted(result, 3000)
 
     def test_nothing_is_left_of_a_job_whose_driver_is_interrupted_or_killed(self):
         for sent in (signal.SIGINT, signal.SIGKILL):

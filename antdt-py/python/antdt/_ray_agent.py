@@ -21,6 +21,9 @@ LEASE = 60.0
 #: How often the agent looks whether its raylet lives.
 LOOK = 0.1
 
+#: How long an answer may be held back while there is nothing new to tell.
+HOLD = 0.5
+
 #: Lines of output that are kept for an error.
 TAIL = 20
 
@@ -86,10 +89,13 @@ class HostAgent:
 
     def __init__(self) -> None:
         self._raylet = os.getppid()
-        self._asked = time.monotonic()
+        #: When it was polled last; there is no lease before the first time.
+        self._asked: Optional[float] = None
         self._child: Optional["subprocess.Popen[str]"] = None
         self._tail: Deque[str] = deque(maxlen=TAIL)
         self._is_ending = threading.Event()
+        #: There is something to tell: the child or the raylet has ended.
+        self._is_over = threading.Event()
         self._listener = socket.socket()
         self._held: List[socket.socket] = []
         self.folder: Optional[str] = None
@@ -98,7 +104,6 @@ class HostAgent:
         """Called once, before all others."""
         import ray
 
-        self._asked = time.monotonic()
         node_id, address = ray.get_runtime_context().get_node_id(), ray.util.get_node_ip_address()
         self._listener.bind((address, 0))
         self._listener.listen(8)
@@ -111,7 +116,6 @@ class HostAgent:
     def begin(self, secret: str, flags: Sequence[str], command: Sequence[str], variables: Mapping[str, str]) -> None:
         """Starts ``antdt run`` with these flags. The ``secret`` of the job goes into a pipe that it alone reads, as a file of mode 0600
         would: none is left behind when this process is killed."""
-        self._asked = time.monotonic()
         path = program()
         assert path is not None
         words, environment = list(command), dict(os.environ)
@@ -145,8 +149,11 @@ class HostAgent:
             assert child.stdout is not None
             for line in child.stdout:
                 self._tail.append(line.rstrip("\n"))
-                print(line, end="", flush=True)
+                # Not by ``print``, in whose place Ray Train has its own.
+                sys.stdout.write(line)
+                sys.stdout.flush()
             child.wait()
+            self._is_over.set()
 
         threading.Thread(target=hold, daemon=True).start()
         started.wait()
@@ -160,7 +167,9 @@ class HostAgent:
         return self.folder
 
     def poll(self) -> HostAnswer:
+        """Answers at once when something has ended, else after a moment."""
         self._asked = time.monotonic()
+        self._is_over.wait(HOLD)
         code = None if self._child is None else self._child.poll()
         return HostAnswer(code, os.getppid() == self._raylet, tuple(self._tail))
 
@@ -169,6 +178,11 @@ class HostAgent:
         self._is_ending.set()
         if self._child is not None and self._child.poll() is None:
             self._child.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Ends the program at once, if it runs."""
+        if self._child is not None and self._child.poll() is None:
+            self._child.kill()
 
     def ask(self, words: Sequence[str], limit: float) -> Tuple[int, str]:
         """Runs another command of the program; returns its exit code and what it said."""
@@ -203,7 +217,8 @@ class HostAgent:
         child = self._child
         while child is not None and child.poll() is None:
             if os.getppid() != self._raylet:
+                self._is_over.set()
                 child.kill()
-            elif time.monotonic() - self._asked >= LEASE and not self._is_ending.is_set():
+            elif self._asked is not None and time.monotonic() - self._asked >= LEASE and not self._is_ending.is_set():
                 self.end()
             time.sleep(LOOK)

@@ -107,3 +107,17 @@ def draining() -> Dict[str, Optional[float]]:
         return {}
     now = time.time()
     return {node: max(0.0, deadline / 1000 - now) if deadline else None for node, deadline in found.items()}
+
+
+def flag(name: str, value: Any) -> List[str]:
+    """A setting as words of a command line; a list is one that may be repeated."""
+    word = "--" + name.replace("_", "-")
+    if isinstance(value, bool):
+        return [f"{word}={str(value).lower()}"]
+    if isinstance(value, (list, tuple)):
+        return [part for one in value for part in flag(name, one)]
+    return [word, str(value)]
+
+
+def bracketed(address: str) -> str:
+    return f"[{address}]" if ":" in address else address

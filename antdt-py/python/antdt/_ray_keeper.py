@@ -9,8 +9,8 @@ from typing import List, Optional, Sequence, Set, Union
 PATIENCE = 5.0
 
 #: Time between the end of the connection to a host and the verdict that its node is lost too. Ray says of an actor that died on a live
-#: node within a tenth of it.
-VERDICT = 0.3
+#: node within half of that.
+VERDICT = 0.15
 
 #: Pause before the next start after one in vain, which doubles with each, and the longest.
 PAUSE = (2.0, 60.0)
@@ -19,7 +19,7 @@ PAUSE = (2.0, 60.0)
 START_LIMIT = 60.0
 
 #: Time that a host must stay for its start not to have been in vain.
-SETTLED = 10.0
+SETTLED = 3.0
 
 #: Time before a node is taken away at which its host leaves even if its replacement is not there.
 LEAVE_MARGIN = 15.0

@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 #: How often the hosts are looked at, and how often Ray is asked which nodes will be taken away.
-_TICK, _NOTICE = 0.1, 1.0
+_TICK, _NOTICE = 0.05, 1.0
 
 #: How long hosts have to end once the job is over, beyond their grace.
 _END_LIMIT = 10.0
@@ -273,7 +273,7 @@ class RayJob:
         ray = cluster.api()
         first = self._first = self._hosts[0]
         assert first.facts is not None
-        self._endpoint = f"{_bracketed(first.facts.address)}:{first.facts.port}"
+        self._endpoint = f"{cluster.bracketed(first.facts.address)}:{first.facts.port}"
         named = self._settings.get("report_dir") or self._settings.get("resume")
         self._folder = str(named or ray.get(first.actor.make_folder.remote(), timeout=30))
         ray.get([self._begin(host) for host in self._hosts], timeout=60)
@@ -295,7 +295,7 @@ class RayJob:
             "report_dir": self._folder,
             **self._settings,
         }
-        words = [word for name, value in flags.items() for word in _flag(name, value)]
+        words = [word for name, value in flags.items() for word in cluster.flag(name, value)]
         return host.actor.begin.remote(self._secret, words, self._command, self._environment)
 
     # The loop
@@ -329,7 +329,7 @@ class RayJob:
         while True:
             now = time.monotonic()
             for host in list(self._hosts):
-                if now - before > 5 * _TICK:
+                if now - before > 10 * _TICK:
                     host.excuse(now - before)
                 self._look(host, now)
             before = now
@@ -479,20 +479,6 @@ class RayJob:
             host.kill()
         except Exception as error:
             _say(f"host {host.name} cannot be ended: {_line(error)}")
-
-
-def _flag(name: str, value: Any) -> List[str]:
-    """A setting as words of a command line; a list is one that may be repeated."""
-    flag = "--" + name.replace("_", "-")
-    if isinstance(value, bool):
-        return [f"{flag}={str(value).lower()}"]
-    if isinstance(value, (list, tuple)):
-        return [word for one in value for word in _flag(name, one)]
-    return [flag, str(value)]
-
-
-def _bracketed(address: str) -> str:
-    return f"[{address}]" if ":" in address else address
 
 
 def _why(result: JobResult) -> str:
