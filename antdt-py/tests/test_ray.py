@@ -171,6 +171,57 @@ class WithoutCluster(unittest.TestCase):
             self.assertEqual(_ray_cluster.flag(name, value), expected)
 
 
+#: A worker that waits for its stand-in, says who it is, and has done its work when a line comes.
+SEATED = """
+import os, sys
+from antdt._stand_in import Seat
+seat = Seat(sys.argv[1], 1)
+print("there", flush=True)
+assert seat.wait(60)
+print(os.environ["ANTDT_NODE"], os.environ["RANK"], os.environ.get("ANTDT_LAUNCHER_PID"), flush=True)
+seat.finish(int(sys.stdin.readline()))
+sys.stdin.readline()
+"""
+
+
+class StandIn(unittest.TestCase):
+    def setUp(self):
+        held = tempfile.TemporaryDirectory()
+        self.addCleanup(held.cleanup)
+        self.worker = self.start("-c", SEATED, held.name)
+        self.assertEqual(self.worker.stdout.readline(), "there\n")
+        told = {"SEATS_OF_ANTDT": held.name, "LOCAL_RANK": "1", "RANK": "3", "ANTDT_NODE": "worker-3"}
+        self.stand_in = self.start("-m", "antdt._stand_in", **told, ANTDT_LAUNCHER_PID="1")
+        self.assertEqual(self.worker.stdout.readline(), "worker-3 3 None\n")
+
+    def start(self, *arguments, **variables):
+        process = subprocess.Popen(
+            [sys.executable, *arguments], env={**os.environ, **variables}, stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        )  # fmt: skip
+
+        def end():
+            process.kill()
+            process.communicate()
+
+        self.addCleanup(end)
+        return process
+
+    def test_a_stand_in_ends_with_the_code_of_its_worker_which_goes_on(self):
+        self.worker.stdin.write("7\n")
+        self.worker.stdin.flush()
+        self.assertEqual(self.stand_in.wait(LIMIT), 7)
+        self.assertIsNone(self.worker.poll())
+
+    def test_a_worker_whose_stand_in_is_killed_ends(self):
+        self.stand_in.kill()
+        self.assertEqual(self.worker.wait(LIMIT), 1)
+
+    def test_a_stand_in_whose_worker_is_killed_fails(self):
+        self.worker.kill()
+        self.assertEqual(self.stand_in.wait(LIMIT), 1)
+
+
 def is_alive(pid):
     try:
         with open(f"/proc/{pid}/stat") as file:

@@ -1,5 +1,6 @@
 """The part of a host of a job under Ray: an actor that has ``antdt run`` as a child process, and ends it when nobody asks for it."""
 
+import glob
 import os
 import shutil
 import signal
@@ -195,6 +196,11 @@ class HostAgent:
         except subprocess.TimeoutExpired:
             return 1, f"antdt {' '.join(words)} took longer than {limit:g} s"
         return ended.returncode, ended.stdout.strip()
+
+    def has_checkpoint(self, folder: str) -> bool:
+        """Whether a folder of checkpoints, or that of a report, has something to go on from."""
+        folders = [folder, os.path.join(folder, "checkpoints"), os.path.join(folder, "run", "checkpoints")]
+        return any(glob.glob(os.path.join(glob.escape(path), "*", "manifest.json")) for path in folders)
 
     def read(self, path: str) -> Optional[str]:
         """A file of this node, if it is there."""

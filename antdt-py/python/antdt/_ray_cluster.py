@@ -1,5 +1,6 @@
 """Nodes of a Ray cluster: which of them host a job, and which are spare or will be taken away."""
 
+import threading
 import time
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
@@ -7,7 +8,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 NODE_LABEL = "ray.io/node-id"
 
 #: How often it is looked whether there is room.
-LOOK = 0.2
+LOOK = 0.5
 
 #: How long an elastic job waits for its most hosts once there is room for its fewest.
 LAST_CALL = 30.0
@@ -71,24 +72,33 @@ def too_few(count: int, resources: Mapping[str, float], nodes: Sequence[Mapping[
     return text + "; add nodes, or lower num_hosts or resources_per_host"
 
 
-def place(hosts: Tuple[int, int], resources: Mapping[str, float], limit: float) -> Tuple[Any, List[str]]:
+def place(
+    hosts: Tuple[int, int], resources: Mapping[str, float], without: Sequence[str], limit: float, stop: threading.Event
+) -> Tuple[Any, List[str]]:
     """Reserves a node for each host, each another one: as many as there is room for, from the fewest to the most hosts. Returns the
-    placement group and the nodes."""
+    placement group and the nodes, none of which is in ``without``."""
     ray = api()
     from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
 
-    fewest, most = hosts
-    began, count = time.monotonic(), most
+    began, (fewest, count) = time.monotonic(), hosts
+    selector = elsewhere(without)
     while True:
-        group = placement_group([dict(resources)] * count, strategy="STRICT_SPREAD")
-        left = limit - (time.monotonic() - began)
-        if group.wait(max(LOOK, min(left, LAST_CALL) if count > fewest else left)):
-            nodes = placement_group_table(group)["bundles_to_node_id"]
-            return group, [nodes[bundle] for bundle in range(count)]
+        selectors = {"bundle_label_selector": [selector] * count} if selector else {}
+        group = placement_group([dict(resources)] * count, strategy="STRICT_SPREAD", **selectors)
+        until = began + limit if count == fewest else min(began + limit, time.monotonic() + LAST_CALL)
+        while not stop.is_set():
+            if group.wait(LOOK):
+                nodes = placement_group_table(group)["bundles_to_node_id"]
+                return group, [nodes[bundle] for bundle in range(count)]
+            if time.monotonic() >= until:
+                break
         remove_placement_group(group)
+        if stop.is_set():
+            raise RayError("the job was stopped before it had its nodes")
         if count == fewest:
             raise PlacementError(too_few(fewest, resources, ray.nodes(), limit))
-        count -= 1
+        fitting = sum(node["Alive"] and not lacks_of(resources, node["Resources"]) for node in ray.nodes())
+        count = max(fewest, min(count - 1, fitting))
 
 
 def elsewhere(nodes: Sequence[str]) -> Dict[str, str]:
@@ -117,6 +127,13 @@ def flag(name: str, value: Any) -> List[str]:
     if isinstance(value, (list, tuple)):
         return [part for one in value for part in flag(name, one)]
     return [word, str(value)]
+
+
+def line_of(error: BaseException) -> str:
+    """What an error says, without the traceback of another process."""
+    said = str(getattr(error, "cause", None) or error)
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__
 
 
 def bracketed(address: str) -> str:

@@ -104,7 +104,7 @@ class JobHost:
             self.asked = None
             # Of a node that is lost, Ray says so much later than it is seen here.
             if not isinstance(error, ray.exceptions.ActorUnavailableError):
-                self.gone = f"its actor has ended ({_last_line(error)})"
+                self.gone = f"its actor has ended ({cluster.line_of(error)})"
             return None
         self.asked, self._heard = None, now
         if isinstance(answer, HostFacts):
@@ -147,8 +147,3 @@ class JobHost:
             self.gone = f"antdt run was ended there by signal {-answer.code}"
         elif self.state != "leaving" and (answer.code != 0 or now - self._ended_at >= _AHEAD):
             self.gone = f"antdt run has ended there with exit code {answer.code}"
-
-
-def _last_line(error: BaseException) -> str:
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    return lines[0].strip() if lines else type(error).__name__

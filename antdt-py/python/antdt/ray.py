@@ -171,6 +171,9 @@ class RayJob:
         self._is_stopping = threading.Event()
         self._over = threading.Event()
         self._result: Union[JobResult, BaseException, None] = None
+        #: Whether the job has begun before, and what it goes on from.
+        self._is_again = False
+        self._resumed: Dict[str, Any] = {}
         self._folder = ""
         self._endpoint = ""
         self._first: Optional[JobHost] = None
@@ -243,7 +246,10 @@ class RayJob:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         self._first_rank = self._count
-        group, nodes = cluster.place(self._hosts_wanted, self._resources, self._start_timeout)
+        without = [node for node, until in self._shunned.items() if time.monotonic() < until]
+        group, nodes = cluster.place(
+            self._hosts_wanted, self._resources, without, self._start_timeout, self._is_stopping
+        )
         try:
             try:
                 # Each waits on its node for what the group holds there, and so is next. A group that stayed would move a bundle of a
@@ -259,7 +265,7 @@ class RayJob:
             self._kill_all()
             if isinstance(error, (RayError, KeyboardInterrupt)):
                 raise
-            why = f"a host cannot be started: {_line(error)}; see that every node has the antdt package"
+            why = f"a host cannot be started: {cluster.line_of(error)}; see that every node has the antdt package"
             raise RayError(why) from error
 
     def _new_host(self, **where: Any) -> JobHost:
@@ -276,6 +282,11 @@ class RayJob:
         self._endpoint = f"{cluster.bracketed(first.facts.address)}:{first.facts.port}"
         named = self._settings.get("report_dir") or self._settings.get("resume")
         self._folder = str(named or ray.get(first.actor.make_folder.remote(), timeout=30))
+        if self._is_again:
+            kept = self._settings.get("checkpoint_dir", self._folder)
+            has_checkpoint = ray.get(first.actor.has_checkpoint.remote(str(kept)), timeout=30)
+            # One that is given by the user is there, or the job says so.
+            self._resumed = {"resume": kept} if has_checkpoint else {}
         ray.get([self._begin(host) for host in self._hosts], timeout=60)
         now = time.monotonic()
         for host in self._hosts:
@@ -294,6 +305,7 @@ class RayJob:
             "local_addr": host.facts.address,
             "report_dir": self._folder,
             **self._settings,
+            **self._resumed,
         }
         words = [word for name, value in flags.items() for word in cluster.flag(name, value)]
         return host.actor.begin.remote(self._secret, words, self._command, self._environment)
@@ -304,7 +316,9 @@ class RayJob:
         try:
             result: Union[JobResult, BaseException] = self._keep_on()
         except BaseException as error:
-            result = error if isinstance(error, RayError) else RayError(f"the job was given up: {_line(error)}")
+            result = (
+                error if isinstance(error, RayError) else RayError(f"the job was given up: {cluster.line_of(error)}")
+            )
         self._kill_all()
         self._result = result
         self._over.set()
@@ -315,10 +329,10 @@ class RayJob:
             try:
                 return self._keep()
             except _FirstHostGone as gone:
-                _say(f"{gone}; the job goes on from its last checkpoint on other nodes")
+                _say(f"{gone}; the job begins again on other nodes, from its last checkpoint if there is one")
                 self._kill_all()
                 self._restarts -= 1
-                self._settings = {**self._settings, "resume": self._folder}
+                self._is_again = True
                 self._launch()
 
     def _keep(self) -> JobResult:
@@ -420,6 +434,8 @@ class RayJob:
 
     def _first_is_lost(self, host: JobHost, why: str) -> None:
         host.state = "lost"
+        if host.facts is not None:
+            self._shunned[host.facts.node_id] = time.monotonic() + _SHUNNED
         text = f"the first host, which has the job's master, is lost: {why}"
         if self._may_restart():
             raise _FirstHostGone(text)
@@ -478,7 +494,7 @@ class RayJob:
         try:
             host.kill()
         except Exception as error:
-            _say(f"host {host.name} cannot be ended: {_line(error)}")
+            _say(f"host {host.name} cannot be ended: {cluster.line_of(error)}")
 
 
 def _why(result: JobResult) -> str:
@@ -486,11 +502,6 @@ def _why(result: JobResult) -> str:
     lines = [line for line in result.tail if line.strip()]
     said = [line for line in lines if "error: " in line] or lines
     return f"the job ended with exit code {result.exit_code}: {said[-1].strip() if said else '(it said nothing)'}"
-
-
-def _line(error: BaseException) -> str:
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    return lines[-1].strip() if lines else type(error).__name__
 
 
 def _say(text: str) -> None:

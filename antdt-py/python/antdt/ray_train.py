@@ -9,7 +9,6 @@ DataParallelTrainer(train_loop, backend_config=config, scaling_config=ScalingCon
 and ``train_loop`` calls ``antdt.init()``, as a script under ``antdt run`` does.
 """
 
-import os
 import secrets
 import sys
 import tempfile
@@ -137,10 +136,8 @@ def _make_folder() -> str:
 
 
 def _has_checkpoint(folder: str) -> bool:
-    try:
-        return bool(os.listdir(os.path.join(folder, "run", "checkpoints")))
-    except OSError:
-        return False
+    assert _Here.agent is not None
+    return _Here.agent.has_checkpoint(folder)
 
 
 def _sit(seats: str, local_rank: int) -> None:
