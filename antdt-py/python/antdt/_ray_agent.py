@@ -99,7 +99,6 @@ class HostAgent:
         self._is_over = threading.Event()
         self._listener = socket.socket()
         self._held: List[socket.socket] = []
-        self.folder: Optional[str] = None
 
     def facts(self) -> HostFacts:
         """Called once, before all others."""
@@ -164,15 +163,14 @@ class HostAgent:
 
     def make_folder(self) -> str:
         """A folder of this node for the report of a job that names none."""
-        self.folder = tempfile.mkdtemp(prefix="antdt-ray-")
-        return self.folder
+        return tempfile.mkdtemp(prefix="antdt-ray-")
 
     def poll(self) -> HostAnswer:
         """Answers at once when something has ended, else after a moment."""
         self._asked = time.monotonic()
         self._is_over.wait(HOLD)
         code = None if self._child is None else self._child.poll()
-        return HostAnswer(code, os.getppid() == self._raylet, tuple(self._tail))
+        return HostAnswer(code, os.getppid() == self._raylet, tuple(self._tail.copy()))
 
     def end(self) -> None:
         """Asks the program to end; its workers have the grace of the job for it."""

@@ -225,7 +225,7 @@ class RayJob:
             first = self._first
         progress = ""
         if first is not None and not self._over.is_set():
-            code, said = self._ask(first, ["status", self._folder], 20.0)
+            code, said = self._ask(first, ["status", self._run_dir()], 20.0)
             progress = said if code == 0 else ""
         return JobStatus(hosts, progress)
 
@@ -233,7 +233,7 @@ class RayJob:
         """Has the job take a checkpoint, and waits for it. Raises ``RayError`` if there is none."""
         if self._first is None or self._over.is_set():
             raise RayError("the job does not run: start() it")
-        code, said = self._ask(self._first, ["checkpoint", self._folder], _ASK_LIMIT)
+        code, said = self._ask(self._first, ["checkpoint", self._run_dir()], _ASK_LIMIT)
         if code != 0:
             raise RayError(said or "the first host does not answer")
 
@@ -413,7 +413,7 @@ class RayJob:
 
     def _take_checkpoint(self) -> None:
         if self._first is not None:
-            self._first.actor.ask.remote(["checkpoint", self._folder], _ASK_LIMIT)
+            self._first.actor.ask.remote(["checkpoint", self._run_dir()], _ASK_LIMIT)
 
     def _may_restart(self) -> bool:
         named = {"report_dir", "checkpoint_dir", "run_dir", "resume"} & set(self._settings)
@@ -471,6 +471,10 @@ class RayJob:
         hosts = self._past + [host.status() for host in self._hosts]
         tail = list(first.answer.tail) if first.answer is not None else []
         return JobResult(code, report, self._folder, hosts, tail)
+
+    def _run_dir(self) -> str:
+        """Where other commands find the job."""
+        return str(self._settings.get("run_dir", self._folder))
 
     def _ask(self, host: JobHost, words: Sequence[str], limit: float) -> Tuple[int, str]:
         ray = cluster.api()
