@@ -5,6 +5,7 @@ import importlib.util
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -257,12 +258,14 @@ def wait_for(what, condition):
 class Jobs(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        held = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(held.cleanup)
-        # Ray writes a token into the home folder.
-        home = mock.patch.dict(os.environ, {"HOME": held.name, "RAY_DEDUP_LOGS": "0"})
-        home.start()
-        cls.addClassCleanup(home.stop)
+        folder = tempfile.mkdtemp()
+        # Processes of Ray may write their last lines meanwhile.
+        cls.addClassCleanup(shutil.rmtree, folder, ignore_errors=True)
+        # Ray writes a token into the home folder, and keeps the logs of each session.
+        kept = {"HOME": folder, "TMPDIR": folder, "RAY_TMPDIR": folder, "RAY_DEDUP_LOGS": "0"}
+        variables = mock.patch.dict(os.environ, kept)
+        variables.start()
+        cls.addClassCleanup(variables.stop)
         import ray
         from ray.cluster_utils import Cluster
 

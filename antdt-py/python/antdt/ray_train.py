@@ -10,6 +10,7 @@ and ``train_loop`` calls ``antdt.init()``, as a script under ``antdt run`` does.
 """
 
 import secrets
+import shutil
 import sys
 import tempfile
 import time
@@ -50,6 +51,8 @@ class _Here:
     """What this process has of the job: a seat, and on one worker of each node the host's agent."""
 
     agent: Optional[HostAgent] = None
+    #: Folder of the seats of this host, where the agent is.
+    seats: Optional[str] = None
     seat: Optional[Seat] = None
 
 
@@ -128,7 +131,8 @@ def _introduce() -> Tuple[HostFacts, str]:
     facts = _Here.agent.facts()
     if facts.trouble is not None:
         raise RayError(f"node {facts.node_id[:8]} ({facts.address}): {facts.trouble}")
-    return facts, tempfile.mkdtemp(prefix="antdt-seats-")
+    _Here.seats = tempfile.mkdtemp(prefix="antdt-seats-")
+    return facts, _Here.seats
 
 
 def _make_folder() -> str:
@@ -181,3 +185,5 @@ def _end(is_complete: bool) -> None:
     while agent.poll().code is None and time.monotonic() < deadline:
         time.sleep(0.1)
     agent.kill()
+    if _Here.seats is not None:
+        shutil.rmtree(_Here.seats, ignore_errors=True)
