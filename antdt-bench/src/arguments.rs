@@ -31,6 +31,8 @@ pub enum Name {
     Policies,
     /// jobs whose nodes are killed, stopped and scaled: pauses, and an exact count by the model
     Survive,
+    /// what many hosts cost: their start beside torchrun's, a master of 4,000 workers, links of 1 Gb/s, encryption
+    Cluster,
     /// parameter servers, all-reduce, AD-PSGD and Ripples beside AntDT's policy: time to a fixed loss, throughput, hypotheses
     Baselines,
 }
@@ -41,9 +43,13 @@ impl Name {
     pub const fn package(self) -> &'static str {
         match self {
             Self::Job | Self::Collective | Self::Pytorch => "antdt-bench",
-            Self::Shard | Self::Sim | Self::Calibrate | Self::Policies | Self::Survive | Self::Baselines => {
-                "antdt-lab"
-            }
+            Self::Shard
+            | Self::Sim
+            | Self::Calibrate
+            | Self::Policies
+            | Self::Survive
+            | Self::Cluster
+            | Self::Baselines => "antdt-lab",
         }
     }
 }
@@ -80,7 +86,7 @@ pub struct Arguments {
     /// The benchmark to run.
     #[arg(default_value = "job")]
     pub name: Name,
-    /// Be done within four minutes (policies: three, without the real contention of disks, links and other processes).
+    /// Be done within four minutes (policies and cluster: three, without the real contention of disks, links and other processes).
     #[arg(long)]
     pub quick: bool,
     /// Run six jobs and hurt each once, in half a minute: counts are judged and times only shown, so that debug builds and busy
@@ -117,7 +123,7 @@ pub struct Arguments {
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
     pub peer_limit: u64,
     /// Measure only what has this text in its name, such as `tcp, 2 ranks, 64 MiB` (collective), `overlap` (job), `kill` and `slower` (pytorch), `recording` (shard), the
-    /// parts `replay`, `headline` and `contention` (policies), or `kills`, `master` and `ps-bsp` (survive). May be given several times.
+    /// parts `replay`, `headline` and `contention` (policies), `start`, `control` and `links` (cluster), or `kills`, `master` and `ps-bsp` (survive). May be given several times.
     #[arg(long, value_name = "TEXT")]
     pub only: Vec<String>,
     /// Address from which a rank of the benchmark `collective` gets its orders.
@@ -158,11 +164,18 @@ impl Arguments {
         if arguments.smoke && name != Name::Survive {
             return refuse(format!("--smoke is for `survive`; leave it out with `{name}`"));
         }
-        let with_parts =
-            [Name::Job, Name::Collective, Name::Pytorch, Name::Shard, Name::Policies, Name::Survive];
+        let with_parts = [
+            Name::Job,
+            Name::Collective,
+            Name::Pytorch,
+            Name::Shard,
+            Name::Policies,
+            Name::Survive,
+            Name::Cluster,
+        ];
         if !arguments.only.is_empty() && !with_parts.contains(&name) {
             return refuse(format!(
-                "--only is for `job`, `collective`, `pytorch`, `shard`, `policies` and `survive`; leave it out with `{name}`"
+                "--only is for `job`, `collective`, `pytorch`, `shard`, `policies`, `survive` and `cluster`; leave it out with `{name}`"
             ));
         }
         Ok(arguments)
@@ -218,7 +231,7 @@ mod tests {
             ("bench baselines --continue", "--full"),
             (
                 "bench sim --only tcp",
-                "--only is for `job`, `collective`, `pytorch`, `shard`, `policies` and `survive`",
+                "--only is for `job`, `collective`, `pytorch`, `shard`, `policies`, `survive` and `cluster`",
             ),
             ("bench policies --smoke", "--smoke is for `survive`"),
             ("bench survive --smoke --quick", "--quick"),

@@ -78,6 +78,12 @@ pub const fn bench(name: Name) -> Option<Bench> {
         Name::Job => Some(job::run),
         Name::Collective => Some(collective::run),
         Name::Pytorch => Some(pytorch::run),
-        Name::Shard | Name::Sim | Name::Calibrate | Name::Policies | Name::Survive | Name::Baselines => None,
+        Name::Shard
+        | Name::Sim
+        | Name::Calibrate
+        | Name::Policies
+        | Name::Survive
+        | Name::Cluster
+        | Name::Baselines => None,
     }
 }

@@ -19,7 +19,8 @@ use crate::{Entry, Rows, Settings};
 
 const TRAIN: &str = include_str!("pytorch/train.py");
 
-const TORCHRUN: &str = include_str!("pytorch/torchrun.py");
+/// A script that is torchrun, also where Python is too new for it.
+pub const TORCHRUN: &str = include_str!("pytorch/torchrun.py");
 
 /// No run of a script takes as long.
 const LIMIT: Duration = Duration::from_secs(600);

@@ -88,8 +88,11 @@ impl Hosts {
         let job = folder.join("hosts.toml");
         fs::write(&job, settings).with_context(|| format!("cannot write {}", job.display()))?;
         arguments.extend(["--job".to_owned(), job.display().to_string()]);
-        // As the peers that it is measured beside.
-        arguments.extend(["--insecure".to_owned(), "--bind".to_owned(), Self::address(0)]);
+        if !arguments.iter().any(|word| word == "--data-plane") {
+            // As the peers that it is measured beside.
+            arguments.push("--insecure".to_owned());
+        }
+        arguments.extend(["--bind".to_owned(), Self::address(0)]);
         let before = ["netns", "exec", &self.names[0], &antdt.display().to_string()].map(str::to_owned);
         crate::run::run_by("ip", &before, &arguments, folder, limit)
     }

@@ -3,6 +3,7 @@
 
 pub mod baselines;
 pub mod calibrate;
+pub mod cluster;
 pub mod policies;
 pub mod shard;
 pub mod sim;
@@ -25,6 +26,7 @@ pub const fn bench(name: Name) -> Option<Bench> {
         Name::Calibrate => Some(calibrate::run),
         Name::Policies => Some(policies::run),
         Name::Survive => Some(survive::run),
+        Name::Cluster => Some(cluster::run),
         Name::Baselines => Some(baselines::run),
     }
 }
