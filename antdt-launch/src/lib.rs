@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod changed;
+pub mod keeper;
 pub mod launcher;
 pub mod placement;
 pub mod pool;
@@ -10,6 +11,7 @@ pub mod pool;
 pub mod runtime;
 
 pub use changed::Changed;
+pub use keeper::{HostKeeper, KeeperLimits, KeeperOrder};
 pub use launcher::{
     ADVERTISE, BIND, EventSink, LaunchError, LaunchStatus, Launcher, LauncherEvent, LauncherFactory,
     LineSink, NODE_FILE, NodeExit, NodeSpec, Outlets, OutputLine, OutputStream,

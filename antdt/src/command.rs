@@ -317,6 +317,15 @@ fn notify(spec: &JobSpec, line: &str) {
     }
 }
 
+/// What says something of the job while it runs, unless it is to be quiet.
+fn say_unless(quiet: bool) -> hosts::Say {
+    Arc::new(move |line| {
+        if !quiet {
+            say(&line);
+        }
+    })
+}
+
 /// Runs a job over the hosts that join it at an address, this one too. `None` if it was interrupted while it waited for them.
 fn run_first(
     runtime: &Arc<Runtime>,
@@ -327,30 +336,22 @@ fn run_first(
 ) -> anyhow::Result<Option<(JobSpec, Report)>> {
     let gathered = runtime.block_on(async {
         let signals = tokio::spawn(cancel_on_signal(stop.clone()));
-        let gathered = Gathered::open(spec, first, &stop, |line| notify(spec, line)).await;
+        let gathered = Gathered::open(spec, first, &stop, &say_unless(spec.quiet)).await;
         signals.abort();
         gathered
     })?;
-    let Some(mut gathered) = gathered else {
+    let Some(gathered) = gathered else {
         return Err(interrupted("interrupted while the job waited for its hosts"));
     };
     let spec = gathered.spec(spec);
     notify(&spec, &gathered.line());
     spec.validate()?;
     seams.launcher = Some(gathered.gate.launchers());
-    let step = SlurmStep::of(&|name| std::env::var(name).ok()).filter(SlurmStep::has_hosts);
-    if let Some(step) = &step {
-        let (_entered, quiet) = (runtime.enter(), spec.quiet);
-        gathered.keep(step, (&spec, stop.clone()), move |line| {
-            if !quiet {
-                say(&line);
-            }
-        });
-    }
     let host = Host::new(Arc::clone(runtime), stop, seams, &spec, spec.quiet)?;
     let orphaned = Orphaned::find(&spec, &host.fleet)?;
     let done = run_job(host, &spec, orphaned);
     runtime.block_on(gathered.close());
+    let step = SlurmStep::of(&|name| std::env::var(name).ok()).filter(SlurmStep::has_hosts);
     if let Some(secret) =
         step.map(|step| step.secret()).filter(|it| spec.rdzv_secret_file.as_ref() == Some(it))
     {

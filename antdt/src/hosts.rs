@@ -1,23 +1,26 @@
 //! A job over several hosts, each of which runs the same command, as torchrun is called: the first host opens a gate and has the master,
 //! the others join through it.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::sync::Arc;
 use std::time::Duration;
 
+use antdt_core::registry::BuildError;
 use antdt_core::text::format_duration;
 use antdt_core::{Connections, InvalidValue};
 use antdt_launch::runtime as launcher;
 use antdt_launch::runtime::join::{
     GateConfig, HostConfig, HostGate, HostJoinError, HostNotice, HostWatch, join,
 };
+use antdt_launch::runtime::source::{self, HostEvent, HostSource, SourceContext, SourceFactory, SourceParts};
 use antdt_rt::CancellationToken;
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use crate::cli::SlurmStep;
 use crate::job::JobSpec;
-use crate::steps::{self, StepProgram};
 use crate::{host, net, protection, secret};
 
 /// Port of the gate unless the endpoint names one: torchrun's.
@@ -58,9 +61,11 @@ pub(crate) fn part(spec: &JobSpec, say: impl Fn(&str)) -> Result<Option<Part>, I
     }
     let endpoint = with_port(endpoint)?;
     let address = net::resolve(&endpoint, IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+    let provided = spec.built_host_source().map_err(|error| refused(spec, &error))?;
+    let are_provided = provided.is_some_and(|source| (source.names)(spec.nnodes.most).is_some());
     let is_first = match spec.node_rank {
         Some(rank) => rank == 0,
-        None => address.as_ref().is_ok_and(|address| is_ours_and_free(*address)),
+        None => are_provided || address.as_ref().is_ok_and(|address| is_ours_and_free(*address)),
     };
     check_trust(spec, address.as_ref().ok())?;
     let file = spec.rdzv_secret_file.as_deref();
@@ -76,6 +81,17 @@ pub(crate) fn part(spec: &JobSpec, say: impl Fn(&str)) -> Result<Option<Part>, I
     check_reachable(spec, &endpoint, address)?;
     let secret = file.map(secret::read_or_make).transpose()?;
     Ok(Some(Part::First(address, guest(spec, endpoint, secret)?)))
+}
+
+fn refused(spec: &JobSpec, error: &BuildError) -> InvalidValue {
+    match error {
+        BuildError::Setting(error) => error.clone(),
+        other => InvalidValue::new(
+            "--host-source",
+            spec.host_source.as_deref().unwrap_or_default(),
+            other.to_string(),
+        ),
+    }
 }
 
 /// Returns how this host joins the running job at its endpoint, which grows by it.
@@ -182,19 +198,26 @@ pub(crate) async fn visit(
     join(config, leave, notice).await
 }
 
+/// Says a line of a job to its user.
+pub(crate) type Say = Arc<dyn Fn(&str) + Send + Sync>;
+
 /// The first host of a job, with the others.
-#[derive(Debug)]
 pub(crate) struct Gathered {
     pub(crate) gate: HostGate,
     hosts: HostWatch,
-    /// This host, as one of those that have joined.
-    here: JoinHandle<Result<(), HostJoinError>>,
-    /// What brings hosts back.
-    steps: JoinSet<()>,
+    /// This host, as one of those that have joined; `None` if it takes no workers.
+    here: Option<JoinHandle<Result<(), HostJoinError>>>,
+    /// What starts hosts, with the token that ends it.
+    kept: Option<(JoinHandle<Box<dyn HostSource>>, CancellationToken)>,
+    /// Why no host can be started, once that is so.
+    failed: watch::Receiver<Option<String>>,
 }
 
+/// The names of hosts that a source provides, with the workers of each, and whether they come by themselves for the first time.
+type Sought = (BTreeMap<String, u32>, bool);
+
 impl Gathered {
-    /// Opens the gate, joins through it, and waits for the hosts that the settings ask for.
+    /// Opens the gate, joins through it unless all hosts come from a source, and waits for the hosts that the settings ask for.
     ///
     /// # Errors
     /// If the port cannot be opened, or too few hosts have come in time; `None` if `stop` is cancelled meanwhile.
@@ -202,8 +225,9 @@ impl Gathered {
         spec: &JobSpec,
         (address, here): (SocketAddr, HostConfig),
         stop: &CancellationToken,
-        say: impl Fn(&str),
+        say: &Say,
     ) -> anyhow::Result<Option<Self>> {
+        let source = spec.built_host_source()?;
         let HostConfig { secret, connections, version, program, .. } = here.clone();
         let opened = HostGate::open(address, GateConfig { secret, connections, version, program }).await;
         let gate = opened.map_err(|error| {
@@ -211,21 +235,35 @@ impl Gathered {
             InvalidValue::new("--rdzv-endpoint", format!("{address}: {error}"), expected)
         })?;
         let local = gate.local().to_string();
-        let here = HostConfig { gate: local.clone(), rank: Some(spec.node_rank.unwrap_or(0)), ..here };
-        let here = tokio::spawn(join(here, std::future::pending(), |_| {}));
-        let gathered = Self { hosts: gate.watch(), gate, here, steps: JoinSet::new() };
-        tokio::select! {
-            ready = gathered.wait(spec, &local, say) => ready?,
-            () = stop.cancelled() => {
-                gathered.close().await;
-                return Ok(None);
-            }
+        let provided = source.as_ref().and_then(|source| (source.names)(spec.nnodes.most));
+        let here = provided.is_none().then(|| {
+            let rank = Some(spec.node_rank.unwrap_or(0));
+            let here = HostConfig { gate: local.clone(), rank, ..here };
+            tokio::spawn(join(here, std::future::pending(), |_| {}))
+        });
+        let failed = watch::channel(None).1;
+        let mut gathered = Self { hosts: gate.watch(), gate, here, kept: None, failed };
+        if let (Some(SourceParts { factory, .. }), Some(names)) = (&source, provided) {
+            let hosts = names.into_iter().map(|name| (name, spec.workers)).collect();
+            gathered.keep(factory, (spec, stop), (hosts, false), say)?;
         }
+        let ready = tokio::select! {
+            ready = gathered.wait(spec, &local, say) => Some(ready),
+            () = stop.cancelled() => None,
+        };
+        let Some(Ok(())) = ready else {
+            gathered.close().await;
+            return ready.transpose().map(|_| None);
+        };
         gathered.gate.begin(spec.nnodes.most);
+        if let Some(SourceParts { factory, .. }) = source.filter(|_| gathered.kept.is_none()) {
+            let hosts = gathered.hosts.hosts().into_iter().collect();
+            gathered.keep(&factory, (spec, stop), (hosts, true), say)?;
+        }
         Ok(Some(gathered))
     }
 
-    async fn wait(&self, spec: &JobSpec, local: &str, say: impl Fn(&str)) -> anyhow::Result<()> {
+    async fn wait(&self, spec: &JobSpec, local: &str, say: &Say) -> anyhow::Result<()> {
         let (count, began) = (spec.nnodes, Instant::now());
         let (mut said, mut said_at, mut enough_since) = (u32::MAX, began, None);
         loop {
@@ -237,20 +275,26 @@ impl Gathered {
             if enough_since.is_some_and(|since| since.elapsed() >= LAST_CALL) {
                 return Ok(());
             }
+            if let Some(why) = self.failed.borrow().clone() {
+                return Err(anyhow::Error::msg(why));
+            }
             if began.elapsed() >= spec.rdzv_timeout {
                 let waited = format_duration(spec.rdzv_timeout);
+                let remedy = match &self.here {
+                    Some(_) => "start the same command on the others, and see that they reach the port",
+                    None => "see above for what the others wait, and that they reach the port",
+                };
                 let why = format!(
-                    "{there} of {count} hosts have come to {local} within {waited} (--rdzv-timeout); start the same command on the others, \
-                     and see that they reach the port"
+                    "{there} of {count} hosts have come to {local} within {waited} (--rdzv-timeout); {remedy}"
                 );
                 return Err(io::Error::new(io::ErrorKind::TimedOut, why).into());
             }
             // This host itself takes a moment.
             if there > 0 && there != said || said_at.elapsed() >= SAY_AGAIN {
                 (said, said_at) = (there, Instant::now());
-                say(&format!(
-                    "{there} of {count} hosts are at {local}; waiting for the same command on the others"
-                ));
+                let awaited =
+                    if self.here.is_some() { "the same command on the others" } else { "the others" };
+                say(&format!("{there} of {count} hosts are at {local}; waiting for {awaited}"));
             }
             self.hosts.changed().await;
         }
@@ -267,24 +311,37 @@ impl Gathered {
         };
         let least = spec.workers.saturating_mul(spec.nnodes.least).min(workers);
         // What is said of a number of hosts is of this start alone.
-        let JobSpec { nnodes, rdzv_endpoint, node_rank, .. } = JobSpec::default();
+        let JobSpec { nnodes, rdzv_endpoint, node_rank, host_source, .. } = JobSpec::default();
         let min_workers = spec.min_workers.max(least);
-        JobSpec { workers, min_workers, bind, nnodes, rdzv_endpoint, node_rank, ..spec.clone() }
+        JobSpec { workers, min_workers, bind, nnodes, rdzv_endpoint, node_rank, host_source, ..spec.clone() }
     }
 
-    /// Has Slurm bring back hosts that are away, until `stop` is cancelled.
-    pub(crate) fn keep(
+    /// Has a source start hosts that are away.
+    fn keep(
         &mut self,
-        step: &SlurmStep,
-        (spec, stop): (&JobSpec, CancellationToken),
-        say: impl Fn(&str) + Send + Sync + 'static,
-    ) {
-        let program = StepProgram {
-            job: step.job(),
+        factory: &SourceFactory,
+        (spec, stop): (&JobSpec, &CancellationToken),
+        sought: Sought,
+        say: &Say,
+    ) -> Result<(), InvalidValue> {
+        let (sink, events) = mpsc::unbounded_channel();
+        let (fail, failed) = watch::channel(None);
+        self.failed = failed;
+        let source = factory(SourceContext {
             endpoint: self.gate.local().to_string(),
             secret: spec.rdzv_secret_file.clone(),
-        };
-        self.steps.spawn(steps::keep(self.hosts.clone(), program, stop, say));
+            events: Arc::new(move |event| {
+                if let HostEvent::Failed { why } = &event {
+                    fail.send_replace(Some(why.clone()));
+                }
+                drop(sink.send(event));
+            }),
+        })?;
+        let (over, say) = (CancellationToken::new(), Arc::clone(say));
+        let tokens = (stop.clone(), over.clone());
+        let kept = source::keep((self.hosts.clone(), source), events, sought, tokens, move |line| say(line));
+        self.kept = Some((tokio::spawn(kept), over));
+        Ok(())
     }
 
     /// One line on the hosts.
@@ -294,12 +351,23 @@ impl Gathered {
         format!("workers by host: {}", hosts.join(", "))
     }
 
-    /// Tells all hosts that the job is over.
-    pub(crate) async fn close(mut self) {
-        self.steps.shutdown().await;
+    /// Tells all hosts that the job is over, and stops what was started on them.
+    pub(crate) async fn close(self) {
+        let source = match self.kept {
+            Some((kept, over)) => {
+                over.cancel();
+                kept.await.ok()
+            }
+            None => None,
+        };
         self.gate.close().await;
+        if let Some(source) = source {
+            source.close().await;
+        }
         // It has been told, too; its nodes have ended with the job.
-        self.here.abort();
+        if let Some(here) = self.here {
+            here.abort();
+        }
     }
 }
 

@@ -42,8 +42,6 @@ mod hosts;
 #[cfg(feature = "cli")]
 pub mod simulate;
 #[cfg(feature = "cli")]
-mod steps;
-#[cfg(feature = "cli")]
 mod submit;
 
 #[cfg(feature = "cli")]

@@ -5,6 +5,7 @@ pub mod join;
 mod node_file;
 pub mod process;
 mod registry;
+pub mod source;
 mod ssh;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;

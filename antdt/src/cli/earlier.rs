@@ -12,7 +12,7 @@ use crate::run_dir::JOB;
 use crate::{master, resume};
 
 /// Settings of one start of the program, or of the place where a job runs: the next start has its own.
-const OF_ONE_START: [&str; 30] = [
+const OF_ONE_START: [&str; 31] = [
     "resume",
     "force",
     "job-id",
@@ -40,6 +40,7 @@ const OF_ONE_START: [&str; 30] = [
     "rdzv-timeout",
     "local-addr",
     "host-name",
+    "host-source",
     "dry-run",
     "checkpoint-dir",
     "program",

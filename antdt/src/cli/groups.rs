@@ -93,6 +93,7 @@ pub(super) const GROUPS: [(&str, &[&str]); 7] = [
             "rdzv-timeout",
             "local-addr",
             "host-name",
+            "host-source",
             "launcher",
             "bind",
             "advertise",

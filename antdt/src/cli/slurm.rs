@@ -77,12 +77,8 @@ impl SlurmStep {
             ("rdzv-endpoint", "SLURM_STEP_NODELIST", format!("{}:{port}", self.first)),
             ("rdzv-secret-file", "SLURM_SUBMIT_DIR", self.secret().display().to_string()),
             ("host-name", "SLURMD_NODENAME", self.name.clone()),
+            ("host-source", "SLURM_JOB_ID", "slurm".to_owned()),
         ])
-    }
-
-    /// Returns the number of the job.
-    pub(crate) const fn job(&self) -> u64 {
-        self.job
     }
 
     /// Returns whether the step is of several hosts.
@@ -169,7 +165,8 @@ mod tests {
                 "node-rank=1",
                 "rdzv-endpoint=n1:15679",
                 "rdzv-secret-file=/shared/a/.antdt-slurm-7.0",
-                "host-name=n2"
+                "host-name=n2",
+                "host-source=slurm"
             ]
         );
         let next = [&SECOND[..], &[("SLURM_STEP_ID", "1"), ("SLURM_RESTART_COUNT", "2")]].concat();

@@ -21,6 +21,7 @@ use antdt_job::evaluation::{EarlyStopping, EvalEvery};
 use antdt_job::head::CheckpointEvery;
 use antdt_job::mode::SyncMode;
 use antdt_launch::runtime as launcher;
+use antdt_launch::runtime::source::HOST_SOURCES;
 use antdt_model::{RateSchedule, optimizer};
 use antdt_monitor::rule::{self, RatioRule};
 use antdt_monitor::{Deadlines, HangConfig, LivenessConfig, MonitorConfig, WaitConfig};
@@ -196,6 +197,8 @@ settings! {
     local_addr: Option<String> = None, "local-addr", "ADDR", unset "the one towards the endpoint";
     /// Name of this host in the job, which no other host has.
     host_name: Option<String> = None, "host-name", "NAME", unset "the system's";
+    /// Host source: what starts hosts that join the job. With slurm, a step on a host that is away; within Slurm that is the default.
+    host_source: Option<String> = None, "host-source", "NAME", unset "each host starts by itself", among HOST_SOURCES.names();
     /// Launcher: what starts the nodes, and where.
     launcher: String = launcher::DEFAULT.to_owned(), "launcher", "NAME", among launcher::REGISTRY.names();
     /// Port that the master listens on; 0 takes a free one.

@@ -6,6 +6,7 @@ use antdt_controller::policy;
 use antdt_core::InvalidValue;
 use antdt_core::registry::BuildError;
 use antdt_launch::runtime as launcher;
+use antdt_launch::runtime::source::HOST_SOURCES;
 use antdt_model::optimizer;
 use antdt_monitor::rule;
 use serde_json::{Map, Value as Json};
@@ -27,11 +28,12 @@ pub struct PartKind {
 
 impl PartKind {
     /// All kinds of parts that have tables.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self { name: "policy", check: |name, texts| policy::REGISTRY.build(name, texts).map(drop) },
         Self { name: "pace-rule", check: |name, texts| rule::REGISTRY.build(name, texts).map(drop) },
         Self { name: "optimizer", check: |name, texts| optimizer::REGISTRY.build(name, texts).map(drop) },
         Self { name: "launcher", check: |name, texts| launcher::REGISTRY.build(name, texts).map(drop) },
+        Self { name: "host-source", check: |name, texts| HOST_SOURCES.build(name, texts).map(drop) },
         Self { name: "workload", check: |name, texts| workload::REGISTRY.build(name, texts).map(drop) },
     ];
 

@@ -81,6 +81,11 @@ impl HostWatch {
         self.shared.lock().pool.hosts()
     }
 
+    /// Says why the program of a host has ended, to whoever asks for the end of its nodes.
+    pub fn explain(&self, host: &str, why: &str) {
+        self.shared.act(|state, _| ((), state.pool.explain(host, why)));
+    }
+
     /// Waits until a host has come or gone, or for a moment.
     pub async fn changed(&self) {
         let _ = timeout(BEAT, self.shared.changed.notified()).await;

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use antdt_controller::policy::{self, Policy};
 use antdt_core::InvalidValue;
 use antdt_core::registry::BuildError;
+use antdt_launch::runtime::source::{HOST_SOURCES, SourceParts};
 use antdt_launch::{LauncherFactory, runtime as launcher};
 use antdt_model::{UpdateRule, optimizer};
 use antdt_monitor::rule::Rule;
@@ -62,6 +63,15 @@ impl JobSpec {
     /// As [`built_policy`](Self::built_policy).
     pub fn built_launcher(&self) -> Result<LauncherFactory, BuildError> {
         launcher::REGISTRY.build(&self.launcher, &self.tables.texts("launcher", &self.launcher)?)
+    }
+
+    /// Builds what builds the source of the job's hosts, with its settings; `None` if the job names none.
+    ///
+    /// # Errors
+    /// As [`built_policy`](Self::built_policy).
+    pub fn built_host_source(&self) -> Result<Option<SourceParts>, BuildError> {
+        let build = |name: &String| HOST_SOURCES.build(name, &self.tables.texts("host-source", name)?);
+        self.host_source.as_ref().map(build).transpose()
     }
 
     /// Returns the rule by which gradients change the parameters. `optimizer`, `rate` and the weight `decay`
