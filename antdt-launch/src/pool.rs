@@ -77,6 +77,8 @@ struct Host {
     order: (u32, u64),
     adds: bool,
     presence: Presence,
+    /// Whether it takes no more nodes.
+    is_leaving: bool,
     /// Why its program has ended, if that is known while it still counts as there.
     cause: Option<String>,
 }
@@ -184,7 +186,10 @@ impl HostPool {
         let arrival = known.map_or(self.arrivals, |known| known.order.1);
         self.arrivals += u64::from(known.is_none());
         let order = (rank.unwrap_or(u32::MAX), arrival);
-        self.hosts.insert(name, Host { slots, order, adds, presence: Presence::Arriving, cause: None });
+        self.hosts.insert(
+            name,
+            Host { slots, order, adds, presence: Presence::Arriving, is_leaving: false, cause: None },
+        );
         Ok(())
     }
 
@@ -224,6 +229,13 @@ impl HostPool {
         let gone: Vec<PoolEffect> =
             self.on(name).into_iter().flat_map(|holder| self.gone(holder, &why)).collect();
         gone.into_iter().chain(self.fill()).collect()
+    }
+
+    /// A host takes no more nodes, and goes once those that it has have ended.
+    pub fn leave(&mut self, name: &str) {
+        if let Some(host) = self.hosts.get_mut(name) {
+            host.is_leaving = true;
+        }
     }
 
     /// A host that has come says which nodes it has, and what became of them. Those that it does not name never began there, or ended
@@ -385,8 +397,8 @@ impl HostPool {
 
     /// The host of a node's next incarnation: where it was before, or the first one with a slot; for a server the one with the fewest.
     fn choose(&self, node: NodeId) -> Option<String> {
-        let is_there =
-            |name: &&String| self.hosts.get(*name).is_some_and(|host| host.presence == Presence::There);
+        let stays = |host: &Host| host.presence == Presence::There && !host.is_leaving;
+        let is_there = |name: &&String| self.hosts.get(*name).is_some_and(stays);
         let is_free =
             |name: &&String| node.role == Role::Server || self.used(name, node) < self.hosts[*name].slots;
         if let Some(before) = self.last.get(&node).filter(is_there).filter(is_free) {

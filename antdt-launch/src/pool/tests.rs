@@ -176,6 +176,18 @@ fn nodes_of_a_host_whose_program_has_ended_have_ended_once_it_is_away_and_for_th
 }
 
 #[test]
+fn host_that_leaves_gets_no_more_nodes_until_it_comes_again() {
+    let mut pool = pool();
+    pool.leave("a");
+    assert_eq!(short(&pool.report("a", spec(1, 0).holder, gone())), "1.0.", "worker 3 waits all the same");
+    assert_eq!(pool.place(NodeId::worker(1)), None);
+    assert_eq!(pool.hosts().len(), 2, "it is still there");
+    pool.lose(START, "a");
+    assert_eq!(short(&come(&mut pool, introduction("a", 2, Some(0)))), "0.0. 3.0@a a+3.0");
+    assert_eq!(pool.place(NodeId::worker(1)).as_deref(), Some("a"));
+}
+
+#[test]
 fn two_hosts_of_one_name_or_rank_are_refused_by_what_they_share() {
     let mut pool = pool();
     let refused = |pool: &mut HostPool, name, rank| pool.join(introduction(name, 1, rank)).unwrap_err();

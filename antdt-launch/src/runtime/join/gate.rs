@@ -427,6 +427,10 @@ fn heed(message: FromHost, host: &str, shared: &Shared) {
             let (holder, report) = node.report();
             shared.act(|state, _| ((), state.pool.report(host, holder, report)));
         }
+        FromHost::Leaving => shared.act(|state, _| {
+            state.pool.leave(host);
+            ((), Vec::new())
+        }),
         FromHost::Proof(_)
         | FromHost::Nodes(..)
         | FromHost::Node(..)

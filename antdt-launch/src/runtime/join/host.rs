@@ -382,7 +382,7 @@ impl JobHost {
                 grace = &mut *leave, if self.leaving.is_none() => {
                     self.leaving = Some(Instant::now() + grace + LEAVE_LIMIT);
                     self.end_all(grace);
-                    None
+                    Some(FromHost::Leaving)
                 }
             };
             let Some(message) = message else { continue };
@@ -441,11 +441,17 @@ impl JobHost {
 
     fn launch(&mut self, spec: &NodeSpec) -> Option<FromHost> {
         let holder = spec.holder;
-        let launched = self.launcher.as_mut()?.launch(spec);
-        let gone = launched.err().map(|error| {
-            let cause =
-                std::error::Error::source(&error).map(|source| format!(": {source}")).unwrap_or_default();
-            let why = format!("{}host {}: {error}{cause}", antdt_core::Exit::CAUSE, self.config.name);
+        let refused = if self.leaving.is_some() {
+            // It was on its way when this machine said so.
+            Some("it leaves the job".to_owned())
+        } else {
+            self.launcher.as_mut()?.launch(spec).err().map(|error| {
+                let cause = std::error::Error::source(&error).map(|source| format!(": {source}"));
+                format!("{error}{}", cause.unwrap_or_default())
+            })
+        };
+        let gone = refused.map(|why| {
+            let why = format!("{}host {}: {why}", antdt_core::Exit::CAUSE, self.config.name);
             Ended::of(NodeExit::default(), vec![why])
         });
         self.nodes.insert(holder, gone.clone());

@@ -92,6 +92,8 @@ pub(super) enum FromHost {
     Node(u64, Known),
     Line(HostLine),
     Beat,
+    /// It takes no more nodes, and goes once those that it has have ended.
+    Leaving,
 }
 
 /// A line that a node has written.
