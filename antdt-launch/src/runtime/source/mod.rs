@@ -5,6 +5,8 @@
 //! ([`SourceContext`]), and reports through the callback in it.
 
 mod driver;
+#[cfg(feature = "kubernetes")]
+pub mod kubernetes;
 mod registry;
 mod slurm;
 

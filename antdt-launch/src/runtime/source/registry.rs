@@ -2,6 +2,8 @@
 
 use antdt_core::registry::{self, Registry};
 
+#[cfg(feature = "kubernetes")]
+use super::kubernetes;
 use super::{SourceParts, slurm};
 
 /// A host source in the registry.
@@ -11,4 +13,8 @@ pub type SourceEntry = registry::Entry<SourceParts>;
 pub static HOST_SOURCES: Registry<SourceEntry> = Registry::new("host-source", SHIPPED);
 
 /// Host sources that ship.
-const SHIPPED: &[SourceEntry] = &[slurm::ENTRY];
+const SHIPPED: &[SourceEntry] = &[
+    slurm::ENTRY,
+    #[cfg(feature = "kubernetes")]
+    kubernetes::ENTRY,
+];
