@@ -197,7 +197,7 @@ settings! {
     local_addr: Option<String> = None, "local-addr", "ADDR", unset "the one towards the endpoint";
     /// Name of this host in the job, which no other host has.
     host_name: Option<String> = None, "host-name", "NAME", unset "the system's";
-    /// Host source: what starts hosts that join the job. With slurm, a step on a host that is away; within Slurm that is the default.
+    /// Host source: what starts hosts that join the job. slurm, a step on a host that is away, which is the default within Slurm; kubernetes, a pod for each host.
     host_source: Option<String> = None, "host-source", "NAME", unset "each host starts by itself", among HOST_SOURCES.names();
     /// Launcher: what starts the nodes, and where.
     launcher: String = launcher::DEFAULT.to_owned(), "launcher", "NAME", among launcher::REGISTRY.names();

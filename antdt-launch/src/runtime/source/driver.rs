@@ -17,6 +17,8 @@ struct Kept<'a, S: Fn(&str)> {
     keeper: HostKeeper,
     source: Box<dyn HostSource>,
     began: Instant,
+    /// Hosts that have been there.
+    known: BTreeSet<String>,
     /// What was said last of each host.
     said: BTreeMap<String, String>,
     say: S,
@@ -34,8 +36,8 @@ pub async fn keep(
     let (limits, names) = (source.limits(), hosts.keys().cloned());
     let keeper =
         if are_guests { HostKeeper::of_guests(limits, names) } else { HostKeeper::of_all(limits, names) };
-    let (began, said) = (Instant::now(), BTreeMap::new());
-    let mut kept = Kept { watch: &watch, hosts, keeper, source, began, said, say };
+    let (began, known, said) = (Instant::now(), BTreeSet::new(), BTreeMap::new());
+    let mut kept = Kept { watch: &watch, hosts, keeper, source, began, known, said, say };
     while !over.is_cancelled() {
         kept.look(!stop.is_cancelled());
         tokio::select! {
@@ -50,6 +52,7 @@ pub async fn keep(
 impl<S: Fn(&str)> Kept<'_, S> {
     fn look(&mut self, may_start: bool) {
         let there: BTreeSet<String> = self.watch.hosts().into_iter().map(|(name, _)| name).collect();
+        self.known.extend(there.iter().cloned());
         if !may_start {
             return;
         }
@@ -57,7 +60,8 @@ impl<S: Fn(&str)> Kept<'_, S> {
             match order {
                 KeeperOrder::Start(name) => {
                     let Some(slots) = self.hosts.get(&name).copied() else { continue };
-                    (self.say)(&format!("host {name} is away; {}", self.source.asked()));
+                    let away = if self.known.contains(&name) { " is away;" } else { ":" };
+                    (self.say)(&format!("host {name}{away} {}", self.source.asked()));
                     self.said.remove(&name);
                     self.source.start(&HostRequest { name, slots });
                 }

@@ -5,7 +5,6 @@
 //! ([`SourceContext`]), and reports through the callback in it.
 
 mod driver;
-#[cfg(feature = "kubernetes")]
 pub mod kubernetes;
 mod registry;
 mod slurm;

@@ -2,9 +2,7 @@
 
 use antdt_core::registry::{self, Registry};
 
-#[cfg(feature = "kubernetes")]
-use super::kubernetes;
-use super::{SourceParts, slurm};
+use super::{SourceParts, kubernetes, slurm};
 
 /// A host source in the registry.
 pub type SourceEntry = registry::Entry<SourceParts>;
@@ -13,8 +11,4 @@ pub type SourceEntry = registry::Entry<SourceParts>;
 pub static HOST_SOURCES: Registry<SourceEntry> = Registry::new("host-source", SHIPPED);
 
 /// Host sources that ship.
-const SHIPPED: &[SourceEntry] = &[
-    slurm::ENTRY,
-    #[cfg(feature = "kubernetes")]
-    kubernetes::ENTRY,
-];
+const SHIPPED: &[SourceEntry] = &[slurm::ENTRY, kubernetes::ENTRY];

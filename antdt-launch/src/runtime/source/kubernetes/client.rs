@@ -366,12 +366,16 @@ impl PodServer {
                     let _ = called(self.pods.delete(&pod, &DeleteParams::default())).await;
                 }
                 let list = called(self.pods.list(&ListParams::default().labels(&self.selector()))).await;
-                if let Ok(list) = list {
-                    let effects = self.book.listed(list.items.iter().filter_map(view).collect());
-                    drop(effects);
-                    if list.items.is_empty() {
-                        return;
+                match list {
+                    Ok(list) => {
+                        drop(self.book.listed(list.items.iter().filter_map(view).collect()));
+                        if list.items.is_empty() {
+                            return;
+                        }
                     }
+                    // The rights of this process go with its job.
+                    Err(Trouble { is_final: true, .. }) => return,
+                    Err(_) => {}
                 }
                 sleep(RETRY / 2).await;
             }

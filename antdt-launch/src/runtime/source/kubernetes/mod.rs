@@ -4,33 +4,27 @@
 //! labels, the owner and the arguments of the program. Which pod is created or deleted, the book of pods decides; what the object of a
 //! pod says, `view` reads.
 
+#[cfg(feature = "kubernetes")]
 mod access;
+#[cfg(feature = "kubernetes")]
 mod book;
+#[cfg(feature = "kubernetes")]
 mod client;
+#[cfg(feature = "kubernetes")]
 mod manifest;
+#[cfg(feature = "kubernetes")]
+mod pods;
+#[cfg(feature = "kubernetes")]
 mod view;
 
-use std::path::PathBuf;
-use std::pin::Pin;
-use std::sync::Arc;
-use std::time::Duration;
+use antdt_core::registry::Setting;
 
-use antdt_core::InvalidValue;
-use antdt_core::registry::{Setting, Settings};
-use tokio::sync::{mpsc, oneshot};
-use tokio::task::JoinSet;
+use super::SourceEntry;
 
-use self::client::{PodCommand, PodPlace};
-use self::manifest::{PodRecipe, check_name};
-use super::{HostRequest, HostSource, SourceContext, SourceEntry, SourceParts};
-use crate::KeeperLimits;
-
+#[cfg(feature = "kubernetes")]
 pub use self::access::denied;
 
-/// Variable with the name of the pod that this process is in.
-const OWN_POD: &str = "POD_NAME";
-
-/// The source's line in the registry.
+/// The source's line in the registry. A program that is built without it knows its name, to say so.
 pub(super) const ENTRY: SourceEntry = SourceEntry {
     name: "kubernetes",
     about: "one pod for each of --nnodes, replaced when it ends; this process takes no workers itself",
@@ -54,104 +48,12 @@ pub(super) const ENTRY: SourceEntry = SourceEntry {
             ),
         ]
     },
-    build: |settings| {
-        let config = PodSettings::read(settings)?;
-        Ok(SourceParts {
-            names: |count| Some((0..count).map(|index| format!("host-{index}")).collect()),
-            factory: Arc::new(move |context| config.open(context)),
-        })
+    #[cfg(feature = "kubernetes")]
+    build: pods::build,
+    #[cfg(not(feature = "kubernetes"))]
+    build: |_| {
+        let expected =
+            "of a program that is built with the feature kubernetes: cargo install --features kubernetes";
+        Err(antdt_core::InvalidValue::new("--host-source", "kubernetes", expected))
     },
 };
-
-/// Settings of the source.
-#[derive(Debug, Clone)]
-struct PodSettings {
-    job: String,
-    template: PathBuf,
-    endpoint: Option<String>,
-    namespace: Option<String>,
-}
-
-impl PodSettings {
-    fn read(settings: &Settings<'_>) -> Result<Self, InvalidValue> {
-        let text = |name| settings.value(name, String::new(), "a text");
-        let job = text("job")?;
-        check_name("job", &job).map_err(|error| settings.refuse("job", &job, &error.expected))?;
-        let template = text("template")?;
-        if template.is_empty() {
-            return Err(settings.refuse(
-                "template",
-                template,
-                "the path of a file with the template of a pod",
-            ));
-        }
-        let some = |text: String| Some(text).filter(|text| !text.is_empty());
-        let (endpoint, namespace) = (some(text("endpoint")?), some(text("namespace")?));
-        Ok(Self { job, template: template.into(), endpoint, namespace })
-    }
-
-    fn open(&self, context: SourceContext) -> Result<Box<dyn HostSource>, InvalidValue> {
-        let refused = |expected: String| {
-            InvalidValue::new("[host-source.kubernetes] template", self.template.display(), expected)
-        };
-        let text = std::fs::read_to_string(&self.template)
-            .map_err(|error| refused(format!("a file that can be read ({error})")))?;
-        let template =
-            manifest::template(&text).map_err(|error| refused(format!("the template of a pod ({error})")))?;
-        let own_pod = std::env::var(OWN_POD).or_else(|_| std::env::var("HOSTNAME")).unwrap_or_default();
-        let SourceContext { endpoint, secret, events } = context;
-        let recipe = PodRecipe {
-            job: self.job.clone(),
-            template,
-            endpoint: self.endpoint.clone().unwrap_or(endpoint),
-            secret: secret.map(|file| file.display().to_string()),
-        };
-        let place = PodPlace { namespace: self.namespace.clone(), own_pod };
-        let (commands, inbox) = mpsc::unbounded_channel();
-        let mut tasks = JoinSet::new();
-        tasks.spawn(client::serve(recipe, place, inbox, events));
-        Ok(Box::new(KubePods { commands, tasks }))
-    }
-}
-
-/// See the module.
-#[derive(Debug)]
-struct KubePods {
-    commands: mpsc::UnboundedSender<PodCommand>,
-    /// It ends with this value; the pods end with their owner then.
-    tasks: JoinSet<()>,
-}
-
-impl HostSource for KubePods {
-    fn limits(&self) -> KeeperLimits {
-        KeeperLimits {
-            patience: Duration::from_secs(2),
-            start: Duration::from_secs(60),
-            // A node that is lost says nothing, and Kubernetes waits for minutes: the job does not.
-            away: Duration::from_secs(10),
-        }
-    }
-
-    fn asked(&self) -> &'static str {
-        "Kubernetes is asked for a pod"
-    }
-
-    fn start(&mut self, host: &HostRequest) {
-        // If the task is gone, the job has been told why.
-        let _ = self.commands.send(PodCommand::Start(host.clone()));
-    }
-
-    fn stop(&mut self, name: &str) {
-        let _ = self.commands.send(PodCommand::Stop(name.to_owned()));
-    }
-
-    fn close(mut self: Box<Self>) -> Pin<Box<dyn Future<Output = ()> + Send>> {
-        Box::pin(async move {
-            let (done, closed) = oneshot::channel();
-            if self.commands.send(PodCommand::Close(done)).is_ok() {
-                let _ = closed.await;
-            }
-            self.tasks.shutdown().await;
-        })
-    }
-}
