@@ -1,6 +1,6 @@
 //! The file with the secret by which the hosts of a job let each other in.
 
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 use std::{fs, io};
@@ -74,6 +74,13 @@ fn invalid(file: &Path, expected: &str) -> InvalidValue {
     InvalidValue::new(SETTING, file.display(), expected)
 }
 
+/// Whether others than this user can read or write a file of this mode and owner. The system may have given it to a group of this user, to
+/// be read: so Kubernetes mounts secrets for users that are not root.
+const fn is_open(mode: u32, owner: u32, user: u32) -> bool {
+    let is_mounted = owner == 0 && user != 0;
+    mode & if is_mounted { 0o037 } else { 0o077 } != 0
+}
+
 /// `None` if there is no file.
 fn try_read(file: &Path) -> Result<Option<String>, InvalidValue> {
     let text = match fs::read_to_string(file) {
@@ -81,8 +88,9 @@ fn try_read(file: &Path) -> Result<Option<String>, InvalidValue> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(invalid(file, &format!("a file that can be read ({error})"))),
     };
-    let mode = fs::metadata(file).map_or(0, |about| about.permissions().mode());
-    if mode & 0o077 != 0 {
+    if fs::metadata(file)
+        .is_ok_and(|about| is_open(about.mode(), about.uid(), rustix::process::geteuid().as_raw()))
+    {
         return Err(invalid(file, "a file that nobody else can read or write; chmod 600 makes it one"));
     }
     match text.trim() {
@@ -93,7 +101,24 @@ fn try_read(file: &Path) -> Result<Option<String>, InvalidValue> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
+
+    #[test]
+    fn secret_that_the_system_has_given_to_a_group_to_be_read_is_closed() {
+        for (mode, owner, user, expected) in [
+            (0o600, 7, 7, false),
+            (0o400, 0, 0, false),
+            (0o440, 0, 7, false),
+            (0o440, 0, 0, true),
+            (0o440, 7, 7, true),
+            (0o460, 0, 7, true),
+            (0o444, 0, 7, true),
+        ] {
+            assert_eq!(is_open(mode, owner, user), expected, "{mode:o} of {owner} for {user}");
+        }
+    }
 
     #[test]
     fn secret_is_made_once_and_read_by_its_owner_alone() {
