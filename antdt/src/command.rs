@@ -85,7 +85,7 @@ pub(crate) fn main(seams: Seams, planes: &Planes) -> ExitCode {
         Command::Submit(asked) => {
             return compute(
                 move || submit::run(&asked),
-                || "the job may have been submitted: see squeue".to_owned(),
+                || "the job may have been submitted: see squeue, or kubectl get jobs".to_owned(),
             );
         }
         Command::Doctor(asked) => {

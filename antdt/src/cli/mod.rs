@@ -23,6 +23,7 @@ mod earlier;
 mod flags;
 mod groups;
 mod job_file;
+mod kubernetes;
 mod model;
 mod own_folder;
 mod shell;
@@ -35,6 +36,7 @@ mod variable;
 #[cfg(test)]
 mod tests;
 
+pub use kubernetes::KubernetesBatch;
 pub use model::ModelExport;
 pub use simulate::{Changes, Diff, Sim, WhatIfCommand};
 pub(crate) use slurm::{SlurmStep, idle_hosts};

@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use antdt_core::text::named_duration;
 use antdt_launch::runtime as launcher;
-use clap::{Arg, ArgAction, ArgMatches, Command as Clap};
+use clap::{Arg, ArgAction, ArgGroup, ArgMatches, Command as Clap};
 
+use super::kubernetes::{self, KubernetesBatch};
 use super::{CliError, Command, parse};
 use crate::job::{HostCount, JobSpec};
 
 /// A job that a scheduler is to start.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Submit {
     /// Arguments of `antdt run`, which have been checked.
     pub args: Vec<String>,
@@ -27,11 +28,13 @@ pub struct Submit {
 }
 
 /// What runs the job.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum SubmitTarget {
     /// `sbatch`.
     Slurm(SlurmBatch),
+    /// A cluster of Kubernetes.
+    Kubernetes(Box<KubernetesBatch>),
 }
 
 /// What a batch job of Slurm has besides what it runs.
@@ -52,11 +55,13 @@ const PARTS_MAX: u32 = 1_000;
 
 pub(super) fn grammar() -> Clap {
     let number = |name: &'static str, default: &'static str, help: &'static str| {
-        Arg::new(name).long(name).value_name("N").default_value(default).help(help)
+        Arg::new(name).long(name).value_name("N").default_value(default).help(help).requires("slurm")
     };
     Clap::new("submit")
         .about("Hand a job to a scheduler: takes what antdt run takes, after --")
-        .override_usage("antdt submit --slurm [FLAGS] -- ARGUMENTS OF antdt run")
+        .override_usage(
+            "antdt submit --slurm [FLAGS] -- ARGUMENTS OF antdt run\n       antdt submit --kubernetes --image IMAGE [FLAGS] -- ARGUMENTS OF antdt run",
+        )
         .after_help(
             "antdt submit --slurm --sbatch=--time=24:00:00 -- --nnodes 3:4 --nproc-per-node gpu --data samples:60000 train.py",
         )
@@ -64,7 +69,6 @@ pub(super) fn grammar() -> Clap {
             Arg::new("slurm")
                 .long("slurm")
                 .action(ArgAction::SetTrue)
-                .required(true)
                 .help("write a batch script, and give it to sbatch"),
         )
         .arg(number("spares", "0", "hosts beyond the most of --nnodes, for when one is lost"))
@@ -73,6 +77,7 @@ pub(super) fn grammar() -> Clap {
                 .long("notice")
                 .value_name("TIME")
                 .default_value("120s")
+                .requires("slurm")
                 .help("how long before its time limit a part of the job takes a checkpoint and ends"),
         )
         .arg(number(
@@ -86,8 +91,11 @@ pub(super) fn grammar() -> Clap {
                 .value_name("OPTION")
                 .action(ArgAction::Append)
                 .allow_hyphen_values(true)
+                .requires("slurm")
                 .help("a further option of sbatch, such as --sbatch=--partition=gpu; may be repeated"),
         )
+        .args(kubernetes::args())
+        .group(ArgGroup::new("scheduler").args(["slurm", "kubernetes"]).required(true).multiple(true))
         .arg(
             Arg::new("print")
                 .long("print")
@@ -128,6 +136,12 @@ pub(super) fn submit(
             args[0]
         )));
     }
+    if matches.get_flag("slurm") && matches.get_flag("kubernetes") {
+        return Err(CliError::new("--slurm and --kubernetes: must be one of both"));
+    }
+    if matches.get_flag("kubernetes") {
+        return to_cluster(matches, env, args);
+    }
     // The variables of this host are not those of the hosts of the job, but for the user's settings.
     let own: &dyn Fn(&str) -> Option<String> = &|name| env(name).filter(|_| !name.starts_with("SLURM_"));
     let words: Vec<String> = std::iter::once("run".to_owned()).chain(args.iter().cloned()).collect();
@@ -140,15 +154,7 @@ pub(super) fn submit(
             "--{name} after `--`: must be left out; Slurm and the script say it"
         )));
     }
-    let own_words = args.iter().take_while(|word| *word != "--" && !word.ends_with(".py"));
-    let is_folder = |word: &&String| {
-        FOLDERS.iter().any(|flag| word.split('=').next().is_some_and(|name| name.replace('_', "-") == *flag))
-    };
-    if let Some(word) = own_words.into_iter().find(is_folder) {
-        return Err(CliError::new(format!(
-            "{word} after `--`: must be left out; the job has runs/slurm-JOB, below the folder that it is submitted from"
-        )));
-    }
+    refuse_folders(&args, "the job has runs/slurm-JOB, below the folder that it is submitted from")?;
     let text = |name: &str| matches.get_one::<String>(name).map_or("", String::as_str);
     let whole = |name: &str, least: u32, most: u32| {
         text(name).parse().ok().filter(|number| (least..=most).contains(number)).ok_or_else(|| {
@@ -169,6 +175,36 @@ pub(super) fn submit(
         print: matches.get_flag("print"),
         to: SubmitTarget::Slurm(batch),
     })))
+}
+
+/// Checks what is to be submitted to a cluster.
+fn to_cluster(
+    matches: &ArgMatches,
+    env: &dyn Fn(&str) -> Option<String>,
+    args: Vec<String>,
+) -> Result<Command, CliError> {
+    refuse_folders(&args, "the job has a folder of its name, in the --volume if there is one")?;
+    let batch = kubernetes::batch(matches, env, &args)?;
+    Ok(Command::Submit(Box::new(Submit {
+        args,
+        hosts: batch.spec.nnodes,
+        is_foreign: batch.spec.is_foreign(),
+        has_trust: false,
+        print: matches.get_flag("print"),
+        to: SubmitTarget::Kubernetes(Box::new(batch)),
+    })))
+}
+
+/// Refuses a folder of its own, of a job whose folder is decided here.
+fn refuse_folders(args: &[String], why: &str) -> Result<(), CliError> {
+    let own_words = args.iter().take_while(|word| *word != "--" && !word.ends_with(".py"));
+    let is_folder = |word: &&String| {
+        FOLDERS.iter().any(|flag| word.split('=').next().is_some_and(|name| name.replace('_', "-") == *flag))
+    };
+    match own_words.into_iter().find(is_folder) {
+        Some(word) => Err(CliError::new(format!("{word} after `--`: must be left out; {why}"))),
+        None => Ok(()),
+    }
 }
 
 /// Options of `sbatch`, each of which is a line of the script.
@@ -212,7 +248,7 @@ mod tests {
         let submit = submitted(line).unwrap();
         assert_eq!(submit.args.join(" "), "--nnodes 2:3 --data samples:9 train.py -- x");
         assert_eq!((submit.hosts, submit.is_foreign, submit.print), ("2:3".parse().unwrap(), false, false));
-        let SubmitTarget::Slurm(batch) = submit.to;
+        let SubmitTarget::Slurm(batch) = submit.to else { panic!("{:?}", submit.to) };
         assert_eq!(batch.options, ["--time=1:00:00", "--qos=low"]);
         assert_eq!((batch.spares, batch.parts, batch.notice), (1, 5, Duration::from_secs(120)));
         assert!(submitted("submit --slurm -- train.py").unwrap().is_foreign);
@@ -221,7 +257,10 @@ mod tests {
     #[test]
     fn what_cannot_be_submitted_is_refused_by_its_flag() {
         for (line, says) in [
-            ("submit -- --data synthetic:9", "--slurm is missing"),
+            ("submit -- --data synthetic:9", "is missing"),
+            ("submit --slurm --kubernetes --image i -- --data synthetic:9", "must be one of both"),
+            ("submit --slurm --image i -- --data synthetic:9", "--kubernetes is missing"),
+            ("submit --kubernetes --image i --spares 1 -- --data synthetic:9", "--slurm is missing"),
             ("submit --slurm", "is missing"),
             ("submit --slurm -- run --data synthetic:9", "run after `--`"),
             ("submit --slurm -- --data synthetic:9 --rdzv-endpoint a:1", "--rdzv-endpoint after `--`"),
