@@ -17,6 +17,13 @@ pub(crate) const STORES: [(&str, &str); 2] = [
     ("antdt-checkpoint", "object-store-aws,object-store-gcp,object-store-azure"),
 ];
 
+/// Hosts that are pods. What it brings takes two thirds of a minute to build: the lints see it always, the tests where there is a control plane
+/// for those of jobs, and with `--deep` those that need none.
+pub(crate) const PODS: &str = "antdt/kubernetes";
+
+/// Names the folder with the programs of a Kubernetes control plane.
+const CONTROL_PLANE: &str = "ANTDT_KUBE";
+
 /// The features that this machine can build.
 #[derive(Debug)]
 pub(crate) struct Features {
@@ -40,7 +47,15 @@ impl Features {
             Ok(()) => features.list += ",antdt/rdma,antdt-rdma/testing",
             Err(why) => features.left_out.push(("transport over RDMA", why.to_string())),
         }
-        features.with_stores = features.list.clone();
+        features.with_stores = features.list.clone() + "," + PODS;
+        if std::env::var_os(CONTROL_PLANE).is_some() {
+            features.list = features.list + "," + PODS;
+        } else {
+            let why = format!(
+                "{CONTROL_PLANE} names no folder with kube-apiserver, kube-controller-manager and kube-scheduler"
+            );
+            features.left_out.push(("jobs in Kubernetes", why));
+        }
         for (name, stores) in STORES {
             features.with_stores.extend(stores.split(',').map(|store| format!(",{name}/{store}")));
         }

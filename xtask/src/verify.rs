@@ -153,6 +153,9 @@ fn deeply(root: &Path) -> Result<()> {
         let alone = ["check", "-p", name, "--features", stores];
         cargo(root, &format!("{name} stores"), &alone, &[])?;
     }
+    // Those of its submission are in `antdt`, with all that it has besides.
+    let pods = ["test", "-p", "antdt-launch", "--lib", "--features", "kubernetes,testing"];
+    cargo(root, "pods", &pods, &[])?;
     step_says("sanitizer", "cargo xtask sanitize", || sanitize::quietly(root))?;
     step_says("fuzz", "cargo xtask fuzz", || fuzz::quietly(root))?;
     step_says("mutants", "cargo xtask mutants", || mutants::quietly(root))
