@@ -1,8 +1,11 @@
 """Replicas of a PyTorch model in all workers: ``DDP`` adds up gradients, ``wrap`` takes the steps that all workers take."""
 
+import contextlib
 import functools
 import struct
+import sys
 import types
+from itertools import zip_longest
 from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple
 
 import torch
@@ -23,6 +26,25 @@ def _fits(parameter: torch.nn.Parameter, piece: torch.Tensor) -> bool:
     return is_dense and parameter.dtype is piece.dtype and parameter.device == piece.device
 
 
+def _is_scaler(thing: Any) -> bool:
+    """Whether this is a GradScaler, of any of the modules of torch that have one."""
+    return hasattr(thing, "get_scale") and hasattr(thing, "unscale_")
+
+
+def _is_scaled() -> bool:
+    """Whether a GradScaler calls ``optimizer.step()``. Nothing else tells an optimizer that its gradients were scaled."""
+    frame: Optional[types.FrameType] = sys._getframe(2)
+    # Between are at most the wrapper of a scheduler and that of an optimizer of another package.
+    for _ in range(4):
+        if frame is None:
+            return False
+        caller: Any = frame.f_locals.get("self")
+        if _is_scaler(caller):
+            return bool(caller.is_enabled())
+        frame = frame.f_back
+    return False
+
+
 class _TorchModel(Model):
     """The parameters and the optimizers of this worker, and the step that is open."""
 
@@ -40,6 +62,11 @@ class _TorchModel(Model):
         self.is_borrowed = False
         #: Whether a backward pass is under way, at whose end gradients are added up.
         self.is_queued = False
+        #: Whether backward passes are of parts of the batch, after which another follows; and whether there was one in this batch.
+        self.is_partial = False
+        self._has_parts = False
+        #: Scales losses, each worker's at its own time: gradients are added up without the scale.
+        self._scaler: Any = None
         #: What the backward pass of this batch led to: "step", or "void" if there is no step to take with it.
         self._outcome: Optional[str] = None
         #: Optimizers that have taken the open step.
@@ -75,6 +102,10 @@ class _TorchModel(Model):
 
     def add_carried(self, carried: Any) -> None:
         self._must_not_run("antdt.carry")
+        if _is_scaler(carried):
+            if self._scaler is not None:
+                raise UsageError("two GradScalers are carried: have one scale the losses of all optimizers")
+            self._scaler = carried
         self.carried.append(carried)
 
     def _must_not_run(self, what: str) -> None:
@@ -103,10 +134,16 @@ class _TorchModel(Model):
             # The loop did not step, such as a GradScaler whose gradients are not finite: so it is on all workers.
             self._step_over()
         self._outcome = None
+        if self._batch and self._has_parts:
+            raise UsageError(
+                "a batch was taken and the one before had backward passes in no_sync() only: have its last one outside; to take a step "
+                "with the gradients of several batches, antdt.wrap(optimizer, accumulate=N)"
+            )
         if self._batch:
             raise UsageError(
-                "a batch was taken before the step with the one before: call loss.backward() and optimizer.step() for each batch, "
-                "and have antdt.DataLoader(dataset, num_workers=…) read ahead in place of torch's"
+                "a batch was taken before the step with the one before: call loss.backward() and optimizer.step() for each batch; have "
+                "antdt.DataLoader(dataset, num_workers=…) read ahead in place of torch's, and give torch's an antdt.IterableDataset with "
+                "batch_size=None"
             )
         asked = self.job.next()
         if asked == "over" and self._gathered is not None:
@@ -131,7 +168,7 @@ class _TorchModel(Model):
         return [0]
 
     def _begin(self, samples: List[int], is_borrowed: bool) -> None:
-        self._batch, self.is_borrowed = samples, is_borrowed
+        self._batch, self.is_borrowed, self._has_parts = samples, is_borrowed, False
         if self._late is not None:
             # Until here the loop of a worker that joins has run through the epochs before, and stepped its schedulers.
             for group, rate in zip(self._groups(), self._late["rates"]):
@@ -146,6 +183,9 @@ class _TorchModel(Model):
             raise UsageError("two backward passes for one batch: add the losses up and call backward() once")
         if not self._batch:
             raise UsageError("a backward pass without a batch of antdt.BatchSampler: its gradient is no sample's")
+        if self._has_parts:
+            return
+        self._has_parts = self.is_partial
         if parameter.grad is not None and bool(parameter.grad.any()):
             raise UsageError(
                 "the gradient of the batch before is still there: call optimizer.zero_grad() for each batch; to take a step with the "
@@ -158,7 +198,7 @@ class _TorchModel(Model):
         job, session = self.job, self.job.session
         if not self.is_borrowed:
             flat = self._gather()
-            session.gradient(flat.data_ptr(), flat.numel(), float(len(self._batch)), self._marks())
+            session.gradient(flat.data_ptr(), flat.numel(), len(self._batch) / self._loss_scale(), self._marks())
             job.answered()
         self._batch = []
         if job.next() == "step":
@@ -167,11 +207,18 @@ class _TorchModel(Model):
         else:
             self._no_step()
 
+    def _loss_scale(self) -> float:
+        return 1.0 if self._scaler is None else float(self._scaler.get_scale())
+
     def _no_step(self) -> None:
         """There is no step to take with this batch."""
         self._outcome = "void"
         for parameter in self.trainable:
-            parameter.grad = None
+            if self._scaler is None:
+                parameter.grad = None
+            elif parameter.grad is not None:
+                # A GradScaler wants gradients to look at.
+                parameter.grad.zero_()
 
     def _flat_memory(self) -> torch.Tensor:
         if self._flat.numel() != self.parameters:
@@ -226,7 +273,7 @@ class _TorchModel(Model):
         self._rates = [rate * rate_share for rate in rates]
         flat = self._flat_memory()
         if self.accumulate == 1:
-            self.job.session.sums(flat.data_ptr(), flat.numel(), 1.0 / total)
+            self.job.session.sums(flat.data_ptr(), flat.numel(), self._loss_scale() / total)
         else:
             self.job.session.sums(flat.data_ptr(), flat.numel(), 1.0)
             before = self._gathered or {"batches": 0, "samples": 0, "known": [0] * words}
@@ -246,7 +293,7 @@ class _TorchModel(Model):
                 self._no_step()
                 return
             self._gathered = None
-            flat *= 1.0 / total
+            flat *= self._loss_scale() / total
         self._set_gradients(known)
         self._stepped = set()
 
@@ -271,6 +318,9 @@ class _TorchModel(Model):
         assert rest is not None
         flat = self._flat_memory()
         torch.mul(rest["sums"], 1.0 / rest["samples"], out=flat)
+        if self._scaler is not None and not bool(flat.isfinite().all()):
+            # A GradScaler leaves such a step out.
+            return
         self._set_gradients(rest["known"])
         self._rates = rest["rates"]
         for optimizer in self.optimizers:
@@ -279,8 +329,18 @@ class _TorchModel(Model):
 
     def step(self, optimizer: Any, step: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Takes the open step with one optimizer, or leaves it out if there is none."""
+        if self._scaler is None and _is_scaled():
+            raise UsageError(
+                "a GradScaler takes the step, whose scale a worker that joins would not have: call antdt.carry(scaler) before the training "
+                "loop"
+            )
         if self._outcome == "void":
             return None
+        if self._outcome is None and self._has_parts:
+            raise UsageError(
+                "a step after backward passes in no_sync() only: have the last one of each batch outside; to take a step with the "
+                "gradients of several batches, antdt.wrap(optimizer, accumulate=N)"
+            )
         if self._outcome != "step":
             raise UsageError("a step without a gradient: call loss.backward() for each batch before optimizer.step()")
         result = self._at_rates(optimizer, lambda: step(*args, **kwargs))
@@ -325,10 +385,20 @@ class _TorchModel(Model):
                 group["lr"] = rate
         return {
             "modules": [module.module.state_dict() for module in self.modules],
+            "trainable": self._shapes(),
             "optimizers": optimizers,
             "carried": carried,
             "gathered": self._gathered,
         }
+
+    def _shapes(self) -> List[Any]:
+        """What must be the same on all workers: the shapes of the parameters that have a gradient, by name."""
+        return [
+            [name, list(parameter.shape)]
+            for module in self.modules
+            for name, parameter in module.module.named_parameters()
+            if parameter.requires_grad
+        ]
 
     def give(self) -> Tuple[str, List[Tuple[str, str, List[int], int]], Any]:
         outline, tensors = outlined(self._state())
@@ -343,12 +413,23 @@ class _TorchModel(Model):
         for what, ours in (("modules", self.modules), ("optimizers", self.optimizers), ("carried", self.carried)):
             if len(state[what]) != len(ours):
                 raise UsageError(f"this worker has {len(ours)} {what} and the others {len(state[what])}")
+        for mine, theirs in zip_longest(self._shapes(), state["trainable"]):
+            if mine != theirs:
+                raise UsageError(
+                    f"the model differs between workers: this one has {_said(mine)} where the others have {_said(theirs)}: build the same "
+                    "model in all of them, with the same parameters frozen"
+                )
         for module, values in zip(self.modules, state["modules"]):
             module.module.load_state_dict(values)
         for optimizer, values in zip(self.optimizers, state["optimizers"]):
             optimizer.load_state_dict(values)
         self._gathered = state["gathered"]
         self._late = {"rates": [group["lr"] for group in self._groups()], "carried": state["carried"]}
+
+
+def _said(shape: Optional[List[Any]]) -> str:
+    """A parameter and its shape; without one, the end of the list."""
+    return "no further parameter" if shape is None else f"{shape[0]} of {shape[1]}"
 
 
 def _of(job: Job) -> _TorchModel:
@@ -380,10 +461,27 @@ class DDP(torch.nn.Module):  # type: ignore[misc]
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self.module(*args, **kwargs)
 
+    @contextlib.contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Backward passes inside are of parts of a batch, whose gradients stay here: the next one outside is of its last part, and adds the
+        sum up over all workers. The loss of a part is its mean times its share of the batch: ``loss * len(part) / len(batch)``.
+        """
+        model = self._model
+        if model is None:
+            yield
+            return
+        before, model.is_partial = model.is_partial, True
+        try:
+            yield
+        finally:
+            model.is_partial = before
+
     def _gradient(self, parameter: torch.nn.Parameter, gradient: torch.Tensor) -> torch.Tensor:
         model = self._model
         if model is not None and not model.is_queued:
             model.backward_begins(parameter)
+            if model.is_partial:
+                return gradient
             model.is_queued = True
             Variable._execution_engine.queue_callback(model.backward_ends)
         return gradient
