@@ -81,8 +81,9 @@ def counted_by_torch(samples, epochs):
         sampler = antdt.BatchSampler(range(samples))
         model = antdt.DDP(Counting(samples))
         optimizer = antdt.wrap(torch.optim.SGD(model.parameters(), lr=0.0))
-        for _ in range(epochs):
+        for epoch in range(epochs):
             for batch in sampler:
+                assert min([begun for begun, _ in group.HERE.session.leased], default=0) <= epoch
                 optimizer.zero_grad()
                 model(torch.tensor(batch)).backward()
                 model.module.count()

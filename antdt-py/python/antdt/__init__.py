@@ -10,6 +10,9 @@ Five lines in a training script::
 and ``antdt run --nproc-per-node 4 --data samples:60000 train.py``.
 """
 
+import importlib
+import re
+import sys
 from typing import Any
 
 from ._antdt import WorkerError, __version__
@@ -31,18 +34,36 @@ __all__ = [
 ]
 
 
+#: The oldest torch that is supported.
+_TORCH = (1, 13)
+
+
+def _require(package: str, name: str) -> None:
+    """Raises ``UsageError`` if a package that this name needs is not there, or too old."""
+    try:
+        found = importlib.import_module(package)
+    except ImportError as error:
+        raise UsageError(
+            f"antdt.{name} needs {package}, which {sys.executable} cannot import ({error}): pip install {package}"
+        ) from error
+    numbers = [int(number) for number in re.findall(r"\d+", found.__version__)[:2]]
+    if package == "torch" and tuple(numbers) < _TORCH:
+        least = ".".join(map(str, _TORCH))
+        raise UsageError(
+            f"antdt.{name} needs torch {least} or newer, and {sys.executable} has {found.__version__}: pip install 'torch>={least}'"
+        )
+
+
 def __getattr__(name: str) -> Any:
     # Torch and numpy are imported by those that use them.
-    if name in ("DDP", "carry", "wrap"):
-        from . import ddp
-
-        return getattr(ddp, name)
-    if name == "ShardClient":
-        from . import client
-
-        return client.ShardClient
-    if name == "DataLoader":
-        from . import loader
-
-        return loader.DataLoader
-    raise AttributeError(f"module 'antdt' has no attribute {name!r}")
+    module = {
+        "DDP": "ddp",
+        "carry": "ddp",
+        "wrap": "ddp",
+        "DataLoader": "loader",
+        "ShardClient": "client",
+    }.get(name)
+    if module is None:
+        raise AttributeError(f"module 'antdt' has no attribute {name!r}")
+    _require("numpy" if module == "client" else "torch", name)
+    return getattr(importlib.import_module(f".{module}", __name__), name)
