@@ -60,7 +60,7 @@ class Examples(unittest.TestCase):
         self.assertGreater(after, before + 0.3)
 
     def test_each_script_trains_without_a_job(self):
-        found = {"ddp_antdt.py": 1, "gpt_bytes.py": -1, "deepfm_clicks.py": -1}
+        found = {"ddp_antdt.py": 1, "tar_digits.py": 1, "gpt_bytes.py": -1, "deepfm_clicks.py": -1}
         if HAS_TRANSFORMERS:
             found["huggingface_bytes.py"] = -1
         if HAS_LIGHTNING:
@@ -84,6 +84,10 @@ class Examples(unittest.TestCase):
         changes = [line for line in difflib.ndiff(*texts) if line[0] in "+-"]
         self.assertLessEqual(sum(line[0] == "+" for line in changes), 8, changes)
         self.assertLessEqual(sum(line[0] == "-" for line in changes), 12, changes)
+
+    def test_digits_are_learned_from_shards_of_tar(self):
+        before, after = self.run_job("tar_digits.py", samples=2000, epochs=3, batch=32)
+        self.assertGreater(after, before + 0.3)
 
     def test_gpt_learns_its_own_text(self):
         before, after = self.run_job("gpt_bytes.py", samples=600, epochs=2, batch=32)

@@ -23,6 +23,7 @@ __all__ = [
     "BatchSampler",
     "DDP",
     "DataLoader",
+    "IterableDataset",
     "ShardClient",
     "UsageError",
     "WorkerError",
@@ -61,6 +62,7 @@ def __getattr__(name: str) -> Any:
         "carry": "ddp",
         "wrap": "ddp",
         "DataLoader": "loader",
+        "IterableDataset": "stream",
         "ShardClient": "client",
     }.get(name)
     if module is None:

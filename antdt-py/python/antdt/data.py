@@ -23,6 +23,11 @@ class BatchSampler:
 
     def __init__(self, dataset: Sized, batch_size: int = 32, seed: int = 0) -> None:
         self._job: Optional[Job] = current()
+        if not hasattr(dataset, "__len__"):
+            raise UsageError(
+                f"a {type(dataset).__name__} has no len(), and samples are given out by number: pass a data set with indices, or an "
+                "antdt.IterableDataset of a function that reads by number to antdt.DataLoader"
+            )
         self._length = len(dataset)
         self._batch_size = batch_size
         self._seed = seed

@@ -7,6 +7,7 @@ import torch
 
 from ._job import UsageError, current
 from .data import BatchSampler
+from .stream import IterableDataset
 
 #: Batches that each reading process has in hand, unless the script says.
 _PREFETCH = 2
@@ -20,6 +21,8 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[misc]
     what was read ahead.
 
     ``batch_size`` is that of a program that trains alone. Samples are shuffled in every epoch.
+
+    An ``antdt.IterableDataset`` brings ``batch_size``, ``seed`` and ``collate_fn`` with it.
     """
 
     def __init__(self, dataset: Any, batch_size: int = 32, num_workers: int = 0, seed: int = 0, **further: Any) -> None:
@@ -30,10 +33,18 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[misc]
             raise UsageError("each sample is in one step of each epoch: leave drop_last out")
         if not further.pop("shuffle", True):
             raise UsageError("workers share the samples in random order: leave shuffle=False out")
-        if isinstance(dataset, torch.utils.data.IterableDataset):
-            raise UsageError("samples are given out by number: the data set must have len() and indices")
         job = current()
-        self._samples = BatchSampler(dataset, batch_size, seed)
+        if isinstance(dataset, IterableDataset):
+            self._samples = dataset.sampler()
+            further.setdefault("collate_fn", dataset.collate_fn)
+            dataset = dataset.by_number
+        elif isinstance(dataset, torch.utils.data.IterableDataset):
+            raise UsageError(
+                "samples are given out by number: the data set must have len() and indices, or be an antdt.IterableDataset of a "
+                "function that reads by number"
+            )
+        else:
+            self._samples = BatchSampler(dataset, batch_size, seed)
         self._requests: Optional[_Requests] = None
         self._reader: Optional[Iterator[Any]] = None
         sampler: Any = self._samples
