@@ -296,6 +296,16 @@ class Jobs(unittest.TestCase):
             with self.subTest(how):
                 self.assertIn(remedy, self.run_job("wrong.py", how, code=1, options=("--force",)))
 
+    def test_what_only_some_workers_do_fails_the_job_which_names_the_one(self):
+        for how, said in {
+            "differs": r"worker-1 ended: .*the model differs between workers",
+            "leaves": r"worker-1#0 ended before the end of the data",
+            "skips": r"worker-1 ended: .*a batch was taken before the step with the one before",
+        }.items():
+            with self.subTest(how):
+                options = ("--force", "--global-batch-size", "30")
+                self.assertRegex(self.run_job("wrong.py", how, code=1, options=options), "error: " + said)
+
     def test_a_step_that_the_script_leaves_out_is_over_all_the_same(self):
         self.run_job("wrong.py", "no-step")
         self.assertEqual(self.report()["samples"]["committed"], 601)
