@@ -1,5 +1,7 @@
 """Properties of the package, on groups whose workers are threads: gradients on random splits, and counts under deaths and resumes."""
 
+import collections
+import functools
 import importlib.util
 import sys
 import unittest
@@ -39,15 +41,23 @@ def deaths(workers):
     return st.lists(st.tuples(st.integers(0, 5), st.integers(0, workers - 1), calls), max_size=4)
 
 
-def network(seed):
-    """Has parameters that are frozen, and such as no gradient reaches."""
-    with group.RANDOM:
-        torch.manual_seed(seed)
-        made = torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.Tanh(), torch.nn.Linear(5, 4), torch.nn.Linear(4, 1))
-        made.unused = torch.nn.Linear(2, 2)
-    made[2].requires_grad_(False)
-    made.forward = lambda x: made[3](made[2](made[1](made[0](x))))
-    return made
+class Network(torch.nn.Module):
+    """Has parameters that are frozen, such as no gradient reaches, and such as some samples reach."""
+
+    def __init__(self, seed):
+        super().__init__()
+        with group.RANDOM:
+            torch.manual_seed(seed)
+            self.hidden, self.out = torch.nn.Linear(3, 5), torch.nn.Linear(4, 1)
+            self.frozen, self.rare, self.unused = torch.nn.Linear(5, 4), torch.nn.Linear(3, 1), torch.nn.Linear(2, 2)
+        self.frozen.requires_grad_(False)
+
+    def forward(self, x):
+        found = self.out(self.frozen(torch.tanh(self.hidden(x))))
+        rare = x[:, 0] > 0.8
+        if not bool(rare.any()):
+            return found
+        return found + torch.zeros_like(found).index_put((rare.nonzero()[:, 0],), self.rare(x[rare]))
 
 
 def rows(samples):
@@ -56,8 +66,10 @@ def rows(samples):
     return torch.rand(samples, 3, generator=numbers), 9 + torch.rand(samples, 1, generator=numbers)
 
 
-def total_of_step():
-    return sum(len(batch) for batch in group.HERE.session.group.steps[-1])
+def total(accumulate=1):
+    """Samples of the newest step of the optimizer."""
+    steps = group.HERE.session.group.steps
+    return sum(len(batch) for step in steps[(len(steps) - 1) // accumulate * accumulate :] for batch in step)
 
 
 class Counting(torch.nn.Module):
@@ -71,22 +83,28 @@ class Counting(torch.nn.Module):
     def forward(self, samples):
         return self.weight[samples].mean()
 
-    def count(self):
-        if self.weight.grad is not None:
-            self.counts += torch.round(self.weight.grad * total_of_step()).to(torch.int64)
+
+class Counter(torch.optim.SGD):
+    """Counts what is in its steps."""
+
+    def __init__(self, model, accumulate):
+        super().__init__(model.parameters(), lr=0.0)
+        self.model, self.accumulate = model, accumulate
+
+    def step(self):
+        self.model.counts += torch.round(self.model.weight.grad * total(self.accumulate)).to(torch.int64)
 
 
-def counted_by_torch(samples, epochs):
+def counted_by_torch(samples, epochs, accumulate=1):
     def script(rank):
         sampler = antdt.BatchSampler(range(samples))
         model = antdt.DDP(Counting(samples))
-        optimizer = antdt.wrap(torch.optim.SGD(model.parameters(), lr=0.0))
+        optimizer = antdt.wrap(Counter(model.module, accumulate), accumulate)
         for epoch in range(epochs):
             for batch in sampler:
                 assert min([begun for begun, _ in group.HERE.session.leased], default=0) <= epoch
                 optimizer.zero_grad()
                 model(torch.tensor(batch)).backward()
-                model.module.count()
                 optimizer.step()
         return model.module.counts.tolist()
 
@@ -103,7 +121,7 @@ def counted_by_numpy(samples, epochs):
                 np.add.at(marks, batch, 1 / len(batch))
                 mean = client.combine(marks)
                 if mean is not None:
-                    counts += np.rint(mean * total_of_step()).astype(np.int64)
+                    counts += np.rint(mean * total()).astype(np.int64)
         return counts.tolist()
 
     return script
@@ -121,12 +139,12 @@ class Properties(unittest.TestCase):
             def script(rank):
                 sampler = antdt.BatchSampler(range(samples))
                 # Another model in each: all go on with that of the first.
-                plain = network(rank)
+                plain = Network(rank)
                 model = antdt.DDP(plain)
                 optimizer = antdt.wrap(torch.optim.SGD(plain.parameters(), lr=0.01, weight_decay=0.1))
                 found = []
                 for batch in sampler:
-                    optimizer.zero_grad()
+                    optimizer.zero_grad(set_to_none=True)
                     *first, last = torch.tensor(batch).tensor_split(min(parts, len(batch)))
                     with model.no_sync():
                         for part in first:
@@ -141,7 +159,7 @@ class Properties(unittest.TestCase):
             ranks = members.run(script)
             self.assertEqual({len(found) for found in ranks.values()}, {len(members.steps)})
             for step, batches in enumerate(members.steps):
-                whole, reference = sum(batches, []), network(0)
+                whole, reference = sum(batches, []), Network(0)
                 reference.load_state_dict(ranks[0][step][0])
                 mse_loss(reference(inputs[whole]), targets[whole]).backward()
                 for rank, found in ranks.items():
@@ -171,6 +189,35 @@ class Properties(unittest.TestCase):
             self.assertEqual(sorted(found), list(range(workers)))
             for rank, counts in found.items():
                 self.assertEqual(counts, [epochs] * samples, f"worker {rank}")
+
+        holds()
+
+    def test_each_sample_is_once_in_steps_of_several_batches_whoever_dies(self):
+        for accumulate in (2, 5):
+            with self.subTest(accumulate):
+                self.assert_counted(functools.partial(counted_by_torch, accumulate=accumulate))
+
+    def test_what_is_read_ahead_never_decides_what_is_in_a_batch(self):
+        from antdt.loader import _Requests
+
+        @BOUNDED
+        @given(data=st.data(), ahead=st.integers(1, 6))
+        def holds(data, ahead):
+            batches = data.draw(st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=3), max_size=20))
+            requests, reading = _Requests(range(9)), collections.deque()
+            asked = iter(requests)
+            for at, batch in enumerate(batches):
+                # What follows may be as foreseen, or not.
+                upcoming = data.draw(st.sampled_from([sum(batches[at + 1 : at + 4], []), [], [7, 7, 7]]))
+                requests.expect(batch, upcoming)
+                for _ in range(ahead + 2):
+                    reading.extend(next(asked) for _ in range(ahead + 1 - len(reading)))
+                    delivered = reading.popleft()
+                    self.assertEqual(requests.read(), delivered)
+                    if delivered == batch:
+                        break
+                else:
+                    self.fail(f"{batch} was not read")
 
         holds()
 
