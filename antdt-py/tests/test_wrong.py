@@ -49,6 +49,12 @@ class Wrong(unittest.TestCase):
     def test_two_samplers(self):
         self.told("a job has one antdt.BatchSampler", lambda *_: antdt.BatchSampler(range(SAMPLES)))
 
+    def test_a_process_group_of_torch_whose_collectives_would_wait_for_the_dead(self):
+        distributed = torch.distributed
+        self.addCleanup(distributed.destroy_process_group)
+        distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+        self.told("leave the group out", lambda model, optimizer, batches: next(iter(batches)))
+
     def test_a_model_after_the_first_batch(self):
         def loop(model, optimizer, batches):
             next(iter(batches))

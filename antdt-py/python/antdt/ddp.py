@@ -130,6 +130,11 @@ class _TorchModel(Model):
             raise UsageError(
                 "the optimizer is not known: call optimizer = antdt.wrap(optimizer) before the training loop"
             )
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            raise UsageError(
+                "torch.distributed.init_process_group was called: a collective of its group waits for ever once a worker has died, and a "
+                "replacement cannot join it; leave the group out, antdt.DDP needs none"
+            )
         if self._outcome == "step":
             # The loop did not step, such as a GradScaler whose gradients are not finite: so it is on all workers.
             self._step_over()
