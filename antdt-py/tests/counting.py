@@ -24,9 +24,14 @@ class Numbers:
         return sample
 
 
+def read(samples):
+    return map(Numbers().__getitem__, samples)
+
+
 antdt.init()
 if "READERS" in os.environ:
-    loader = antdt.DataLoader(Numbers(), num_workers=int(os.environ["READERS"]))
+    source = antdt.IterableDataset(read, SAMPLES) if "STREAM" in os.environ else Numbers()
+    loader = antdt.DataLoader(source, num_workers=int(os.environ["READERS"]))
 else:
     loader = DataLoader(range(SAMPLES), batch_sampler=antdt.BatchSampler(range(SAMPLES)))
 model = antdt.DDP(Counting())

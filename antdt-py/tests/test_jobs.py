@@ -138,6 +138,17 @@ class Jobs(unittest.TestCase):
         scheduled = [found["scheduled"] for found in counted.values()]
         self.assertLess(max(scheduled) - min(scheduled), 4)
 
+    def test_what_the_processes_of_a_killed_worker_had_read_of_a_stream_goes_to_others(self):
+        options = ("--global-batch-size", "60")
+        job = start(
+            self.folder, "counting.py", "0.1", workers=3, samples=3000, options=options, READERS="2", STREAM="1"
+        )
+        self.addCleanup(job.kill)
+        self.survives_a_kill(job)
+        readers = {pid: samples for pid, samples in self.reads().items() if pid not in sum(self.started().values(), [])}
+        self.assertGreaterEqual(len(readers), 2 * 3)
+        self.assertEqual({sample for samples in readers.values() for sample in samples}, set(range(3000)))
+
     def test_a_job_that_was_killed_goes_on_from_its_checkpoint_with_other_workers(self):
         options = ("--global-batch-size", "60", "--checkpoint-every", "4steps")
         job = start(self.folder, "counting.py", "0.1", workers=3, samples=3000, epochs=2, options=options)
