@@ -418,7 +418,8 @@ class _TorchModel(Model):
         for what, ours in (("modules", self.modules), ("optimizers", self.optimizers), ("carried", self.carried)):
             if len(state[what]) != len(ours):
                 raise UsageError(f"this worker has {len(ours)} {what} and the others {len(state[what])}")
-        for mine, theirs in zip_longest(self._shapes(), state["trainable"]):
+        # A checkpoint of an earlier version does not say them.
+        for mine, theirs in zip_longest(self._shapes(), state.get("trainable", self._shapes())):
             if mine != theirs:
                 raise UsageError(
                     f"the model differs between workers: this one has {_said(mine)} where the others have {_said(theirs)}: build the same "
