@@ -46,7 +46,7 @@ fn a_filter_that_matches_nothing_is_an_error() {
         ),
         (
             &["sim", "--only", "kernel"],
-            "--only is for `job`, `collective`, `pytorch`, `shard`, `policies` and `survive`",
+            "--only is for `job`, `collective`, `pytorch`, `shard`, `policies`, `survive` and `cluster`",
         ),
         (
             &["pytorch", "--only", "nonsense"],
