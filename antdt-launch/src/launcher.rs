@@ -25,6 +25,11 @@ pub const BIND: &str = "ANTDT_BIND";
 /// binds to. A launcher that starts nodes on several hosts may set it for each node.
 pub const ADVERTISE: &str = "ANTDT_ADVERTISE";
 
+/// Name of the environment variable with the address of the first worker's host, where that one listens for the others in programs that
+/// read torchrun's variables. The job sets it to that of the master's host; a launcher that starts nodes on several hosts sets it anew for
+/// each node that has it.
+pub const MASTER_ADDR: &str = "MASTER_ADDR";
+
 /// Incarnation of a node that a launcher is to start, with its program, arguments, environment and file.
 #[derive(Clone, PartialEq, Eq)]
 pub struct NodeSpec {
@@ -41,6 +46,17 @@ pub struct NodeSpec {
     /// with this text, which the node reads while it lives, sets [`NODE_FILE`] to its path, and removes it in the end. The text is
     /// in no environment and no command line, which other users may read.
     pub file: String,
+}
+
+impl NodeSpec {
+    /// Names the address of the first worker's host in [`MASTER_ADDR`], if the node is told of one.
+    pub(crate) fn set_first(&mut self, address: &str) {
+        for (name, value) in &mut self.env {
+            if name == MASTER_ADDR {
+                address.clone_into(value);
+            }
+        }
+    }
 }
 
 impl fmt::Debug for NodeSpec {

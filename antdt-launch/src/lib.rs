@@ -14,7 +14,7 @@ pub use changed::Changed;
 pub use keeper::{HostKeeper, KeeperLimits, KeeperOrder};
 pub use launcher::{
     ADVERTISE, BIND, EventSink, LaunchError, LaunchStatus, Launcher, LauncherEvent, LauncherFactory,
-    LineSink, NODE_FILE, NodeExit, NodeSpec, Outlets, OutputLine, OutputStream,
+    LineSink, MASTER_ADDR, NODE_FILE, NodeExit, NodeSpec, Outlets, OutputLine, OutputStream,
 };
 pub use placement::{HostRanks, Placement};
 #[cfg(any(all(test, feature = "runtime"), feature = "testing"))]

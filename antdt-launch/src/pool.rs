@@ -26,6 +26,8 @@ pub struct HostIntroduction {
     pub rank: Option<u32>,
     /// Whether the job grows by its slots, however many hosts it has.
     pub adds: bool,
+    /// Address at which other hosts reach its nodes.
+    pub address: String,
 }
 
 /// What a host is to do.
@@ -76,6 +78,7 @@ struct Host {
     /// By which hosts are filled: their rank, then their arrival.
     order: (u32, u64),
     adds: bool,
+    address: String,
     presence: Presence,
     /// Whether it takes no more nodes.
     is_leaving: bool,
@@ -168,7 +171,7 @@ impl HostPool {
     /// # Errors
     /// Why it is refused.
     pub fn join(&mut self, host: HostIntroduction) -> Result<(), String> {
-        let HostIntroduction { name, slots, rank, adds } = host;
+        let HostIntroduction { name, slots, rank, adds, address } = host;
         let known = self.hosts.get(&name);
         let is_away = |host: &Host| matches!(host.presence, Presence::Away(_));
         if known.is_some_and(|known| !is_away(known)) {
@@ -188,7 +191,15 @@ impl HostPool {
         let order = (rank.unwrap_or(u32::MAX), arrival);
         self.hosts.insert(
             name,
-            Host { slots, order, adds, presence: Presence::Arriving, is_leaving: false, cause: None },
+            Host {
+                slots,
+                order,
+                adds,
+                address,
+                presence: Presence::Arriving,
+                is_leaving: false,
+                cause: None,
+            },
         );
         Ok(())
     }
@@ -385,10 +396,14 @@ impl HostPool {
             let Some(host) = self.choose(holder.node) else { continue };
             self.last.insert(holder.node, host.clone());
             let Some(life) = self.lives.get_mut(&holder) else { continue };
-            let Some(spec) = life.waiting.take() else { continue };
+            let Some(mut spec) = life.waiting.take() else { continue };
             life.host = Some(host.clone());
             if life.foretold.as_ref() != Some(&host) {
                 effects.push(PoolEffect::Report(LauncherEvent::Placed { holder, host: host.clone() }));
+            }
+            let first = self.last.get(&NodeId::worker(0)).and_then(|name| self.hosts.get(name));
+            if let Some(first) = first {
+                spec.set_first(&first.address);
             }
             effects.push(PoolEffect::Send { host, order: HostOrder::Launch(spec) });
         }

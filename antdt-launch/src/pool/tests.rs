@@ -3,11 +3,13 @@
 use antdt_core::Incarnation;
 
 use super::*;
+use crate::launcher::MASTER_ADDR;
 
 const START: Duration = Duration::from_secs(1);
 
 fn introduction(name: &str, slots: u32, rank: Option<u32>) -> HostIntroduction {
-    HostIntroduction { name: name.to_owned(), slots, rank, adds: false }
+    let address = format!("address of {name}");
+    HostIntroduction { name: name.to_owned(), slots, rank, adds: false, address }
 }
 
 fn spec(index: u32, life: u32) -> NodeSpec {
@@ -215,4 +217,28 @@ fn servers_go_round_and_take_no_slots() {
     let mut pool = pool();
     let places: Vec<_> = (0..4).map(|index| pool.place(NodeId::server(index)).unwrap()).collect();
     assert_eq!(places.join(""), "abab");
+}
+
+#[test]
+fn nodes_are_told_where_the_first_worker_is_also_after_it_has_moved() {
+    let mut pool = HostPool::default();
+    for (name, slots, rank) in [("a", 1, 0), ("b", 2, 1)] {
+        come(&mut pool, introduction(name, slots, Some(rank)));
+    }
+    let told = |pool: &mut HostPool, index, life| {
+        let env =
+            vec![(MASTER_ADDR.to_owned(), "master".to_owned()), ("OTHER".to_owned(), "master".to_owned())];
+        let effects = pool.launch(&NodeSpec { env, ..spec(index, life) }).unwrap();
+        let launched = effects.into_iter().find_map(|effect| match effect {
+            PoolEffect::Send { order: HostOrder::Launch(spec), .. } => Some(spec.env),
+            _ => None,
+        });
+        let env = launched.unwrap();
+        assert_eq!(env[1].1, "master", "nothing else changes");
+        env[0].1.clone()
+    };
+    assert_eq!([0, 1].map(|index| told(&mut pool, index, 0)), ["address of a", "address of a"]);
+    pool.lose(START, "a");
+    pool.tick(START + AWAY_LIMIT);
+    assert_eq!([0, 1].map(|index| told(&mut pool, index, 1)), ["address of b", "address of b"]);
 }

@@ -269,7 +269,9 @@ impl Launcher for SshLauncher {
     fn launch(&mut self, spec: &NodeSpec) -> Result<(), LaunchError> {
         let holder = spec.holder;
         let host = self.config.host(holder.node, &self.avoided);
-        let input = memory(&script(spec, &host.address))
+        let mut spec = spec.clone();
+        spec.set_first(&self.config.host(NodeId::worker(0), &self.avoided).address);
+        let input = memory(&script(&spec, &host.address))
             .map_err(|source: io::Error| LaunchError::File { holder, source })?;
         let mut command = self.config.command(&host.name);
         command.stdin(Stdio::from(input));

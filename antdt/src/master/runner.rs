@@ -10,7 +10,7 @@ use antdt_collective::runtime::transport::paced::Lines;
 use antdt_controller::action::{self, Cluster};
 use antdt_core::{AckOutcome, Contribution, Exit, Holder, JobTime, NodeId, Role};
 use antdt_job::{Head, HeadEffect, HeadEvent, Note, SyncMode};
-use antdt_launch::{LaunchStatus, Launcher, NodeSpec, Placement};
+use antdt_launch::{LaunchStatus, Launcher, MASTER_ADDR, NodeSpec, Placement};
 use antdt_rt::{Mailbox, Runner};
 use antdt_shard::runtime::ShardHandle;
 use tokio::sync::oneshot;
@@ -169,7 +169,7 @@ impl NodeTemplate {
                 ("GROUP_RANK", ranks.group_rank.to_string()),
                 ("GROUP_WORLD_SIZE", ranks.group_world_size.to_string()),
                 // torchrun has it without the brackets of an IPv6 address.
-                ("MASTER_ADDR", net::host_of(&node.master).to_owned()),
+                (MASTER_ADDR, net::host_of(&node.master).to_owned()),
                 ("MASTER_PORT", self.user_port.to_string()),
                 ("TORCHELASTIC_RESTART_COUNT", holder.incarnation.to_string()),
                 ("TORCHELASTIC_MAX_RESTARTS", node.spec.max_restarts.to_string()),

@@ -208,9 +208,15 @@ impl State {
         hello: &Hello,
         orders: mpsc::UnboundedSender<ToHost>,
     ) -> (Result<u64, String>, Vec<PoolEffect>) {
-        let Hello { name, slots, rank, adds, process, .. } = hello;
+        let Hello { name, slots, rank, adds, process, address, .. } = hello;
         let effects = self.close_way(now, name, |way| way.process == *process);
-        let host = HostIntroduction { name: name.clone(), slots: *slots, rank: *rank, adds: *adds };
+        let host = HostIntroduction {
+            name: name.clone(),
+            slots: *slots,
+            rank: *rank,
+            adds: *adds,
+            address: address.clone(),
+        };
         if let Err(why) = self.pool.join(host) {
             return (Err(why), effects);
         }

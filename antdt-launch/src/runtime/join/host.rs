@@ -263,7 +263,18 @@ impl JobHost {
         let mut stream = TcpStream::connect(&*gate).await?;
         stream.set_nodelay(true)?;
         let fresh = nonce()?;
-        let hello = Hello { version, name, slots, rank, adds, process: self.process, nonce: fresh };
+        let local: SocketAddr = stream.local_addr()?;
+        let address = self.config.address.clone().unwrap_or_else(|| local.ip().to_string());
+        let hello = Hello {
+            version,
+            name,
+            slots,
+            rank,
+            adds,
+            address: address.clone(),
+            process: self.process,
+            nonce: fresh,
+        };
         write(&mut stream, &hello).await?;
         let (theirs, challenge) = match read(&mut stream, STRANGER_FRAME_MAX).await? {
             ToHost::Challenge(theirs, challenge) => (theirs, challenge),
@@ -280,12 +291,11 @@ impl JobHost {
             ToHost::Denied(why) => return Err(HostJoinError::Denied { gate, why }.into()),
             _ => return Err(io::Error::other("an answer out of turn").into()),
         }
-        let local: SocketAddr = stream.local_addr()?;
         // The gate speaks first.
         let mut stream = WrappedStream::new(stream, StreamEnd::Accepted, &self.config.connections);
         match read(&mut stream, STRANGER_FRAME_MAX).await? {
             ToHost::Welcome(round) => {
-                self.address = self.config.address.clone().unwrap_or_else(|| local.ip().to_string());
+                self.address = address;
                 self.begin(round);
                 let nodes =
                     self.nodes.iter().map(|(holder, gone)| Known { holder: *holder, gone: gone.clone() });

@@ -249,6 +249,7 @@ async fn proof_that_was_overheard_lets_nobody_in() {
         slots: 1,
         rank: None,
         adds: false,
+        address: "127.0.0.1".to_owned(),
         process: 1,
         nonce: [5; 32],
     };

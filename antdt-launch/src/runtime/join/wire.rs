@@ -46,6 +46,8 @@ pub(super) struct Hello {
     pub(super) rank: Option<u32>,
     /// Whether the job grows by its slots, however many hosts it has.
     pub(super) adds: bool,
+    /// Address at which other hosts reach its nodes.
+    pub(super) address: String,
     /// Which process of that host it is: the same one takes the place of its own earlier connection.
     pub(super) process: u64,
     pub(super) nonce: Nonce,
@@ -247,6 +249,7 @@ mod tests {
             slots: 2,
             rank: None,
             adds: false,
+            address: "10.0.0.1".to_owned(),
             process: 1,
             nonce: [7; 32],
         }
