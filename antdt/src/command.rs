@@ -1,5 +1,6 @@
 //! Runs each subcommand of the `antdt` command.
 
+mod compute;
 mod inspect;
 mod logs;
 mod node;
@@ -8,7 +9,7 @@ mod synth;
 
 use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,6 +22,8 @@ use antdt_launch::runtime::join::{HostConfig, HostJoinError};
 use antdt_rt::{CancellationToken, cancel_on_signal};
 use tokio::runtime::Runtime;
 
+use compute::{compute, incomplete};
+
 use crate::cli::{CliError, Command, SlurmStep};
 use crate::hosts::{self, Gathered};
 use crate::job::processor::{Place, Processor};
@@ -28,7 +31,7 @@ use crate::job::{DataSpec, JobSpec, LogFormat};
 use crate::master::{self, Fleet, JobError, Orphaned, Programs, Seams, TrainingData};
 use crate::report::{self, Outcome, Report};
 use crate::run_dir::MasterFile;
-use crate::simulate::{self, CommandOutput};
+use crate::simulate;
 use crate::worker::plane::Planes;
 use crate::{checkpoints, doctor, gpu, submit, workload};
 
@@ -101,7 +104,7 @@ pub(crate) fn main(seams: Seams, planes: &Planes) -> ExitCode {
             return compute(move || simulate::scenario::run(&asked), move || incomplete(files));
         }
         Command::Diff(asked) => return compute(move || simulate::diff(&asked), || incomplete(Vec::new())),
-        Command::Status(asked) => operate::status(&asked, seams.connections),
+        Command::Status(asked) => operate::status(&asked, &seams.connections),
         Command::Logs(asked) => logs::show(&asked),
         Command::Jobs => operate::jobs(),
         Command::Stop(dir) => operate::stop(dir.as_deref(), seams.connections),
@@ -119,70 +122,6 @@ pub(crate) fn main(seams: Seams, planes: &Planes) -> ExitCode {
         Err(error) => {
             complain(&format_args!("{error:#}"));
             ExitCode::FAILURE
-        }
-    }
-}
-
-/// Says what an interrupted simulation leaves of the files that it was to write.
-fn incomplete(files: Vec<PathBuf>) -> String {
-    let left: Vec<String> = files
-        .into_iter()
-        .filter(|file| file.exists())
-        .map(|file| format!("`{}` may be incomplete, delete it or run the command again", file.display()))
-        .collect();
-    if left.is_empty() { "nothing was written".to_owned() } else { left.join("; ") }
-}
-
-/// Runs a command without side effects on a job to its end, or until a signal. After a signal `interrupted` cleans up and
-/// says what is left on the disk.
-fn compute(
-    work: impl FnOnce() -> Result<CommandOutput, CliError> + Send + 'static,
-    interrupted: impl FnOnce() -> String,
-) -> ExitCode {
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-        Ok(runtime) => runtime,
-        Err(error) => {
-            complain(&error);
-            return ExitCode::FAILURE;
-        }
-    };
-    let stop = CancellationToken::new();
-    let done = runtime.block_on(async {
-        // Before anything is begun that would have to be cleared away.
-        tokio::spawn(cancel_on_signal(stop.clone()));
-        let work = tokio::task::spawn_blocking(work);
-        tokio::select! {
-            done = work => Some(done),
-            () = stop.cancelled() => None,
-        }
-    });
-    // It ends with the process.
-    runtime.shutdown_background();
-    match done {
-        Some(Ok(done)) => answer(done),
-        // A panic has said what it is.
-        Some(Err(_)) => ExitCode::FAILURE,
-        None => {
-            complain(&format_args!("interrupted; {}", interrupted()));
-            ExitCode::from(EXIT_INTERRUPTED)
-        }
-    }
-}
-
-/// Prints what it came to.
-fn answer(answer: Result<CommandOutput, CliError>) -> ExitCode {
-    match answer {
-        Ok(CommandOutput { text, good }) => match print(&text) {
-            Ok(()) if good => ExitCode::SUCCESS,
-            Ok(()) => ExitCode::FAILURE,
-            Err(error) => {
-                complain(&format_args!("standard output: {error}"));
-                ExitCode::FAILURE
-            }
-        },
-        Err(error) => {
-            complain(&error);
-            ExitCode::from(CliError::EXIT_CODE)
         }
     }
 }

@@ -19,6 +19,7 @@ use crate::job::JobSpec;
 use crate::workload;
 
 mod config;
+mod doctor;
 mod earlier;
 mod flags;
 mod groups;
@@ -297,7 +298,7 @@ where
         Some(("doctor", doctor)) => {
             let step = doctor.get_one::<String>("step").map(|text| named_duration("--step", text));
             let hosts =
-                doctor.get_flag("hosts").then(|| flags::hosts_to_examine(doctor, &env)).transpose()?;
+                doctor.get_flag("hosts").then(|| doctor::hosts_to_examine(doctor, &env)).transpose()?;
             Ok(Command::Doctor(Doctor { dir: folder(doctor), step: step.transpose()?, hosts }))
         }
         Some(("policies", _)) => Ok(Command::Print(policy::REGISTRY.listing())),
@@ -341,7 +342,7 @@ where
         Some(("stop", stop)) => Ok(Command::Stop(folder(stop))),
         Some(("worker", _)) => Ok(Command::Worker),
         Some(("server", _)) => Ok(Command::Server),
-        Some(("probe", probe)) => flags::probe(probe),
+        Some(("probe", probe)) => doctor::probe(probe),
         Some(("supervise", supervise)) => Ok(Command::Supervise(program(supervise))),
         Some(("exec", exec)) => Ok(Command::Exec(program(exec))),
         _ => Err(CliError::new("no command given; try `antdt --help`")),

@@ -19,20 +19,22 @@ const LOOK: Duration = Duration::from_secs(1);
 const CLEAR: &str = "\x1b[H\x1b[2J";
 
 /// Shows how far a job is, or what is slow in it, once or until it has ended.
-pub(super) fn status(asked: &Status, connections: Connections) -> anyhow::Result<()> {
+pub(super) fn status(asked: &Status, connections: &Connections) -> anyhow::Result<()> {
+    if !asked.watch {
+        return show(asked, connections);
+    }
     let mut asked = asked.clone();
-    let dir = if asked.watch { known(&mut asked.dir)? } else { PathBuf::new() };
-    status_once(&asked, connections.clone())?;
-    while asked.watch {
+    let dir = known(&mut asked.dir)?;
+    show(&asked, connections)?;
+    loop {
         std::thread::sleep(LOOK);
-        match status_once(&asked, connections.clone()) {
+        match show(&asked, connections) {
             Ok(()) => {}
             // A master that is gone has removed its file; one that was killed has left it, and that is said.
             Err(_) if run_dir::read_master(&dir).is_err() => return print("the job has ended\n"),
             Err(error) => return Err(error),
         }
     }
-    Ok(())
 }
 
 /// The run directory of the job that is meant, which stays the same while it is watched.
@@ -45,9 +47,9 @@ fn known(dir: &mut Option<PathBuf>) -> Result<PathBuf, RemoteError> {
     Ok(named)
 }
 
-fn status_once(asked: &Status, connections: Connections) -> anyhow::Result<()> {
+fn show(asked: &Status, connections: &Connections) -> anyhow::Result<()> {
     let clear = if asked.watch && std::io::stdout().is_terminal() { CLEAR } else { "" };
-    remote(asked.dir.as_deref(), connections, async |job| {
+    remote(asked.dir.as_deref(), connections.clone(), async |job| {
         Ok(match asked.show {
             Show::Progress => {
                 let page = job.page().map(|url| {
