@@ -201,7 +201,7 @@ async fn beat(
 ) -> tonic::Status {
     let holder: v1::Holder = Holder::new(NodeId::worker(worker), Incarnation(0)).into();
     let request = v1::RegisterRequest {
-        holder: Some(holder.clone()),
+        holder: Some(holder),
         job,
         host: format!("host-{}", worker / PER_HOST),
         device: "cpu".to_owned(),
@@ -228,8 +228,7 @@ async fn beat(
     // Not all at once.
     tokio::time::sleep(every * (worker % 97) / 97).await;
     loop {
-        let request =
-            v1::HeartbeatRequest { holder: Some(holder.clone()), ..v1::HeartbeatRequest::default() };
+        let request = v1::HeartbeatRequest { holder: Some(holder), ..v1::HeartbeatRequest::default() };
         let began = Instant::now();
         if let Err(status) = client.heartbeat(request).await {
             return status;

@@ -2,6 +2,7 @@
 
 use clap::{Arg, ArgAction, ArgMatches};
 
+use super::submit::SaidByScheduler;
 use super::{CliError, Command, parse};
 use crate::job::JobSpec;
 
@@ -72,7 +73,7 @@ pub(super) fn args() -> Vec<Arg> {
 }
 
 /// Settings that follow from the cluster.
-const SAID_BY_CLUSTER: [(&str, fn(&JobSpec) -> bool); 8] = [
+const SAID_BY_CLUSTER: [SaidByScheduler; 8] = [
     ("rdzv-endpoint", |spec| spec.rdzv_endpoint.is_some()),
     ("rdzv-secret-file", |spec| spec.rdzv_secret_file.is_some()),
     ("insecure", |spec| spec.insecure),

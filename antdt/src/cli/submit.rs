@@ -112,8 +112,11 @@ pub(super) fn grammar() -> Clap {
         )
 }
 
+/// A setting that the scheduler says, and whether the user has said it.
+pub(super) type SaidByScheduler = (&'static str, fn(&JobSpec) -> bool);
+
 /// Settings that the scheduler says.
-const SAID_BY_SLURM: [(&str, fn(&JobSpec) -> bool); 5] = [
+const SAID_BY_SLURM: [SaidByScheduler; 5] = [
     ("rdzv-endpoint", |spec| spec.rdzv_endpoint.is_some()),
     ("node-rank", |spec| spec.node_rank.is_some()),
     ("host-name", |spec| spec.host_name.is_some()),

@@ -1,7 +1,7 @@
 //! The control plane of a Kubernetes on one machine, whose nodes are network namespaces; their kubelets are a part of the test.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -229,7 +229,7 @@ impl Cluster {
         }
     }
 
-    fn start_daemons(&mut self, programs: &std::path::Path) {
+    fn start_daemons(&mut self, programs: &Path) {
         let server = Self::server(self.nodes);
         let folder = self.folder.path().to_owned();
         let at = |name: &str| folder.join(name).display().to_string();
@@ -244,7 +244,7 @@ impl Cluster {
             format!("--initial-cluster=default={peers}"),
             "--unsafe-no-fsync".to_owned(),
         ];
-        self.spawn("etcd", "etcd".into(), &etcd_words);
+        self.spawn("etcd", Path::new("etcd"), &etcd_words);
         let api_words = [
             format!("--etcd-servers={etcd}"),
             "--bind-address=0.0.0.0".to_owned(),
@@ -260,7 +260,7 @@ impl Cluster {
             "--authorization-mode=RBAC".to_owned(),
             "--endpoint-reconciler-type=none".to_owned(),
         ];
-        self.spawn("kube-apiserver", programs.join("kube-apiserver"), &api_words);
+        self.spawn("kube-apiserver", &programs.join("kube-apiserver"), &api_words);
         let is_ready = || {
             let output = self.command(ADMIN, &["kubectl", "get", "--raw=/readyz"]).output().unwrap();
             output.status.success()
@@ -281,10 +281,10 @@ impl Cluster {
         ];
         self.spawn(
             "kube-controller-manager",
-            programs.join("kube-controller-manager"),
+            &programs.join("kube-controller-manager"),
             &[&common[..], &keys].concat(),
         );
-        self.spawn("kube-scheduler", programs.join("kube-scheduler"), &common);
+        self.spawn("kube-scheduler", &programs.join("kube-scheduler"), &common);
         let has_account = || {
             let words = ["kubectl", "get", "serviceaccount", "default", "-o", "jsonpath={.secrets[0].name}"];
             let output = self.command(ADMIN, &words).output().unwrap();
@@ -293,7 +293,7 @@ impl Cluster {
         self.await_daemon("kube-controller-manager", has_account);
     }
 
-    fn spawn(&mut self, name: &str, program: PathBuf, words: &[String]) {
+    fn spawn(&mut self, name: &str, program: &Path, words: &[String]) {
         let log = fs::File::create(self.path(&format!("{name}.log"))).unwrap();
         let program = program.display().to_string();
         let words: Vec<&str> = std::iter::once(&*program).chain(words.iter().map(String::as_str)).collect();

@@ -170,7 +170,7 @@ impl KubernetesBatch {
         if !limits.is_empty() {
             container["resources"] = json!({ "limits": limits, "requests": limits });
         }
-        let mut spec = self.pod(container);
+        let mut spec = self.pod(&container);
         spec["automountServiceAccountToken"] = json!(false);
         spec["terminationGracePeriodSeconds"] = json!(60);
         let soon = |taint: &str| {
@@ -205,7 +205,7 @@ impl KubernetesBatch {
             json!({ "httpGet": health, "periodSeconds": 10, "failureThreshold": days });
         container["livenessProbe"] = json!({ "httpGet": health, "periodSeconds": 10, "failureThreshold": 6 });
         container["readinessProbe"] = json!({ "httpGet": health, "periodSeconds": 5 });
-        let mut pod = self.pod(container);
+        let mut pod = self.pod(&container);
         pod["serviceAccountName"] = json!(self.name);
         pod["automountServiceAccountToken"] = json!(true);
         pod["terminationGracePeriodSeconds"] = json!(120);
@@ -255,7 +255,7 @@ impl KubernetesBatch {
         })
     }
 
-    fn pod(&self, container: Json) -> Json {
+    fn pod(&self, container: &Json) -> Json {
         let mut volumes = json!([
             { "name": "config", "configMap": { "name": self.name } },
             { "name": "secret", "secret": { "secretName": self.name, "defaultMode": 0o400 } },
