@@ -221,7 +221,10 @@ impl Source {
                 let metadata = found.map_err(OpenError::io(self.stored_at(), "read"))?;
                 Ok(metadata.ctime().saturating_mul(1_000_000_000).saturating_add(metadata.ctime_nsec()))
             }
-            _ => Ok(0),
+            #[cfg(not(unix))]
+            Medium::Disk => Ok(0),
+            #[cfg(feature = "remote")]
+            Medium::Remote(_) => Ok(0),
         }
     }
 
