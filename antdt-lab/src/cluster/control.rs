@@ -7,6 +7,8 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::Child;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use antdt::run_dir::{self, MasterFile};
@@ -15,6 +17,7 @@ use antdt_proto::v1::control_client::ControlClient;
 use antdt_proto::{Bearer, JobChannel, Token, connection, v1};
 use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::JoinSet;
 use tonic::Code;
 use tonic::transport::Endpoint;
@@ -34,8 +37,8 @@ const SPARE: u64 = 200;
 /// How long the master may take to start, and a call.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Until all have registered and beat out of step.
-const WARM_UP: Duration = Duration::from_secs(6);
+/// Between the registration of the last worker and the first heartbeat that counts.
+const WARM_UP: Duration = Duration::from_secs(2);
 
 /// Between two attempts to register.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -108,8 +111,10 @@ pub(super) fn control(settings: &Settings, scale: &Scale, rows: &mut Rows) -> Re
     let mut master = Master::start(&folder, workers)?;
     let (file, token) = master.reach()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    let (registered, beats) = tokio::sync::mpsc::unbounded_channel();
-    let mut crowd = runtime.block_on(gather((&file, &token), workers, registered))?;
+    let (told, beats) = unbounded_channel();
+    let count = Arc::new(AtomicU32::new(0));
+    let mut crowd = runtime.block_on(gather((&file, &token), workers, &count, told))?;
+    await_all(&count, workers)?;
     std::thread::sleep(WARM_UP);
     let seen = Beats { received: beats };
     let (before, began) = (master.cpu()?, Instant::now());
@@ -147,9 +152,12 @@ fn hosts() -> Result<u32> {
     Ok(HOSTS.min(most))
 }
 
+/// When a heartbeat began and how long it took, or why a worker was turned away.
+type BeatSender = UnboundedSender<Result<(Instant, Duration), tonic::Status>>;
+
 /// How long heartbeats have taken.
 struct Beats {
-    received: tokio::sync::mpsc::UnboundedReceiver<Result<(Instant, Duration), tonic::Status>>,
+    received: UnboundedReceiver<Result<(Instant, Duration), tonic::Status>>,
 }
 
 impl Beats {
@@ -172,20 +180,35 @@ impl Beats {
     }
 }
 
+/// Waits until all workers have registered.
+fn await_all(registered: &AtomicU32, workers: u32) -> Result<()> {
+    let began = Instant::now();
+    while registered.load(Ordering::Relaxed) < workers {
+        ensure!(
+            began.elapsed() < LIMIT,
+            "{} of {workers} workers have registered within {LIMIT:?}",
+            registered.load(Ordering::Relaxed)
+        );
+        std::thread::sleep(PAUSE);
+    }
+    Ok(())
+}
+
 /// Registers all workers, each over a connection of its own, and has them beat until the set is dropped.
 async fn gather(
     (file, token): (&MasterFile, &Token),
     workers: u32,
-    beats: tokio::sync::mpsc::UnboundedSender<Result<(Instant, Duration), tonic::Status>>,
+    registered: &Arc<AtomicU32>,
+    beats: BeatSender,
 ) -> Result<JoinSet<()>> {
     let endpoint = Endpoint::from_shared(format!("http://{}", file.address))?.timeout(LIMIT);
     let mut crowd = JoinSet::new();
     for worker in 0..workers {
         let channel = connection::channel(&endpoint, LIMIT, Connections::default());
         let client = ControlClient::new(Bearer::new(token).over(channel));
-        let (job, beats) = (file.job.clone(), beats.clone());
+        let (job, registered, beats) = (file.job.clone(), Arc::clone(registered), beats.clone());
         crowd.spawn(async move {
-            let said = beat(client, worker, job, &beats).await;
+            let said = beat(client, worker, job, (&registered, &beats)).await;
             let _ = beats.send(Err(said));
         });
     }
@@ -197,7 +220,7 @@ async fn beat(
     mut client: ControlClient<JobChannel>,
     worker: u32,
     job: String,
-    beats: &tokio::sync::mpsc::UnboundedSender<Result<(Instant, Duration), tonic::Status>>,
+    (registered, beats): (&AtomicU32, &BeatSender),
 ) -> tonic::Status {
     let holder: v1::Holder = Holder::new(NodeId::worker(worker), Incarnation(0)).into();
     let request = v1::RegisterRequest {
@@ -218,13 +241,14 @@ async fn beat(
             // A master closes connections of which too many come at once, and nodes come again.
             Err(status)
                 if [Code::Unavailable, Code::Unknown, Code::Cancelled].contains(&status.code())
-                    && began.elapsed() < WARM_UP =>
+                    && began.elapsed() < LIMIT =>
             {
                 tokio::time::sleep(PAUSE).await;
             }
             Err(status) => return status,
         }
     };
+    registered.fetch_add(1, Ordering::Relaxed);
     // Not all at once.
     tokio::time::sleep(every * (worker % 97) / 97).await;
     loop {
