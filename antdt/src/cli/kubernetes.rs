@@ -1,5 +1,6 @@
 //! `antdt submit --kubernetes`: what a job in a cluster has besides the arguments of `antdt run`.
 
+use antdt_launch::runtime::source::kubernetes::check_name;
 use clap::{Arg, ArgAction, ArgMatches};
 
 use super::submit::SaidByScheduler;
@@ -33,9 +34,6 @@ pub struct KubernetesBatch {
 
 /// Folder of a job without a volume.
 const WORK: &str = "/work";
-
-/// Longest name of a job, in bytes: a label has 63, and a pod's name also has its host and a number.
-const NAME_MAX: usize = 40;
 
 /// The flags.
 pub(super) fn args() -> Vec<Arg> {
@@ -95,7 +93,7 @@ pub(super) fn batch(
         CliError::new("--image = (nothing): must be given with --kubernetes, the image of all pods")
     })?;
     let name = text("name").unwrap_or_else(|| "antdt".to_owned());
-    check_name(&name)?;
+    check_name("--name", &name)?;
     let volume = text("volume").map(|text| volume(&text)).transpose()?;
     let root = volume.as_ref().map_or(WORK, |(_, path)| path.as_str());
     let folder = format!("--report-dir={}/{name}", root.trim_end_matches('/'));
@@ -125,20 +123,6 @@ pub(super) fn batch(
         volume,
         queue: text("queue"),
     })
-}
-
-fn check_name(name: &str) -> Result<(), CliError> {
-    let is_word = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
-    let is_label = name.len() <= NAME_MAX
-        && name.chars().all(|c| is_word(c) || c == '-')
-        && name.starts_with(|c: char| c.is_ascii_lowercase())
-        && name.ends_with(is_word);
-    if is_label {
-        return Ok(());
-    }
-    Err(CliError::new(format!(
-        "--name = {name}: must be at most {NAME_MAX} lower-case letters, digits and dashes, a letter first, such as train-7"
-    )))
 }
 
 fn volume(text: &str) -> Result<(String, String), CliError> {

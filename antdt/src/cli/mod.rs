@@ -39,6 +39,7 @@ mod tests;
 
 pub use kubernetes::KubernetesBatch;
 pub use model::ModelExport;
+pub(crate) use shell::quoted;
 pub use simulate::{Changes, Diff, Sim, WhatIfCommand};
 pub(crate) use slurm::{SlurmStep, idle_hosts};
 pub use submit::{SlurmBatch, Submit, SubmitTarget};

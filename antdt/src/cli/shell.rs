@@ -49,6 +49,15 @@ pub(super) fn manual(matches: &ArgMatches) -> Result<String, CliError> {
     Ok(String::from_utf8_lossy(&page).into_owned())
 }
 
+/// A word as a shell reads it back.
+pub(crate) fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_alphanumeric() || "-_./:,=@".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
 /// The grammar with all settings, and the words that each of them takes.
 fn shown() -> Clap {
     let words = |setting: &JobSetting| match setting.form() {

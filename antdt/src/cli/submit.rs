@@ -127,7 +127,7 @@ const SAID_BY_SLURM: [SaidByScheduler; 5] = [
 /// Where each part of the job finds what the one before left.
 const FOLDERS: [&str; 2] = ["--report-dir", "--run-dir"];
 
-/// Checks what is to be submitted.
+/// Reads the arguments of `antdt submit`; what `antdt run` would refuse is refused here.
 pub(super) fn submit(
     matches: &ArgMatches,
     env: &dyn Fn(&str) -> Option<String>,
@@ -180,7 +180,7 @@ pub(super) fn submit(
     })))
 }
 
-/// Checks what is to be submitted to a cluster.
+/// Reads the arguments of `antdt submit --kubernetes`; what `antdt run` would refuse is refused here.
 fn to_cluster(
     matches: &ArgMatches,
     env: &dyn Fn(&str) -> Option<String>,

@@ -6,7 +6,7 @@ use antdt_burn::data::inspect::{InspectedClass, InspectedColumn, Inspection};
 use serde_json::{Value as Json, json};
 
 use super::say;
-use crate::cli::{CliError, DataInspect};
+use crate::cli::{CliError, DataInspect, quoted};
 use crate::job::JobSpec;
 use crate::simulate::CommandOutput;
 use crate::workload;
@@ -125,15 +125,6 @@ fn of_pictures(job: &JobSpec, seen: &Inspection, classes_max: usize) -> String {
         let _ = writeln!(text, "  and {others} more classes; --json shows all");
     }
     text + &verdict(job, seen)
-}
-
-/// A word for a shell.
-fn quoted(word: &str) -> String {
-    let plain = |c: char| c.is_alphanumeric() || "-_./:,=@".contains(c);
-    if !word.is_empty() && word.chars().all(plain) {
-        return word.to_owned();
-    }
-    format!("'{}'", word.replace('\'', r"'\''"))
 }
 
 fn as_json(job: &JobSpec, seen: &Inspection) -> Json {

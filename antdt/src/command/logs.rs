@@ -7,16 +7,15 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use antdt_core::NodeId;
+use antdt_launch::OutputStream;
 use anyhow::bail;
 
 use super::print;
 use crate::cli::Logs;
+use crate::master::node_logs::{FOLDER, path};
 use crate::remote::RemoteJob;
 use crate::report::FILES;
 use crate::run_dir;
-
-/// Folder with a folder for each node, below that of the report.
-const FOLDER: &str = "logs";
 
 /// Pause between two looks at the files.
 const LOOK: Duration = Duration::from_millis(200);
@@ -90,8 +89,8 @@ impl Tails {
         let mut text = String::new();
         let chosen = nodes(folder).into_iter().filter(|other| node.is_none_or(|node| node == *other));
         for node in chosen {
-            for name in ["stdout.log", "stderr.log"] {
-                let path = folder.join(node.to_string()).join(name);
+            for stream in [OutputStream::Out, OutputStream::Err] {
+                let path = path(folder, node, stream);
                 let lines = match self.of_file(&path) {
                     Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                     lines => lines?,

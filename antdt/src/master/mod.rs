@@ -15,7 +15,7 @@ mod fleet;
 mod http;
 mod journal;
 mod listen;
-mod node_logs;
+pub(crate) mod node_logs;
 mod operate;
 mod outcome;
 mod prepare;

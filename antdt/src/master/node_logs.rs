@@ -13,7 +13,7 @@ use super::console::Console;
 use crate::job::{JobSpec, RanksSpec, StreamsSpec};
 
 /// Folder of the files, below that of the report, for a job that names none.
-const FOLDER: &str = "logs";
+pub(crate) const FOLDER: &str = "logs";
 
 /// Most bytes of a file that nobody has asked for: a job of weeks does not fill the disk of its checkpoints with lines.
 const LIMIT: u64 = 64 << 20;
@@ -128,7 +128,7 @@ impl NodeLogs {
 }
 
 /// `DIR/worker-0/stdout.log`
-fn path(folder: &Path, node: NodeId, stream: OutputStream) -> PathBuf {
+pub(crate) fn path(folder: &Path, node: NodeId, stream: OutputStream) -> PathBuf {
     let name = match stream {
         OutputStream::Out => "stdout.log",
         OutputStream::Err => "stderr.log",

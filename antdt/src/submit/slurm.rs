@@ -8,7 +8,7 @@ use std::io::{ErrorKind, Write as _};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::cli::{CliError, SlurmBatch, Submit};
+use crate::cli::{CliError, SlurmBatch, Submit, quoted};
 use crate::simulate::CommandOutput;
 
 /// Gives the script to `sbatch`, or prints it.
@@ -116,15 +116,6 @@ fn script(submit: &Submit, batch: &SlurmBatch, antdt: &Path) -> String {
         parts = batch.parts,
     );
     script
-}
-
-/// A word as a shell reads it back.
-fn quoted(word: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_=./:,@%+".contains(c);
-    if !word.is_empty() && word.chars().all(is_plain) {
-        return word.to_owned();
-    }
-    format!("'{}'", word.replace('\'', "'\\''"))
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ mod book;
 mod client;
 #[cfg(feature = "kubernetes")]
 mod manifest;
+mod name;
 #[cfg(feature = "kubernetes")]
 mod pods;
 #[cfg(feature = "kubernetes")]
@@ -23,6 +24,7 @@ use super::SourceEntry;
 
 #[cfg(feature = "kubernetes")]
 pub use self::access::denied;
+pub use self::name::check_name;
 
 /// The source's line in the registry. A program that is built without it knows its name, to say so.
 pub(super) const ENTRY: SourceEntry = SourceEntry {

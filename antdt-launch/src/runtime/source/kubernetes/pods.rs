@@ -11,7 +11,8 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
 use super::client::{self, PodCommand, PodPlace};
-use super::manifest::{self, PodRecipe, check_name};
+use super::manifest::{self, PodRecipe};
+use super::name::check_name;
 use crate::KeeperLimits;
 use crate::runtime::source::{HostRequest, HostSource, SourceContext, SourceParts};
 
